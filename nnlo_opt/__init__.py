@@ -1,0 +1,3 @@
+"""Hyperparameter optimization over MPI blocks."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Update rules and optimizers: NumPy, flat float32 vectors, in place."""

@@ -1,0 +1,357 @@
+"""The master's decisions for one assignment: pure, synchronous, no arrays.
+
+`MasterState.handle` takes the messages of the workers and returns instructions for the shell (`block.master`), which
+owns the vectors. One assignment goes through these phases:
+
+    STARTING     workers build the model and load their shards
+    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time
+    FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state
+    VALIDATING   every worker validates the same version on its share
+    OVER         finished, failed or stopped
+
+An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
+worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from nnlo_opt.algorithms.staleness import StalenessStatistics
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.figure import figure_of_merit
+from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+
+
+class Phase(Enum):
+    """Where an assignment stands; see the top of the module."""
+
+    STARTING = auto()
+    TRAINING = auto()
+    FENCING = auto()
+    VALIDATING = auto()
+    OVER = auto()
+
+
+#: which messages of a worker each phase takes; anything else is a bug of ours
+_ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
+    Phase.STARTING: frozenset({msg.WorkerReady, msg.WorkerFailed}),
+    Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
+    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
+    Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
+    Phase.OVER: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPlan:
+    """What one assignment is to do."""
+
+    n_workers: int
+    epochs: int
+    synchronous: bool = False
+    checkpoint_interval: int = 1
+    early_stopping: EarlyStopping | None = None
+    target_metric: TargetMetric | None = None
+
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialise:
+    """All workers are ready: take the initial weights of worker 1 unless a checkpoint gave some; say so above."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyUpdate:
+    """Apply the update that just came from `worker`."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldUpdate:
+    """Keep the update that just came from `worker` until its round is complete."""
+
+    worker: int
+    n_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyRound:
+    """Average the updates held, by samples and in the order of `workers`, and apply the mean."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendWeights:
+    """Send the central weights; with the model state at the beginning of an epoch."""
+
+    workers: tuple[int, ...]
+    version: int
+    with_state: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFence:
+    """Ask for model state and position."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldState:
+    """Keep the model state and position that just came from `worker`."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendValidate:
+    """Average the model states and send them with the central weights to all workers, to be validated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepBest:
+    """Keep a copy of weights and model state: the best so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEpoch:
+    """Tell the coordinator; write a checkpoint first if `checkpoint`."""
+
+    epoch: int
+    metrics: dict[str, float]
+    checkpoint: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The fold is trained."""
+
+    figure_of_merit: float
+    metrics: dict[str, float]
+    n_epochs: int
+    reason: str
+    restore_best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """The fold cannot be trained."""
+
+    reason: str
+    traceback: str = ""
+    world_rank: int = -1
+    host: str = ""
+
+
+Instruction: TypeAlias = (
+    Initialise
+    | ApplyUpdate
+    | HoldUpdate
+    | ApplyRound
+    | SendWeights
+    | SendFence
+    | HoldState
+    | SendValidate
+    | KeepBest
+    | ReportEpoch
+    | Finish
+    | Fail
+)
+
+
+class MasterState:
+    """One assignment, from the first ready worker to its end."""
+
+    def __init__(
+        self, plan: FoldPlan, history: FoldHistory | None = None, n_samples: int = 0, version: int = 0
+    ) -> None:
+        """Begin afresh, or at the fence a checkpoint was made at (`history` of the epochs done)."""
+        self.plan = plan
+        #: metrics of the epochs done
+        self.history = history or FoldHistory()
+        #: number of updates applied to the central weights
+        self.version = version
+        #: training samples in the updates taken in, over all epochs
+        self.n_samples = n_samples
+        self.phase = Phase.STARTING
+        self.staleness = StalenessStatistics()
+        #: size of the training set; 0 before the first worker is ready
+        self.n_train = 0
+        self.has_validation = False
+        #: all worker numbers, from 1
+        self.workers: tuple[int, ...] = tuple(range(1, plan.n_workers + 1))
+        #: workers whose answer to the current phase is still to come
+        self.waiting_for: set[int] = set(self.workers)
+        #: synchronous: workers that still train in this epoch
+        self.training: set[int] = set(self.workers)
+        #: synchronous: samples per worker of the round being collected
+        self.round: dict[int, int] = {}
+        #: synchronous: workers whose update in this round is their last of the epoch
+        self.through: set[int] = set()
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return self.history.n_epochs
+
+    def handle(self, worker: int, message: msg.Message) -> list[Instruction]:
+        """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
+        if type(message) not in _ACCEPTED[self.phase]:
+            raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
+        match message:
+            case msg.WorkerReady():
+                return self._ready(worker, message)
+            case msg.PushUpdate():
+                return self._push(worker, message)
+            case msg.FenceReached():
+                return self._fence_reached(worker)
+            case msg.Validated():
+                return self._validated(worker, message)
+            case msg.WorkerFailed():
+                return self._fail(message)
+        raise ProtocolError(f"No rule for {type(message).__name__}.")
+
+    def stop(self) -> None:
+        """End the assignment without a result."""
+        self.phase = Phase.OVER
+
+    # ------------------------------------------------------------ starting
+
+    def _ready(self, worker: int, message: msg.WorkerReady) -> list[Instruction]:
+        self._answered(worker)
+        self.n_train = message.n_train
+        self.has_validation = message.has_validation
+        if self.waiting_for:
+            return []
+        out: list[Instruction] = [Initialise(epoch=self.epoch)]
+        if self.epoch and (reason := self._reason_to_end()):
+            return [*out, *self._finish(reason)]
+        return [*out, *self._begin_epoch()]
+
+    def _begin_epoch(self) -> list[Instruction]:
+        self.phase = Phase.TRAINING
+        self.training = set(self.workers)
+        return [SendWeights(workers=self.workers, version=self.version, with_state=True)]
+
+    # ------------------------------------------------------------ training
+
+    def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+        self.n_samples += message.n_samples
+        self.history.add_training(worker, message.n_samples, message.sums)
+        self.staleness.record(message.base_version, self.version)
+        if self.plan.synchronous:
+            return self._push_to_round(worker, message)
+        self.version += 1
+        out: list[Instruction] = [ApplyUpdate(worker=worker)]
+        if self.phase is Phase.TRAINING and self.n_samples >= (self.epoch + 1) * self.n_train:
+            self._begin_fence()
+        if self.phase is Phase.FENCING:
+            return [*out, SendFence(workers=(worker,))]
+        return [*out, SendWeights(workers=(worker,), version=self.version)]
+
+    def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+        if worker not in self.training or worker in self.round:
+            raise ProtocolError(f"Worker {worker} pushed twice in a round, or after its last batch.")
+        out: list[Instruction] = [HoldUpdate(worker=worker, n_samples=message.n_samples)]
+        self.round[worker] = message.n_samples
+        if message.end_of_pass:
+            self.through.add(worker)
+        if set(self.round) != self.training:
+            return out
+        out.append(ApplyRound(workers=tuple(sorted(self.round))))
+        self.version += 1
+        self.round.clear()
+        self.training -= self.through
+        self.through.clear()
+        if self.training:
+            return [*out, SendWeights(workers=tuple(sorted(self.training)), version=self.version)]
+        self._begin_fence()
+        return [*out, SendFence(workers=self.workers)]
+
+    def _begin_fence(self) -> None:
+        self.phase = Phase.FENCING
+        self.waiting_for = set(self.workers)
+
+    # ------------------------------------------------------------ the fence
+
+    def _fence_reached(self, worker: int) -> list[Instruction]:
+        self._answered(worker)
+        out: list[Instruction] = [HoldState(worker=worker)]
+        if self.waiting_for:
+            return out
+        if self.has_validation:
+            self.phase = Phase.VALIDATING
+            self.waiting_for = set(self.workers)
+            return [*out, SendValidate()]
+        return [*out, *self._end_epoch()]
+
+    def _validated(self, worker: int, message: msg.Validated) -> list[Instruction]:
+        self._answered(worker)
+        self.history.add_validation(worker, message.n_samples, message.sums)
+        return [] if self.waiting_for else self._end_epoch()
+
+    def _end_epoch(self) -> list[Instruction]:
+        metrics = self.history.end_epoch()
+        bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
+        if bad:
+            return self._fail(
+                msg.WorkerFailed(assignment=-1, reason=f"{bad} is {metrics[bad]} after epoch {self.epoch}")
+            )
+        stopping = self.plan.early_stopping
+        out: list[Instruction] = []
+        if stopping and stopping.best_index(self.history.values(stopping.metric)) == self.epoch - 1:
+            out.append(KeepBest())
+        reason = self._reason_to_end()
+        due = self.epoch % self.plan.checkpoint_interval == 0 or bool(reason)
+        out.append(ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due))
+        return [*out, *(self._finish(reason) if reason else self._begin_epoch())]
+
+    def _reason_to_end(self) -> str:
+        """Why the fold is trained; empty while it is not."""
+        target, stopping = self.plan.target_metric, self.plan.early_stopping
+        if target and target.reached(self.history.values(target.metric)[-1]):
+            return f"{target.metric} is past its target of {target.value:g}"
+        if stopping and stopping.reached(self.history.values(stopping.metric)):
+            return f"{stopping.metric} has not improved for {stopping.patience} epochs"
+        return f"{self.epoch} epochs are done" if self.epoch >= self.plan.epochs else ""
+
+    def _finish(self, reason: str) -> list[Instruction]:
+        self.phase = Phase.OVER
+        stopping = self.plan.early_stopping
+        best = stopping.best_index(self.history.values(stopping.metric)) if stopping else self.epoch - 1
+        metrics = self.history.metrics_of(best)
+        return [
+            Finish(
+                figure_of_merit=figure_of_merit(metrics),
+                metrics=metrics,
+                n_epochs=self.epoch,
+                reason=reason,
+                restore_best=stopping is not None,
+            )
+        ]
+
+    def _fail(self, message: msg.WorkerFailed) -> list[Instruction]:
+        self.phase = Phase.OVER
+        return [
+            Fail(
+                reason=message.reason,
+                traceback=message.traceback,
+                world_rank=message.world_rank,
+                host=message.host,
+            )
+        ]
+
+    def _answered(self, worker: int) -> None:
+        if worker not in self.waiting_for:
+            raise ProtocolError(f"Worker {worker} answered twice in phase {self.phase.name}.")
+        self.waiting_for.remove(worker)

@@ -1,0 +1,105 @@
+"""`BuildModel`: writes the architecture of a model, and its initial weights, as files of Keras.
+
+BuildModel mnist nb_filters=16 dropout=0.3 --weights
+"""
+
+import argparse
+import ast
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
+from nnlo_opt.files import atomic_write
+from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write NAME_arch.json, and with `--weights` NAME.weights.h5; the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        definition = open_model(arguments.model)
+        if definition.kind != "model":
+            raise ConfigurationError(
+                f"Only a model can be built. Received: {arguments.model}, which defines `objective`. "
+                "Name a module with `get_model`."
+            )
+        parameters = _parameters(arguments.parameters)
+        definition.check_parameters(parameters)
+        out = Path(arguments.out or f"{definition.name}_arch.json")
+        _check_folder(out)
+        for path in _write(definition, parameters, out, arguments):
+            print(f"wrote {path}")
+    except (ConfigurationError, TrialError) as error:
+        print(f"BuildModel: {error}", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="BuildModel", description="Write the architecture of a model as JSON.")
+    parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
+    parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
+    parser.add_argument("--out", metavar="FILE", help="where to write (default: <name>_arch.json)")
+    parser.add_argument("--weights", action="store_true", help="also write the initial weights, as <name>.weights.h5")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: 0)")
+    return parser
+
+
+def _parameters(texts: Sequence[str]) -> dict[str, Any]:
+    """Values by name: Python literals where they are some, else text."""
+    parameters: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in parameters:
+            raise ConfigurationError(
+                f"A parameter must be given once, as name=value. Received: {text!r}. Write for example dropout=0.5."
+            )
+        try:
+            parameters[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            parameters[name] = value
+    return parameters
+
+
+def _check_folder(out: Path) -> None:
+    folder = out.parent
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigurationError(
+            f"`--out` must be a file in a folder that can be written to. Received: {out}. Name another file."
+        )
+
+
+def _write(
+    definition: ModelDefinition, parameters: dict[str, Any], out: Path, arguments: argparse.Namespace
+) -> list[Path]:
+    # After everything that can be refused without it: importing Keras takes seconds.
+    from nnlo_opt.models import keras_model
+
+    keras_model.import_framework(os.cpu_count() or 1)
+    keras_model.set_seed(arguments.seed)
+    model = definition.build(parameters)
+    try:
+        architecture = model.to_json()
+    except Exception as error:
+        raise ConfigurationError(
+            f"A model must be made of layers that Keras can describe as JSON. Received: {arguments.model}, "
+            f"{type(error).__name__}. Give its own layers a `get_config`."
+        ) from error
+    atomic_write(out, architecture)
+    if not arguments.weights:
+        return [out]
+    weights = out.with_name(f"{out.stem.removesuffix('_arch')}.weights.h5")
+    with tempfile.TemporaryDirectory() as folder:
+        # Keras insists on the ending, and a file beside the target would not keep it.
+        temporary = Path(folder) / "model.weights.h5"
+        model.save_weights(temporary)
+        atomic_write(weights, temporary.read_bytes())
+    return [out, weights]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

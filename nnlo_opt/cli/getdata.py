@@ -1,0 +1,199 @@
+"""`GetData`: writes MNIST or CIFAR-10 as HDF5 files and the lists of them.
+
+GetData mnist --n-train-files 24 --n-test-files 4
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from nnlo_opt.data.download import images_from_keras
+from nnlo_opt.data.hdf5 import write_hdf5
+from nnlo_opt.data.image_files import bundled_digits, images_from_file
+from nnlo_opt.data.images import IMAGE_SHAPES, Images, ImageSet
+from nnlo_opt.data.lists import write_list
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+
+DEFAULT_N_FILES = (24, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to write, and where."""
+
+    #: "mnist" or "cifar10"
+    name: str
+    out: Path
+    #: "auto", "keras", "bundled" or the path of a file
+    source: str = "auto"
+    n_train_files: int = DEFAULT_N_FILES[0]
+    n_test_files: int = DEFAULT_N_FILES[1]
+    seed: int = 0
+    #: train and test together; None: all there are
+    n_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, value, lowest in (
+            ("--n-train-files", self.n_train_files, 1),
+            ("--n-test-files", self.n_test_files, 1),
+            ("--seed", self.seed, 0),
+            ("--n-samples", self.n_samples, 2),
+        ):
+            if value is not None and value < lowest:
+                raise ConfigurationError(
+                    f"`{option}` must be at least {lowest}. Received: {value}. Leave it out for the default."
+                )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the files and their lists; the exit code."""
+    try:
+        request = _parse(argv)
+        _check_folder(request.out)
+        images = _load(request)
+        print(f"Source: {images.source}")
+        lists = _write(images, request)
+    except ConfigurationError as error:
+        print(f"GetData: {error}", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    print(
+        f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are in "
+        f"{' and '.join(map(str, lists))}"
+    )
+    return EXIT_OK
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `GetData --help` lists the options.")
+
+
+def _parse(argv: Sequence[str] | None) -> Request:
+    n_train, n_test = DEFAULT_N_FILES
+    parser = _Parser(prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels.")
+    parser.add_argument("name", choices=sorted(IMAGE_SHAPES), help="the data set")
+    parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: data/<name>)")
+    parser.add_argument(
+        "--source",
+        default="auto",
+        metavar="auto|keras|bundled|FILE",
+        help="auto: Keras's loader, else the bundled digits; FILE: a .npz file as Keras's mnist.npz, or "
+        "cifar-10-binary.tar.gz (default: auto)",
+    )
+    parser.add_argument("--n-train-files", type=int, metavar="N", help=f"files to train on (default: {n_train})")
+    parser.add_argument("--n-test-files", type=int, metavar="N", help=f"files to test with (default: {n_test})")
+    parser.add_argument("--seed", type=int, default=0, help="decides the order of the samples (default: 0)")
+    parser.add_argument("--n-samples", type=int, metavar="N", help="at most N samples in all files together")
+    given = parser.parse_intermixed_args(argv)
+    if len(given.n_files) > 2:
+        parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
+    by_position = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
+    by_option = (given.n_train_files, given.n_test_files)
+    n_train, n_test = (
+        position if option is None else option for position, option in zip(by_position, by_option, strict=True)
+    )
+    return Request(
+        name=given.name,
+        out=given.out or Path("data") / given.name,
+        source=given.source,
+        n_train_files=n_train,
+        n_test_files=n_test,
+        seed=given.seed,
+        n_samples=given.n_samples,
+    )
+
+
+def _check_folder(out: Path) -> None:
+    """Make the folder `out`; a download is not for nothing."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _load(request: Request) -> ImageSet:
+    """The images asked for, shuffled."""
+    images = _images_from(request).shuffled(request.seed)
+    if request.n_samples is not None:
+        images = images.first(request.n_samples)
+    for part, n_files in ((images.train, request.n_train_files), (images.test, request.n_test_files)):
+        if len(part) < n_files:
+            raise ConfigurationError(
+                f"Every file must have at least one sample. Received: {n_files} files for {len(part)} samples. "
+                f"Ask for fewer files, or for more samples."
+            )
+    return images
+
+
+def _images_from(request: Request) -> ImageSet:
+    match request.source, request.name:
+        case "keras", name:
+            return images_from_keras(name)
+        case "bundled", "mnist":
+            return bundled_digits(request.seed)
+        case "bundled", name:
+            raise ConfigurationError(
+                f"`--source bundled` is for mnist only. Received: {name}. Use `--source keras` or a file."
+            )
+        case "auto", "mnist":
+            try:
+                return images_from_keras("mnist")
+            except ConfigurationError:
+                digits = bundled_digits(request.seed)
+                remark = "Keras's loader delivered nothing: `--source keras` says why"
+                return replace(digits, source=f"{digits.source} ({remark})")
+        case "auto", name:
+            return images_from_keras(name)
+        case path, name:
+            return images_from_file(name, Path(path))
+
+
+def _write(images: ImageSet, request: Request) -> list[Path]:
+    """Write data files and lists; the lists."""
+    parts = {"train": (images.train, request.n_train_files), "test": (images.test, request.n_test_files)}
+    lists = {part: request.out / f"{part}_{request.name}.list" for part in parts}
+    try:
+        # No list names files of which some are of this run and some of another, should this one be interrupted.
+        for path in lists.values():
+            path.unlink(missing_ok=True)
+        files = {
+            part: _write_files(samples, request.out / f"{request.name}_{part}", n_files)
+            for part, (samples, n_files) in parts.items()
+        }
+        for part, path in lists.items():
+            write_list(path, files[part])
+    except OSError as error:
+        raise _unwritable(request.out, error) from error
+    return list(lists.values())
+
+
+def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
+    """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove those of an earlier run beyond them."""
+    paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
+    for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
+        features, labels = images[chosen].as_samples()
+        write_hdf5(path, {"features": features, "labels": labels})
+    for path in stem.parent.glob(f"{stem.name}_*.h5"):
+        if re.fullmatch(rf"{re.escape(stem.name)}_\d+\.h5", path.name) and path not in paths:
+            path.unlink()
+    return paths
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"`--out` must be a folder that can be written to, with room for the files. Received: {out} "
+        f"({error.strerror or error}). Name another folder."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What must not change between the starts of one run, and how a change is refused: by its name."""
+
+from typing import Any
+
+from nnlo_opt.cli.options import Options
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space.space import Space
+
+
+def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
+    """The identity of the run this command asks for, as plain data for the journal."""
+    return {
+        "search_space": findings["space"],
+        "model": {"name": findings["model"], "source": findings["source"], "sha256": findings["sha256"]},
+        "data": findings["data"],
+        "loss": findings["loss"],
+        "n_fold": options.plan.n_fold,
+        "fold_by": options.data.fold_by,
+        "direction": options.plan.direction,
+        "seed": options.seed,
+        "figure_of_merit": findings["figure"],
+    }
+
+
+def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, restore_option: str) -> None:
+    """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
+    difference = _difference(known, asked)
+    if difference:
+        raise ConfigurationError(
+            f"`{restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run was started "
+            "with, or start a new run under another name."
+        )
+
+
+def _difference(known: dict[str, Any], asked: dict[str, Any]) -> str:
+    """The first thing that differs, or nothing."""
+    spaces = known["search_space"], asked["search_space"]
+    if None not in spaces:
+        difference = Space.from_json(spaces[0]).difference(Space.from_json(spaces[1]))
+        if difference:
+            return f"the search space differs: {difference}"
+    elif spaces[0] != spaces[1]:
+        return "a search was started where this is a training, or the other way round"
+    if known["model"]["sha256"] != asked["model"]["sha256"]:
+        return f"the model file has changed: `{known['model']['source']}`, now `{asked['model']['source']}`"
+    if known["data"] != asked["data"]:
+        return f"the data differ: {_data_difference(known['data'], asked['data'])}"
+    for key, option in (
+        ("loss", "--loss"),
+        ("n_fold", "--n-fold"),
+        ("fold_by", "--fold-by"),
+        ("direction", "--direction"),
+        ("seed", "--seed"),
+    ):
+        if known[key] != asked[key]:
+            return f"`{option}` differs: it was {known[key]}, now {asked[key]}"
+    return ""
+
+
+def _data_difference(known: dict[str, Any] | None, asked: dict[str, Any] | None) -> str:
+    if known is None or asked is None:
+        return "one has data files and the other has none"
+    if (known["n_train"], known["n_validation"]) != (asked["n_train"], asked["n_validation"]):
+        return (
+            f"there were {known['n_train']} training and {known['n_validation']} validation samples, "
+            f"now {asked['n_train']} and {asked['n_validation']}"
+        )
+    changed = [old[0] for old, new in zip(known["files"], asked["files"], strict=False) if old != new]
+    return f"the first file that is not the same is `{changed[0]}`" if changed else "the list of files is not the same"

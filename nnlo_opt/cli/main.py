@@ -1,0 +1,116 @@
+"""Entry points of the console commands.
+
+Nothing heavy is imported before a handler for SIGUSR1 stands: without one the signal, which batch systems send, kills
+the job. Thread counts are set before NumPy is imported, which reads them once.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from nnlo_opt.cli.options import Options
+    from nnlo_opt.comm.mpi import World
+    from nnlo_opt.log import RankOutput
+
+Run = Callable[["World", "Options", "RankOutput"], int]
+
+
+def optimization_driver() -> NoReturn:
+    """`OptimizationDriver`. Collective: every rank of the world."""
+    _leave(_launch("optimization", sys.argv[1:]))
+
+
+def training_driver() -> NoReturn:
+    """`TrainingDriver`. Collective: every rank of the world."""
+    _leave(_launch("training", sys.argv[1:]))
+
+
+def get_data() -> NoReturn:
+    """`GetData`, one process."""
+    from nnlo_opt.cli import getdata
+
+    sys.exit(getdata.main())
+
+
+def build_model() -> NoReturn:
+    """`BuildModel`, one process."""
+    from nnlo_opt.cli import buildmodel
+
+    sys.exit(buildmodel.main())
+
+
+def tool() -> NoReturn:
+    """`nnlo-opt`, one process."""
+    from nnlo_opt.cli import tool as module
+
+    sys.exit(module.main())
+
+
+def _launch(command: str, argv: Sequence[str]) -> int:
+    """Run `command` on this rank and return the exit code, on which all ranks agree."""
+    signal.signal(signal.SIGUSR1, _ignore_signal)
+    from nnlo_opt import devices
+
+    devices.cap_threads()
+    from nnlo_opt.cli import options as opt
+    from nnlo_opt.comm.mpi import World
+    from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+    from nnlo_opt.log import RankOutput
+
+    world = World()
+    parse, run = _command(command)
+    try:
+        options = parse(argv)
+    except opt.HelpRequested as request:
+        if world.rank == 0:
+            print(request, end="")
+        return EXIT_OK
+    except ConfigurationError as error:
+        if world.rank == 0:
+            print(error, file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    if not options.use_gpus:
+        devices.hide_gpus()
+    output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0)
+    try:
+        return run(world, options, output)
+    except KeyboardInterrupt:
+        output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")
+        code = 128 + signal.SIGINT
+    except BaseException as error:
+        from nnlo_opt.cli.ranks import story_of
+
+        output.tell_terminal(story_of(world.rank, error))
+        code = EXIT_FAILURE
+    if world.size > 1:
+        world.abort(code)
+    return code
+
+
+def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
+    from nnlo_opt.cli import options as opt
+
+    if command == "optimization":
+        from nnlo_opt.cli import optimization
+
+        return opt.parse_optimization, optimization.run
+    from nnlo_opt.cli import training
+
+    return opt.parse_training, training.run
+
+
+def _ignore_signal(*_: Any) -> None:
+    """SIGUSR1 says that the allocation ends soon: what is on disk is enough to go on from."""
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """Finalize MPI and leave at once: frameworks take seconds, and sometimes crash, to take themselves down."""
+    from nnlo_opt.comm.mpi import finalize
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    finalize()
+    os._exit(exit_code)

@@ -1,0 +1,290 @@
+"""One start of a run on world rank 0, from the first check to the last line.
+
+A training is a search of one trial, so both drivers share the checks, the journal, the resume and the end. What they
+do differently stands in `cli.optimization` and `cli.training`.
+"""
+
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, TextIO, TypeVar
+
+import nnlo_opt
+from nnlo_opt.cli.identity import check_same, identity_of
+from nnlo_opt.cli.options import Options
+from nnlo_opt.clock import SystemClock
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.coordinator.coordinator import Coordinator, Search
+from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.data.lists import read_list
+from nnlo_opt.errors import (
+    EXIT_FAILURE,
+    EXIT_WRONG_REQUEST,
+    ConfigurationError,
+    JournalError,
+    NnloError,
+    ProtocolError,
+)
+from nnlo_opt.report.follow import Reporter
+from nnlo_opt.report.lines import ProgressLines
+from nnlo_opt.report.results import write_results
+from nnlo_opt.training.checkpoint import fold_directory
+from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.trial import Trial
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", bound=msg.Message)
+#: name of the best model in the run directory
+BEST_MODEL = "best_model.keras"
+
+
+class Session(ABC):
+    """One start of a run. The other ranks serve it (`block.server`) until it tells them to leave."""
+
+    #: the command, for the journal
+    program: ClassVar[str]
+    #: the option that goes on with a run
+    restore_option: ClassVar[str]
+
+    def __init__(self, options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool]) -> None:
+        """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
+        self.options = options
+        self.topology = topology
+        self._ranks = ranks
+        self._pump = pump
+        self._clock = SystemClock()
+        self._log: TextIO | None = None
+
+    # ------------------------------------------------------------ what the drivers do differently
+
+    @abstractmethod
+    def load_space(self) -> dict[str, Any] | None:
+        """The search space where it does not come from the model module."""
+
+    @abstractmethod
+    def check_findings(self, findings: dict[str, Any]) -> None:
+        """ConfigurationError where this command cannot do it with this model and these data."""
+
+    @abstractmethod
+    def start_search(self, findings: dict[str, Any]) -> Search:
+        """What suggests points."""
+
+    @abstractmethod
+    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+        """Say what is about to happen."""
+
+    @abstractmethod
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        """Say how it ended; returns the exit code."""
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to let go of)
+        """Let go of what `load_space` and `start_search` have started."""
+
+    # ------------------------------------------------------------ from start to end
+
+    def run(self) -> int:
+        """See the run through; every rank is told to leave with the code that is returned."""
+        code = EXIT_FAILURE
+        try:
+            self._check_early()
+            code = self._run()
+        except (ConfigurationError, JournalError) as error:
+            self.say(str(error), sys.stderr)
+            code = EXIT_WRONG_REQUEST
+        except ProtocolError:
+            raise
+        except NnloError as error:
+            self.say(str(error), sys.stderr)
+        finally:
+            self.close()
+        for rank in range(self._ranks.size):
+            if rank != self._ranks.rank:
+                self._ranks.send(rank, msg.Shutdown(exit_code=code))
+        self._ranks.flush(timeout_s=30.0)
+        return code
+
+    def _check_early(self) -> None:
+        """What can be refused before any rank imports anything heavy."""
+        options = self.options
+        if options.log_file is not None:
+            try:
+                self._log = options.log_file.open("a", buffering=1)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"`--log-file` must be writable. Received: `{options.log_file}` ({error.strerror}); choose another."
+                ) from None
+        for path in (options.data.train_data, options.data.val_data):
+            if path is not None:
+                read_list(path)
+        if options.model.endswith((".py", ".json")) and not Path(options.model).is_file():
+            raise ConfigurationError(
+                f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
+            )
+        refuse_existing(options.run)
+
+    def _inspect(self) -> dict[str, Any]:
+        """Have a trainer rank read model and data; its findings."""
+        space = self.load_space()
+        reporter = self.topology.teams[0].first_trainer_rank
+        for team in self.topology.teams:
+            for rank in team.world_ranks[1:] or team.world_ranks:
+                self._ranks.send(rank, msg.Inspect(report=rank == reporter, space=space))
+        inspected = self._await_answer(msg.Inspected)
+        if inspected.error:
+            raise ConfigurationError(inspected.error)
+        return inspected.findings
+
+    def _run(self) -> int:
+        findings = self._inspect()
+        self.check_findings(findings)
+        name, remark = choose_name(self.options.run, findings["model"])
+        if remark:
+            self.say(remark)
+        directory = open_run(self.options.run, name)
+        try:
+            return self._run_in(directory, findings)
+        finally:
+            directory.close()
+
+    def _run_in(self, directory: RunDirectory, findings: dict[str, Any]) -> int:
+        options, ledger = self.options, directory.ledger
+        identity = identity_of(options, findings)
+        if ledger.sessions:
+            refuse_existing(options.run)
+            check_same(ledger.identity, identity, str(directory.path), self.restore_option)
+        elif options.run.restore and options.run.name is not None:
+            self.say(f"No journal in `{directory.path}`: starting afresh.")
+        if self.topology.remark:
+            self.say(self.topology.remark)
+        self.greet(directory, findings)
+        self._compare_training(ledger.settings)
+        search = self.start_search(findings)
+        opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
+        for rank in range(self._ranks.size):
+            if rank != self._ranks.rank or self.topology.team_of_rank(rank):
+                self._ranks.send(rank, opened)
+        self._record_start(directory, identity)
+        reporter = Reporter(directory.path)
+        coordinator = self._coordinate(directory, search)
+        model_path = self._export_best(directory, findings["kind"])
+        coordinator.complete()
+        if not reporter.finish():
+            write_results(directory.path, ledger)
+        return self.conclude(directory, findings["figure"], model_path)
+
+    def _coordinate(self, directory: RunDirectory, search: Search) -> Coordinator:
+        """Run the coordinator until the search is over."""
+        plan = self.options.plan
+        progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
+        state = CoordinatorState(plan, self.topology, directory.ledger)
+        coordinator = Coordinator(state, directory.journal, self._ranks, search, self._clock, [progress])
+        coordinator.begin()
+
+        def over() -> bool:
+            # The ranks of this process work only while the coordinator has nothing to do.
+            while not coordinator.finished_because and (coordinator.step() or self._pump()):
+                pass
+            return bool(coordinator.finished_because)
+
+        wait_until(over)
+        return coordinator
+
+    def _record_start(self, directory: RunDirectory, identity: dict[str, Any]) -> None:
+        options, ledger = self.options, directory.ledger
+        unix_s = self._clock.unix_s()
+        settings = {
+            "command_line": [self.program, *options.command_line],
+            "versions": versions(),
+            "hyper_opt": options.hyper_opt,
+            "plan": asdict(options.plan),
+            "training": options.training.to_json(),
+            "block_size": options.block_size,
+        }
+        started = RunStarted(
+            time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
+            unix_s=unix_s,
+            n_ranks=self.topology.world_size,
+            n_blocks=self.topology.n_blocks,
+            identity=identity,
+            settings=settings,
+        )
+        ledger.apply(started)
+        directory.journal.append([started])
+        directory.write_config({**settings, **identity})
+
+    def _compare_training(self, known: dict[str, Any]) -> None:
+        """Say which training options are not what they were: finished trials keep theirs."""
+        before, now = known.get("training"), self.options.training.to_json()
+        if before:
+            changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
+            if changed:
+                self.say(f"Changed for the trials to come: {', '.join(changed)}.")
+
+    # ------------------------------------------------------------ the best model
+
+    def _export_best(self, directory: RunDirectory, kind: str) -> Path | None:
+        """Have a trainer rank save the best model; its place, None where there is none."""
+        best = directory.ledger.best(self.options.plan.direction)
+        if best is None or kind != "model":
+            return None
+        weights = fold_directory(directory.path, best.number, best_fold(best))
+        order = msg.ExportModel(
+            point=best.point,
+            weights_path=str(weights.resolve()),
+            path=str((directory.path / BEST_MODEL).resolve()),
+        )
+        self._ranks.send(self.topology.teams[0].first_trainer_rank, order)
+        answer = self._await_answer(msg.ModelExported)
+        if answer.error:
+            self.say(f"The best model could not be saved: {answer.error}", sys.stderr)
+            return None
+        return directory.path / BEST_MODEL
+
+    def _await_answer(self, kind: type[Answer]) -> Answer:
+        """Wait for a message of `kind`; what blocks still say about ended assignments is dropped."""
+        found: list[Answer] = []
+
+        def look() -> bool:
+            while not found:
+                received = self._ranks.poll()
+                if received is None:
+                    if not self._pump():
+                        return False
+                elif isinstance(received.message, kind):
+                    found.append(received.message)
+            return True
+
+        wait_until(look)
+        return found[0]
+
+    # ------------------------------------------------------------ what a person sees
+
+    def say(self, text: str, stream: TextIO | None = None) -> None:
+        """Print a line, and write it to the log file if there is one."""
+        print(text, file=stream or sys.stdout, flush=True)
+        if self._log is not None:
+            self._log.write(text + "\n")
+
+
+def best_fold(trial: Trial) -> int:
+    """The fold of a complete trial whose model is kept: that with the lowest figure of merit."""
+    return min(trial.folds, key=lambda fold: (trial.folds[fold].figure_of_merit, fold))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part, without importing it."""
+    found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
+    for package in ("mpi4py", "numpy", "scikit-optimize", "keras", "tensorflow", "h5py"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

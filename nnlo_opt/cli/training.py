@@ -1,0 +1,143 @@
+"""TrainingDriver: one model on all ranks. A search of one trial whose only block is the whole world."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.ranks import Place, make_server
+from nnlo_opt.cli.session import Session
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.mpi import World
+from nnlo_opt.comm.topology import plan_single_block
+from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.devices import threads_per_rank
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
+from nnlo_opt.files import atomic_write
+from nnlo_opt.log import RankOutput
+from nnlo_opt.report.lines import metrics_text
+from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.training.checkpoint import fold_directory
+from nnlo_opt.trials.run_directory import RunDirectory
+
+
+def run(world: World, options: Options, output: RankOutput) -> int:
+    """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
+    topology = plan_single_block(world.size)
+    n_threads = threads_per_rank(world.node_ranks()[1])
+    transport = world.transport()
+    comm = world.team_communicator([topology.teams[0].world_ranks])
+    if world.rank != 0:
+        place = Place.of(topology.teams[0], transport, comm)
+        return make_server(place, options, n_threads, output, searches=False).serve()
+    own = LoopbackNetwork(2)
+    place = Place.of(topology.teams[0], own.end(1), comm)
+    server = make_server(place, options, n_threads, output, searches=False)
+    return TrainingSession(options, topology, _WithOwnRank(transport, own.end(0)), pump=server.step).run()
+
+
+class _WithOwnRank(Transport):
+    """The transport of rank 0, which is also the master: what goes to rank 0 stays in this process."""
+
+    def __init__(self, others: Transport, own: Transport) -> None:
+        self._others = others
+        self._own = own
+        #: the session stands outside the ranks it talks to
+        self.rank = -1
+        self.size = others.size
+
+    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        if dest == 0:
+            self._own.send(1, message, payload)
+        else:
+            self._others.send(dest, message, payload)
+
+    def poll(self) -> Received | None:
+        own = self._own.poll()
+        return Received(0, own.message, own.payload) if own is not None else self._others.poll()
+
+    def flush(self, timeout_s: float) -> None:
+        self._others.flush(timeout_s)
+
+
+class _Suggestion(NamedTuple):
+    point: dict[str, Any]
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class _OnePoint:
+    """The search of a training: it has one point, without parameters."""
+
+    def record(self, trials: Sequence[TrialRecord]) -> None: ...
+
+    def request_suggestion(self, request: int) -> None: ...
+
+    def poll(self) -> _Suggestion:
+        return _Suggestion(point={})
+
+
+class TrainingSession(Session):
+    """One start of a training."""
+
+    program = "TrainingDriver"
+    restore_option = "--restore"
+
+    def load_space(self) -> None:
+        return None
+
+    def check_findings(self, findings: dict[str, Any]) -> None: ...
+
+    def start_search(self, findings: dict[str, Any]) -> Search:
+        return _OnePoint()
+
+    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+        data, training = findings["data"], self.options.training
+        workers = self.topology.teams[0].n_workers
+        pace = "synchronous" if training.synchronous else "asynchronous"
+        self.say(
+            f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "
+            f"worker{'s' * (workers > 1)}, {pace} {training.mode}, {training.optimizer}."
+        )
+        self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples.")
+        for line in findings["remarks"]:
+            self.say(line)
+
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        trial = directory.ledger.trials[0]
+        if not trial.folds:
+            self.say(f"The training failed: {trial.reason}", sys.stderr)
+            return EXIT_FAILURE
+        model = str(directory.ledger.identity["model"]["name"])
+        path = directory.path / f"{model}_{self.options.trial_name}_history.json"
+        fold = json.loads((fold_directory(directory.path, 0, 0) / "history.json").read_text())
+        atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
+        result = trial.folds[0]
+        self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
+        self.say(f"History: `{path}`.")
+        if model_path is not None:
+            self.say(f"Model: `{model_path}`.")
+        return EXIT_OK
+
+
+def history_json(fold: dict[str, Any], options: Options, n_ranks: int) -> dict[str, Any]:
+    """A fold's history as the reference wrote it: per rank `<world>:<parent>:<process>`, one value an epoch.
+
+    The master has the validation metrics of the central weights, a worker the training metrics of its own batches. A
+    training in one process has both under one name.
+    """
+    history: dict[str, dict[str, list[float]]] = {"0:-:-": {}}
+    for metrics in fold["epochs"]:
+        for name, value in metrics.items():
+            if name.startswith("val_"):
+                history["0:-:-"].setdefault(name, []).append(value)
+    for worker, metrics in fold["workers"].items():
+        history.setdefault("0:-:-" if n_ranks == 1 else f"{worker}:{worker}:-", {}).update(metrics)
+    arguments = {"command_line": list(options.command_line), **options.training.to_json()}
+    return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"], "args": arguments}

@@ -1,0 +1,1 @@
+"""Who talks to whom: topology, messages, and the transports that carry them."""

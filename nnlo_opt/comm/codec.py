@@ -1,0 +1,60 @@
+"""Messages as bytes: JSON in front, at most one float32 vector behind it. No pickle.
+
+    | uint32 n_json | uint32 payload_offset (0: none) | n_json bytes of JSON | padding | float32 payload |
+
+The payload starts at a multiple of 64 bytes, so that a view of it in an aligned buffer is aligned too.
+"""
+
+import json
+import struct
+from dataclasses import fields
+
+import numpy as np
+
+from nnlo_opt.comm.messages import MESSAGE_TYPES, Message
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+
+_HEAD = struct.Struct("<II")
+#: room kept for head and JSON in front of a payload; longer JSON moves the payload back
+_USUAL_OFFSET = 512
+
+
+#: a dataclass's own fields, looked up once: `dataclasses.asdict` would copy deeply and costs ten times as much
+_FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in MESSAGE_TYPES.values()}
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def encode(message: Message, payload: np.ndarray | None = None) -> np.ndarray:
+    """Encode into a fresh buffer, uint8, shape (n_bytes,). `payload` is float32, shape (n,), and is copied."""
+    cls = type(message)
+    try:
+        body = _ENCODER.encode([cls.__name__, {name: getattr(message, name) for name in _FIELDS[cls]}]).encode()
+    except ValueError as error:
+        raise ProtocolError(
+            f"{cls.__name__} holds what may not travel (non-finite, or not plain data): {message}"
+        ) from error
+    end_of_json = _HEAD.size + len(body)
+    if payload is None:
+        buffer = np.empty(end_of_json, dtype=np.uint8)
+        offset = 0
+    else:
+        if payload.dtype != np.float32 or payload.ndim != 1:
+            raise ProtocolError(f"A payload is a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
+        offset = max(_USUAL_OFFSET, -(-end_of_json // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+        buffer = aligned_bytes(offset + payload.nbytes)
+        buffer[offset:].view(np.float32)[:] = payload
+    buffer[: _HEAD.size] = np.frombuffer(_HEAD.pack(len(body), offset), dtype=np.uint8)
+    buffer[_HEAD.size : end_of_json] = np.frombuffer(body, dtype=np.uint8)
+    return buffer
+
+
+def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
+    """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy."""
+    try:
+        n_json, offset = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
+        name, values = json.loads(buffer[_HEAD.size : _HEAD.size + n_json].tobytes())
+        message = MESSAGE_TYPES[name](**values)
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"Received {buffer.size} bytes that are no message of ours: {error!r}") from error
+    return message, buffer[offset:].view(np.float32) if offset else None

@@ -1,0 +1,118 @@
+"""The coordinator's shell: carries messages to `CoordinatorState` and carries out its instructions."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from nnlo_opt.clock import Clock
+from nnlo_opt.comm.transport import Transport
+from nnlo_opt.coordinator import state as st
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.trials.events import Event, RunCompleted
+from nnlo_opt.trials.journal import Journal
+from nnlo_opt.trials.ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+
+class Search(Protocol):
+    """The search as the coordinator sees it; it minimises."""
+
+    def record(self, trials: Sequence[TrialRecord]) -> None: ...
+
+    def request_suggestion(self, request: int) -> None: ...
+
+    def poll(self) -> Any: ...
+
+
+class Observer(Protocol):
+    """Someone who is told of every event after the ledger knows it."""
+
+    def observe(self, event: Event, ledger: Ledger) -> None: ...
+
+
+class Coordinator:
+    """World rank 0 while trials run. `step` never waits."""
+
+    def __init__(
+        self,
+        state: st.CoordinatorState,
+        journal: Journal,
+        ranks: Transport,
+        search: Search,
+        clock: Clock,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._ranks = ranks
+        self._search = search
+        self._clock = clock
+        self._observers = observers
+        #: team index by world rank of its master
+        self._team_of = {team.master_rank: team.index for team in state.topology.teams}
+        #: why the search is over; empty while it is not
+        self.finished_because = ""
+        #: the last messages taken in, for the story told when we fail
+        self.story: deque[str] = deque(maxlen=40)
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the first start of the run."""
+        return self._clock.unix_s() - self._state.ledger.first_start_unix_s
+
+    def begin(self) -> None:
+        """Give out the first assignments."""
+        self._handle(st.Begin())
+
+    def step(self) -> bool:
+        """Take in what has come, if anything; -> whether something had."""
+        received = self._ranks.poll()
+        if received is not None:
+            self.story.append(f"from rank {received.source}: {str(received.message)[:300]}")
+            team = self._team_of.get(received.source)
+            if team is None:
+                raise ProtocolError(f"Rank {received.source} is no master. Received: {received.message}.")
+            self._handle(st.FromMaster(team=team, message=received.message))
+        suggestion = self._search.poll() if self._state.asked else None
+        if suggestion is not None:
+            self._handle(st.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
+        return received is not None or suggestion is not None
+
+    def complete(self) -> None:
+        """Write down that the search is over."""
+        event = RunCompleted(
+            time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3)
+        )
+        self._state.ledger.apply(event)
+        self._write([event], durable=True)
+
+    def _handle(self, event: st.CoordinatorEvent) -> None:
+        for instruction in self._state.handle(event, self.now_s):
+            match instruction:
+                case st.Append():
+                    self._write(instruction.events, durable=instruction.durable)
+                case st.Send():
+                    master = self._state.topology.teams[instruction.team].master_rank
+                    self._ranks.send(master, instruction.message)
+                case st.Tell():
+                    self._search.record([self._told(instruction)])
+                case st.Ask():
+                    self._search.request_suggestion(instruction.number)
+                case st.Finish():
+                    self.finished_because = instruction.reason
+
+    def _told(self, tell: st.Tell) -> TrialRecord:
+        value = tell.value
+        if value is not None and self._state.plan.direction == "max":
+            value = -value
+        return {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": value}
+
+    def _write(self, events: Sequence[Event], *, durable: bool) -> None:
+        self._journal.append(events, durable=durable)
+        for observer in self._observers:
+            for event in events:
+                observer.observe(event, self._state.ledger)

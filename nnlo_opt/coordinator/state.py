@@ -1,0 +1,450 @@
+"""The coordinator's decisions: pure, synchronous, no I/O.
+
+`CoordinatorState.handle` takes one event (a message from a master, a suggestion of the search) and returns
+instructions for the shell to carry out in order. It is the only mutator. What is written ahead comes first: an
+`Append` precedes every `Send` it justifies.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, TypeAlias
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+
+logger = logging.getLogger(__name__)
+
+Point: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """What the search is to reach."""
+
+    #: trials in the journal at the end of the run, failed ones included
+    num_iterations: int
+    n_fold: int = 1
+    #: "min" or "max"
+    direction: str = "min"
+    #: stop when a figure of merit is better than this
+    target_objective: float | None = None
+
+
+# ---------------------------------------------------------------- events besides the masters' messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The run is open and every team is ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggested:
+    """The search answers: a point, or None where every point of a finite space has been tried."""
+
+    point: Point | None
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMaster:
+    """A message of the master of team `team`."""
+
+    team: int
+    message: msg.Message
+
+
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Write these events to the journal; `durable`: before anything that follows is done."""
+
+    events: tuple[ev.Event, ...]
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send to the master of team `team`."""
+
+    team: int
+    message: msg.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Tell the search what is known of a trial. `value` is the figure of merit as returned."""
+
+    trial: int
+    point: Point
+    state: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Ask the search for the next suggestion, number `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The search is over."""
+
+    reason: str
+
+
+Instruction: TypeAlias = Append | Send | Tell | Ask | Finish
+
+
+class Phase(Enum):
+    """Where the run stands."""
+
+    OPENING = auto()
+    SEARCHING = auto()
+    #: no new trial begins; running ones end
+    DRAINING = auto()
+    OVER = auto()
+
+
+#: which events each phase takes; the phase after it is decided by `_phase_after`
+_ACCEPTED: dict[Phase, frozenset[type]] = {
+    Phase.OPENING: frozenset({Begin}),
+    Phase.SEARCHING: frozenset({Suggested, FromMaster}),
+    Phase.DRAINING: frozenset({Suggested, FromMaster}),
+    Phase.OVER: frozenset({Suggested, FromMaster}),
+}
+
+
+class CoordinatorState:
+    """Assigns folds of trials to teams, one trial a block at a time; asks the search one suggestion ahead."""
+
+    def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger) -> None:
+        self.plan = plan
+        self.topology = topology
+        #: all trials; changed only by the events this state makes
+        self.ledger = ledger
+        self.phase = Phase.OPENING
+        #: block -> number of the trial it trains; a block not in it is idle
+        self.trial_of_block: dict[int, int] = {}
+        #: team -> assignment under way; a team not in it is idle
+        self.assignment_of_team: dict[int, Assignment] = {}
+        #: trials begun in an earlier session and not ended, oldest first; they go before new suggestions
+        self.to_resume: deque[int] = deque()
+        #: suggestions not yet given to a block, with the time they took
+        self.ready: deque[Suggested] = deque()
+        #: whether the search owes an answer
+        self.asked = False
+        #: the search has no point left to suggest
+        self.exhausted = False
+        #: why no new trial begins; empty while searching
+        self.drain_reason = ""
+        self._out: list[Instruction] = []
+        self._events: list[ev.Event] = []
+        self._now_s = 0.0
+
+    # ------------------------------------------------------------ the one mutator
+
+    def handle(self, event: CoordinatorEvent, now_s: float) -> list[Instruction]:
+        """Take in `event` at `now_s` (seconds since the first start); ProtocolError for what the phase forbids."""
+        if type(event) not in _ACCEPTED[self.phase]:
+            raise ProtocolError(f"{type(event).__name__} may not come while the coordinator is {self.phase.name}.")
+        self._out, self._events, self._now_s = [], [], now_s
+        match event:
+            case Begin():
+                self._begin()
+            case Suggested():
+                self._take_suggestion(event)
+            case FromMaster():
+                self._take_message(event.team, event.message)
+        if self.phase is not Phase.OVER:
+            self._fill_blocks()
+            self._ask_ahead()
+            self._settle()
+        return self._instructions()
+
+    def check(self) -> None:
+        """Raise ProtocolError where an invariant does not hold; called after every step in tests."""
+        running = {a.number for a in self.ledger.assignments if a.end is None}
+        if running != {a.number for a in self.assignment_of_team.values()}:
+            raise ProtocolError("Assignments under way in the ledger and on the teams differ.")
+        for team_index, assignment in self.assignment_of_team.items():
+            if self.trial_of_block.get(self.topology.teams[team_index].block) != assignment.trial:
+                raise ProtocolError(f"Team {team_index} runs a trial its block does not hold.")
+        if len(set(self.trial_of_block.values())) != len(self.trial_of_block):
+            raise ProtocolError("Two blocks hold the same trial.")
+        if self.ready and len(self.ledger.trials) + len(self.ready) > self.plan.num_iterations:
+            raise ProtocolError("More suggestions are held than trials may begin.")
+
+    # ------------------------------------------------------------ events
+
+    def _begin(self) -> None:
+        self.phase = Phase.SEARCHING
+        for assignment in [a for a in self.ledger.assignments if a.end is None]:
+            self._record(
+                ev.AssignmentLost(time_s=self._now_s, assignment=assignment.number, reason="the run was ended")
+            )
+        for trial in self.ledger.trials:
+            if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
+                self._complete(trial)
+            if not trial.state.ended:
+                self.to_resume.append(trial.number)
+            self._tell(trial)
+        if best := self.ledger.best(self.plan.direction):
+            self._check_target(best)
+
+    def _take_suggestion(self, suggestion: Suggested) -> None:
+        if not self.asked:
+            raise ProtocolError("A suggestion came that nobody asked for.")
+        self.asked = False
+        if suggestion.point is None:
+            self.exhausted = True
+        elif self.phase is Phase.SEARCHING:
+            number = len(self.ledger.trials) + len(self.ready)
+            self._out.append(Tell(trial=number, point=suggestion.point, state="pending"))
+            self.ready.append(suggestion)
+
+    def _take_message(self, team_index: int, message: msg.Message) -> None:
+        number = getattr(message, "assignment", None)
+        assignment = self.assignment_of_team.get(team_index)
+        if assignment is None or assignment.number != number:
+            logger.info("dropped a late %s about assignment %s", type(message).__name__, number)
+            return
+        trial = self.ledger.trials[assignment.trial]
+        match message:
+            case msg.FoldStarted():
+                self._record(
+                    ev.FoldBegan(
+                        time_s=self._now_s,
+                        assignment=assignment.number,
+                        epoch=message.epoch,
+                        waited_s=message.waited_s,
+                    )
+                )
+            case msg.EpochReported():
+                self._record(
+                    ev.EpochEnded(
+                        time_s=self._now_s,
+                        assignment=assignment.number,
+                        epoch=message.epoch,
+                        metrics=message.metrics,
+                        checkpointed=message.checkpointed,
+                    )
+                )
+            case msg.FoldFinished():
+                self._end_assignment(
+                    team_index,
+                    ev.AssignmentFinished(
+                        time_s=self._now_s,
+                        assignment=assignment.number,
+                        figure_of_merit=message.figure_of_merit,
+                        metrics=message.metrics,
+                        n_epochs=message.n_epochs,
+                        train_s=message.train_s,
+                        reason=message.reason,
+                    )
+                    if not trial.state.ended
+                    else ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
+                )
+                if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
+                    self._complete(trial)
+                    self._tell(trial)
+                    self._check_target(trial)
+            case msg.FoldStopped():
+                self._end_assignment(
+                    team_index,
+                    ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
+                )
+            case msg.FoldFailed():
+                self._end_assignment(
+                    team_index,
+                    ev.AssignmentFailed(
+                        time_s=self._now_s,
+                        assignment=assignment.number,
+                        reason=message.reason,
+                        traceback=message.traceback,
+                        world_rank=message.world_rank,
+                        host=message.host,
+                    ),
+                )
+                self._fail(trial, assignment.fold, message.reason)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
+        self._free_block(self.topology.teams[team_index].block)
+
+    # ------------------------------------------------------------ trials
+
+    def _end_assignment(self, team_index: int, event: ev.Event) -> None:
+        assignment = self.assignment_of_team.pop(team_index)
+        self._record(event)
+        self._send(team_index, msg.FoldRecorded(assignment=assignment.number))
+
+    def _complete(self, trial: Trial) -> None:
+        mean, std = mean_and_std([trial.folds[fold].figure_of_merit for fold in sorted(trial.folds)])
+        self._record(
+            ev.TrialCompleted(time_s=self._now_s, trial=trial.number, figure_of_merit=mean, figure_of_merit_std=std)
+        )
+
+    def _fail(self, trial: Trial, fold: int, reason: str) -> None:
+        """Fail the trial; its other folds are stopped, their results are not needed."""
+        if trial.state.ended:
+            return
+        which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
+        self._record(ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
+        self._tell(trial)
+        for team_index, assignment in self.assignment_of_team.items():
+            if assignment.trial == trial.number:
+                self._send(team_index, msg.StopFold(assignment=assignment.number))
+
+    def _check_target(self, trial: Trial) -> None:
+        target, figure = self.plan.target_objective, trial.figure_of_merit
+        if target is None or figure is None:
+            return
+        if figure > target if self.plan.direction == "max" else figure < target:
+            self._drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
+
+    def _drain(self, reason: str) -> None:
+        if self.phase is Phase.SEARCHING:
+            self.phase = Phase.DRAINING
+            self.drain_reason = reason
+            self.ready.clear()
+
+    # ------------------------------------------------------------ blocks
+
+    def _free_block(self, block: int) -> None:
+        """Take the trial from a block none of whose teams has anything left to do for it."""
+        number = self.trial_of_block.get(block)
+        if number is None or any(t.index in self.assignment_of_team for t in self.topology.teams_of(block)):
+            return
+        if self.ledger.trials[number].state.ended:
+            del self.trial_of_block[block]
+
+    def _fill_blocks(self) -> None:
+        for block in range(1, self.topology.n_blocks + 1):
+            if block not in self.trial_of_block:
+                number = self._next_trial()
+                if number is None:
+                    continue
+                self.trial_of_block[block] = number
+            self._assign_folds(block)
+
+    def _next_trial(self) -> int | None:
+        if self.to_resume:
+            return self.to_resume.popleft()
+        if self.phase is not Phase.SEARCHING or not self.ready or len(self.ledger.trials) >= self.plan.num_iterations:
+            return None
+        suggestion = self.ready.popleft()
+        number = len(self.ledger.trials)
+        self._record(
+            ev.TrialSuggested(
+                time_s=self._now_s,
+                trial=number,
+                point=suggestion.point or {},
+                suggest_s=suggestion.wall_s,
+                suggest_cpu_s=suggestion.cpu_s,
+            )
+        )
+        return number
+
+    def _assign_folds(self, block: int) -> None:
+        """Give every idle team of the block one of the folds still to be run."""
+        trial = self.ledger.trials[self.trial_of_block[block]]
+        if trial.state.ended:
+            return
+        under_way = {assignment.fold for assignment in trial.running}
+        waiting = deque(f for f in range(self.plan.n_fold) if f not in trial.folds and f not in under_way)
+        for team in self.topology.teams_of(block):
+            if waiting and team.index not in self.assignment_of_team:
+                self._assign(team, trial, waiting.popleft())
+
+    def _assign(self, team: Team, trial: Trial, fold: int) -> None:
+        number, attempt = len(self.ledger.assignments), trial.n_attempts(fold) + 1
+        self._record(
+            ev.FoldAssigned(
+                time_s=self._now_s,
+                assignment=number,
+                trial=trial.number,
+                fold=fold,
+                attempt=attempt,
+                block=team.block,
+                team=team.index,
+                n_ranks=len(team.world_ranks),
+            )
+        )
+        self.assignment_of_team[team.index] = self.ledger.assignments[number]
+        self._send(
+            team.index,
+            msg.RunFold(assignment=number, trial=trial.number, fold=fold, attempt=attempt, point=trial.point),
+        )
+
+    # ------------------------------------------------------------ the search
+
+    def _ask_ahead(self) -> None:
+        """Keep one suggestion for every idle block, and one more, as far as the number of iterations allows."""
+        if self.asked or self.exhausted or self.phase is not Phase.SEARCHING:
+            return
+        n_known = len(self.ledger.trials) + len(self.ready)
+        n_idle = self.topology.n_blocks - len(self.trial_of_block)
+        if n_known < self.plan.num_iterations and len(self.ready) < n_idle + 1:
+            self.asked = True
+            self._out.append(Ask(number=n_known))
+
+    def _tell(self, trial: Trial) -> None:
+        states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed"}
+        self._out.append(
+            Tell(
+                trial=trial.number,
+                point=trial.point,
+                state=states.get(trial.state, "pending"),
+                value=trial.figure_of_merit,
+            )
+        )
+
+    def _settle(self) -> None:
+        """Enter the next phase when nothing more can begin, or nothing more runs."""
+        if self.phase is Phase.SEARCHING and len(self.ledger.trials) >= self.plan.num_iterations:
+            self._drain(f"all {self.plan.num_iterations} trials are done")
+        if self.exhausted and not self.ready:
+            n_points = len(self.ledger.trials)
+            self._drain(f"the search space is used up: all its {n_points} points have been tried")
+        if self.phase is Phase.DRAINING and not self.trial_of_block and not self.to_resume:
+            self.phase = Phase.OVER
+            self._out.append(Finish(reason=self.drain_reason))
+
+    # ------------------------------------------------------------ output
+
+    def _record(self, event: ev.Event) -> None:
+        self.ledger.apply(event)
+        self._events.append(event)
+
+    def _send(self, team_index: int, message: msg.Message) -> None:
+        self._out.append(Send(team=team_index, message=message))
+
+    def _instructions(self) -> list[Instruction]:
+        """All events of this step in one write ahead of everything else."""
+        if not self._events:
+            return self._out
+        durable = any(not isinstance(event, _NEWS) for event in self._events)
+        return [Append(events=tuple(self._events), durable=durable), *self._out]
+
+
+#: events that justify no message: losing them in a crash loses nothing, so nobody waits for the disk
+_NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
+
+
+def sends_to(instructions: Sequence[Instruction], team: int) -> list[msg.Message]:
+    """The messages among `instructions` that go to `team`; a convenience for tests and simulation."""
+    return [i.message for i in instructions if isinstance(i, Send) and i.team == team]

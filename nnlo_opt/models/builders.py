@@ -1,0 +1,245 @@
+"""What `--model` names: a Python module with `get_model` or `objective`, a built-in model, or an architecture.
+
+A model module may define, beside `get_model(**parameters)`:
+
+    get_model.parameter_range   the search space
+    get_name()                  a name; the file's own without it
+    get_train(), get_val()      data files: a list of paths, or the path of a list file
+    get_features(), get_labels()   a data set's name, or (name, function applied to the array)
+    get_loss()                  Keras's name of a loss, or a function (y_true, y_pred)
+
+Nothing here imports a framework but `build`, unless the module does.
+"""
+
+import ast
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.models.architecture import check_architecture
+from nnlo_opt.models.user_module import describe, execute_file, line_in
+
+Kind = Literal["model", "objective"]
+#: Data files: one by one, or the list file that names them.
+Files = tuple[Path, ...] | Path
+Adaptor = Callable[[Any], Any]
+
+#: The function a module must define, by the kind of definition it makes.
+FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
+_BUILTIN = Path(__file__).parent / "builtin"
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Names of the built-in models."""
+    return tuple(sorted(path.stem for path in _BUILTIN.glob("[!_]*.py")))
+
+
+def names_objective(spec: str) -> bool:
+    """Whether `spec` is a Python file that defines `objective`, told from its text without executing it.
+
+    A framework has to be imported before a user's module may do so, and for an objective not at all.
+    """
+    path = Path(spec)
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    try:
+        statements = ast.parse(path.read_text()).body
+    except (SyntaxError, ValueError, OSError):
+        return False
+    return any(isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef) and s.name == "objective" for s in statements)
+
+
+def open_model(spec: str) -> "ModelDefinition":
+    """Read what `--model` names, without building it. Raises `ConfigurationError` in one sentence."""
+    if spec in builtin_names():
+        return ModelDefinition.from_module(_BUILTIN / f"{spec}.py")
+    path = Path(spec)
+    if path.suffix not in {".py", ".json"}:
+        names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
+        raise ConfigurationError(
+            f"A model must be a Python file, a JSON architecture or a built-in model. Received: {spec!r}. "
+            f"Give a file ending in .py or .json, or one of: {names}."
+        )
+    if not path.is_file():
+        raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
+    if path.suffix == ".json":
+        return ModelDefinition.from_architecture(path)
+    return ModelDefinition.from_module(path)
+
+
+@dataclass(frozen=True)
+class ModelDefinition:
+    """A model that can be built, or an objective that can be called, and what its module says about it."""
+
+    name: str
+    kind: Kind
+    source: Path
+    #: the module's functions by name; of an architecture, only `get_model`
+    functions: Mapping[str, Callable[..., Any]]
+    #: the dimensions as the module has them, ours or scikit-optimize's
+    parameter_range: list[Any] | None = None
+
+    @classmethod
+    def from_module(cls, path: Path) -> "ModelDefinition":
+        """Execute a model module."""
+        module = execute_file(path)
+        functions = {name: value for name, value in vars(module).items() if callable(value)}
+        found = [name for name in FUNCTIONS if name in functions]
+        if len(found) != 1:
+            raise ConfigurationError(
+                f"A model module must define either `get_model` or `objective`. Received: {path} with "
+                f"{'both' if found else 'neither'}. {'Remove' if found else 'Add'} one of them."
+            )
+        spaces = (getattr(functions[found[0]], "parameter_range", None), getattr(module, "parameter_range", None))
+        space = next((space for space in spaces if space is not None), None)
+        name = _call(functions, "get_name", path) if "get_name" in functions else path.stem
+        return cls(str(name), FUNCTIONS[found[0]], path, functions, None if space is None else list(space))
+
+    @classmethod
+    def from_architecture(cls, path: Path) -> "ModelDefinition":
+        """Take a JSON architecture as a model without parameters."""
+        text = path.read_text(errors="replace")
+        check_architecture(text, str(path))
+
+        def get_model() -> Any:
+            from nnlo_opt.models.keras_model import model_from_architecture
+
+            return model_from_architecture(text, str(path))
+
+        return cls(path.stem.removesuffix("_arch"), "model", path, {"get_model": get_model})
+
+    @cached_property
+    def sha256(self) -> str:
+        """Fingerprint of the source file, in hexadecimal digits."""
+        return hashlib.sha256(self.source.read_bytes()).hexdigest()
+
+    @property
+    def accepted_parameters(self) -> frozenset[str] | None:
+        """Names that may be given; None if any may (`**parameters`, or an objective)."""
+        parameters = self._signature()
+        if self.kind == "objective" or any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return None
+        return frozenset(p.name for p in parameters)
+
+    @property
+    def required_parameters(self) -> frozenset[str]:
+        """Names that must be given."""
+        if self.kind == "objective":
+            return frozenset()
+        variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return frozenset(p.name for p in self._signature() if p.default is p.empty and p.kind not in variadic)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The value of every parameter that need not be given."""
+        return {p.name: p.default for p in self._signature() if p.default is not p.empty}
+
+    def check_parameters(self, names: Iterable[str]) -> None:
+        """Raise `ConfigurationError` unless exactly these names can be given to the model."""
+        given, accepted = set(names), self.accepted_parameters
+        if accepted is not None and (unknown := sorted(given - accepted)):
+            raise ConfigurationError(
+                f"A parameter must be one that `get_model` of {self.source} accepts. Received: {unknown[0]!r}. "
+                f"It accepts: {', '.join(sorted(accepted)) or 'none'}."
+            )
+        if missing := sorted(self.required_parameters - given):
+            raise ConfigurationError(
+                f"Every parameter of `get_model` of {self.source} must have a value. Received: none for "
+                f"{missing[0]!r}. Add it to the search space, or give it a default."
+            )
+
+    def build(self, parameters: Mapping[str, Any]) -> Any:
+        """Build the Keras model at `parameters`. Raises `TrialError` if that fails, with the error as its cause."""
+        from nnlo_opt.models.keras_model import is_keras_model
+
+        try:
+            model = self.functions["get_model"](**parameters)
+        except NnloError:
+            raise
+        except Exception as error:
+            raise TrialError(
+                f"`get_model` of {self.source} failed at {dict(parameters)}{line_in(self.source, error)}, "
+                f"{describe(error)}."
+            ) from error
+        if not is_keras_model(model):
+            raise TrialError(
+                f"`get_model` of {self.source} must return a Keras model. Received: {type(model).__name__}. "
+                "Return the model itself."
+            )
+        return model
+
+    @property
+    def objective(self) -> Callable[..., Any]:
+        """The function (parameters, comm, report) -> figure of merit; every rank of a block calls it."""
+        return self.functions["objective"]
+
+    def train_files(self) -> Files | None:
+        """What `get_train()` returns; None if there is no such function."""
+        return self._files("get_train")
+
+    def val_files(self) -> Files | None:
+        """What `get_val()` returns; None if there is no such function."""
+        return self._files("get_val")
+
+    def features(self) -> tuple[str, Adaptor | None] | None:
+        """Name of the data set of the features and what is applied to it; None if the module does not say."""
+        return self._dataset("get_features")
+
+    def labels(self) -> tuple[str, Adaptor | None] | None:
+        """Name of the data set of the labels and what is applied to it; None if the module does not say."""
+        return self._dataset("get_labels")
+
+    def loss(self) -> str | Callable[[Any, Any], Any] | None:
+        """What `get_loss()` returns, a name or a function; None if there is no such function."""
+        return self._read("get_loss", lambda value: isinstance(value, str) or callable(value), "a name or a function")
+
+    def _signature(self) -> list[inspect.Parameter]:
+        function = next(self.functions[name] for name, kind in FUNCTIONS.items() if kind == self.kind)
+        return list(inspect.signature(function).parameters.values())
+
+    def _files(self, function: str) -> Files | None:
+        def holds(value: Any) -> bool:
+            paths = value if isinstance(value, list | tuple) else [value]
+            return bool(paths) and all(isinstance(path, str | os.PathLike) for path in paths)
+
+        value = self._read(function, holds, "a list of paths, or the path of a list file")
+        if value is None:
+            return None
+        return tuple(map(Path, value)) if isinstance(value, list | tuple) else Path(value)
+
+    def _dataset(self, function: str) -> tuple[str, Adaptor | None] | None:
+        def holds(value: Any) -> bool:
+            if isinstance(value, tuple):
+                return len(value) == 2 and isinstance(value[0], str) and callable(value[1])
+            return isinstance(value, str)
+
+        value = self._read(function, holds, "a name, or (name, function)")
+        return (value, None) if isinstance(value, str) else value
+
+    def _read(self, function: str, holds: Callable[[Any], bool], rule: str) -> Any:
+        if function not in self.functions:
+            return None
+        value = _call(self.functions, function, self.source)
+        if not holds(value):
+            raise ConfigurationError(
+                f"`{function}` of {self.source} must return {rule}. Received: {value!r}. Mend the module."
+            )
+        return value
+
+
+def _call(functions: Mapping[str, Callable[..., Any]], name: str, source: Path) -> Any:
+    try:
+        return functions[name]()
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"`{name}` of {source} must return without an error. Received: {describe(error)}. Mend the module."
+        ) from error

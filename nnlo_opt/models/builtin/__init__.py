@@ -1,0 +1,1 @@
+"""Built-in models, written as users write theirs: `--model mnist`."""

@@ -1,0 +1,49 @@
+"""Handwritten digits, images of (28, 28, 1): data by `GetData mnist`."""
+
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.models.builtin._convnet import convnet
+from nnlo_opt.models.data_files import find_list
+from nnlo_opt.space import Integer, Real
+
+
+def get_name() -> str:
+    """The name of outputs."""
+    return "mnist"
+
+
+def get_model(
+    nb_filters: int = 32, pool_size: int = 2, kernel_size: int = 3, dense: int = 128, dropout: float = 0.5
+) -> Any:
+    """Two convolutions, a pooling and two dense layers: 1.2 million weights by default."""
+    return convnet((28, 28, 1), [nb_filters], kernel_size, pool_size, dense, dropout)
+
+
+parameter_range = [
+    Integer(8, 32, name="nb_filters"),
+    Integer(2, 4, name="pool_size"),
+    Integer(2, 5, name="kernel_size"),
+    Integer(50, 200, name="dense"),
+    Real(0.0, 0.7, name="dropout"),
+]
+
+
+def get_train() -> Path:
+    """The list of training files."""
+    return find_list("data/mnist/train_mnist.list", "GetData mnist")
+
+
+def get_val() -> Path:
+    """The list of validation files."""
+    return find_list("data/mnist/test_mnist.list", "GetData mnist")
+
+
+def get_features() -> str:
+    """Images (n, 28, 28, 1), float32 in 0..1."""
+    return "features"
+
+
+def get_labels() -> str:
+    """One-hot classes (n, 10)."""
+    return "labels"

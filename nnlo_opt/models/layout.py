@@ -1,0 +1,62 @@
+"""How the weights of a model lie in one flat vector."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatVector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """One array of a model: its name (unique in the model) and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arrays of a model in the order in which they lie, C-contiguous, one after the other, in a flat vector."""
+
+    specs: tuple[WeightSpec, ...]
+
+    @property
+    def n_weights(self) -> int:
+        return sum(spec.size for spec in self.specs)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each array lies in the vector."""
+        stops = tuple(accumulate(spec.size for spec in self.specs))
+        return tuple(slice(start, stop) for start, stop in zip((0, *stops), stops, strict=False))
+
+    def views(self, vector: FloatVector) -> list[FloatVector]:
+        """The arrays of `vector` (n_weights,) as views of their shapes: no copy."""
+        self._check(vector)
+        return [vector[part].reshape(spec.shape) for part, spec in zip(self.slices, self.specs, strict=True)]
+
+    def gather(self, arrays: Sequence[NDArray[Any]], out: FloatVector) -> None:
+        """Copy `arrays`, of the shapes of this layout and any float type, into `out` (n_weights,)."""
+        for view, array in zip(self.views(out), arrays, strict=True):
+            view[...] = array
+
+    def to_json(self) -> list[list[Any]]:
+        return [[spec.name, list(spec.shape)] for spec in self.specs]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Sequence[Any]]) -> "Layout":
+        return cls(tuple(WeightSpec(name, tuple(shape)) for name, shape in data))
+
+    def _check(self, vector: FloatVector) -> None:
+        if vector.shape != (self.n_weights,):
+            raise ValueError(f"A vector of shape ({self.n_weights},) is expected. Received: {vector.shape}.")

@@ -1,0 +1,1 @@
+"""What people look at: lines, tables, results.csv, summary.json."""

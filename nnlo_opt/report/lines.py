@@ -1,0 +1,93 @@
+"""What rank 0 prints while a search runs: a line as each trial starts, reports and ends."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial, TrialState
+
+
+def duration(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    whole = max(0, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def value_text(value: Any) -> str:
+    """A parameter's value, short: floats with four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """A point on one line."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in point.items())
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Metrics on one line."""
+    return " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+class ProgressLines:
+    """Turns events into lines and hands them to `write`."""
+
+    def __init__(self, write: Callable[[str], None], num_iterations: int, n_fold: int, direction: str) -> None:
+        self._write = write
+        self._num_iterations = num_iterations
+        self._n_fold = n_fold
+        self._direction = direction
+        #: trials that had ended when this session began: they say nothing about its speed
+        self._n_before: int | None = None
+
+    def observe(self, event: ev.Event, ledger: Ledger) -> None:
+        """Print the line of `event`, if it has one; the ledger knows the event already."""
+        if self._n_before is None:
+            ended_now = isinstance(event, ev.TrialCompleted | ev.TrialFailed)
+            self._n_before = ledger.n_ended - ended_now
+        match event:
+            case ev.FoldAssigned():
+                point = ledger.trials[event.trial].point
+                again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+                name = self._name(event.trial, event.fold)
+                self._line(event, f"{name} starts on block {event.block}{again}: {point_text(point)}")
+            case ev.FoldBegan() if event.epoch:
+                assignment = ledger.assignments[event.assignment]
+                name = self._name(assignment.trial, assignment.fold)
+                self._line(event, f"{name} goes on from epoch {event.epoch}")
+            case ev.EpochEnded():
+                assignment = ledger.assignments[event.assignment]
+                name = self._name(assignment.trial, assignment.fold)
+                self._line(event, f"{name} epoch {event.epoch}: {metrics_text(event.metrics)}")
+            case ev.TrialCompleted():
+                spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
+                ended = f"complete: {event.figure_of_merit:.6g}{spread}"
+                self._ended(event, ledger.trials[event.trial], ended, ledger)
+            case ev.TrialFailed():
+                self._ended(event, ledger.trials[event.trial], f"failed: {event.reason}", ledger)
+
+    def _ended(self, event: ev.Event, trial: Trial, how: str, ledger: Ledger) -> None:
+        best = ledger.best(self._direction)
+        best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure yet"
+        n_ended = ledger.n_ended
+        parts = [how, best_text, f"{n_ended}/{self._num_iterations} done"]
+        session = ledger.sessions[-1]
+        elapsed_s = event.time_s - session.started_at_s
+        parts.append(f"elapsed {duration(elapsed_s)}")
+        n_new = n_ended - (self._n_before or 0)
+        n_left = self._num_iterations - n_ended
+        if n_left > 0 and n_new > 0:
+            parts.append(f"expected end in {duration(elapsed_s / n_new * n_left)}")
+        self._line(event, f"trial {trial.number} " + " | ".join(parts))
+
+    def _name(self, trial: int, fold: int) -> str:
+        return f"trial {trial} fold {fold}" if self._n_fold > 1 else f"trial {trial}"
+
+    def _line(self, event: ev.Event, text: str) -> None:
+        self._write(f"[{event.time_s:9.1f} s] {text}")
+
+
+def outcome(ledger: Ledger) -> str:
+    """How many trials ended how, on one line."""
+    counts = ", ".join(f"{n} {state}" for state, n in ledger.n_by_state().items() if n)
+    return counts or f"no trial ({TrialState.COMPLETE.value} or otherwise)"

@@ -1,0 +1,80 @@
+"""`results.csv` and `summary.json`, always to be rebuilt from the journal."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnlo_opt.files import atomic_write
+from nnlo_opt.report.summary import summarise
+from nnlo_opt.trials.journal import read_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = (
+    "trial",
+    "state",
+    "figure_of_merit",
+    "figure_of_merit_std",
+    "n_folds",
+    "epochs",
+    "attempt",
+    "block",
+    "n_ranks",
+    "assigned_at_s",
+    "started_at_s",
+    "finished_at_s",
+    "train_s",
+    "reason",
+)
+
+
+def read_ledger(run_directory: Path) -> Ledger:
+    """The ledger of a run, read from its journal without changing it."""
+    path = run_directory / JOURNAL_NAME
+    ledger = Ledger()
+    for event in read_events(path.read_bytes(), str(path))[0]:
+        ledger.apply(event)
+    return ledger
+
+
+def results_frame(ledger: Ledger) -> "pandas.DataFrame":
+    """One row a trial; the columns of `COLUMNS`, then `p:<parameter>`."""
+    import pandas
+
+    names = list(dict.fromkeys(name for trial in ledger.trials for name in trial.point))
+    rows = [_row(trial) | {f"p:{name}": trial.point.get(name) for name in names} for trial in ledger.trials]
+    return pandas.DataFrame(rows, columns=[*COLUMNS, *(f"p:{name}" for name in names)], dtype=object)
+
+
+def write_results(run_directory: Path, ledger: Ledger) -> None:
+    """Write `results.csv` and `summary.json`, each whole or not at all."""
+    table = results_frame(ledger).to_csv(index=False, lineterminator="\n")
+    atomic_write(run_directory / "results.csv", table, durable=False)
+    atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    assignments = trial.assignments
+    last = assignments[-1] if assignments else None
+    started = [a.started_at_s for a in assignments if a.started_at_s is not None]
+    epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
+    return {
+        "trial": trial.number,
+        "state": trial.state.value,
+        "figure_of_merit": trial.figure_of_merit,
+        "figure_of_merit_std": trial.figure_of_merit_std,
+        "n_folds": len(trial.folds),
+        "epochs": max(epochs, default=0),
+        "attempt": max((a.attempt for a in assignments), default=0),
+        "block": last.block if last else None,
+        "n_ranks": last.n_ranks if last else None,
+        "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
+        "started_at_s": min(started, default=None),
+        "finished_at_s": trial.ended_at_s,
+        "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
+        "reason": trial.reason,
+    }

@@ -1,0 +1,69 @@
+"""`summary.json`: how a run stands, from the ledger alone."""
+
+import statistics
+from typing import Any
+
+from nnlo_opt.trials.ledger import Ledger
+
+
+def summarise(ledger: Ledger) -> dict[str, Any]:
+    """The summary as plain data. Times in seconds; figures that nothing was measured for are None."""
+    direction = str(ledger.identity.get("direction", "min"))
+    best = ledger.best(direction)
+    return {
+        "complete": ledger.complete,
+        "reason": ledger.completed_because,
+        "direction": direction,
+        "figure_of_merit": ledger.identity.get("figure_of_merit"),
+        "n_trials": ledger.n_by_state(),
+        "best": None
+        if best is None
+        else {
+            "trial": best.number,
+            "figure_of_merit": best.figure_of_merit,
+            "figure_of_merit_std": best.figure_of_merit_std,
+            "parameters": best.point,
+        },
+        "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
+        "n_starts": len(ledger.sessions),
+        "block_utilization": block_utilization(ledger),
+        "coordinator_cpu_s": ledger.coordinator_cpu_s,
+        "suggest_s": _spread(ledger.suggest_s),
+        "dispatch_gap_s": _spread([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
+    }
+
+
+def block_utilization(ledger: Ledger) -> float | None:
+    """Share of the blocks' time spent on trials, from each session's first assignment to its last end."""
+    busy_s = available_s = 0.0
+    starts = [session.started_at_s for session in ledger.sessions]
+    for session, next_start_s in zip(ledger.sessions, [*starts[1:], float("inf")], strict=True):
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for assignment in ledger.assignments:
+            if session.started_at_s <= assignment.assigned_at_s < next_start_s:
+                # An assignment that was lost is closed by the next session; it ended with its own.
+                end_s = session.last_at_s if assignment.ended_at_s is None else assignment.ended_at_s
+                span = assignment.assigned_at_s, min(end_s, session.last_at_s)
+                spans.setdefault(assignment.block, []).append(span)
+        if not spans:
+            continue
+        first_s = min(start for block in spans.values() for start, _ in block)
+        last_s = max(end for block in spans.values() for _, end in block)
+        available_s += session.n_blocks * (last_s - first_s)
+        busy_s += sum(_covered_s(block) for block in spans.values())
+    return busy_s / available_s if available_s > 0 else None
+
+
+def _covered_s(spans: list[tuple[float, float]]) -> float:
+    """Length of the union of spans: teams of one block train folds at the same time."""
+    covered_s, reached_s = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered_s += max(0.0, end - max(start, reached_s))
+        reached_s = max(reached_s, end)
+    return covered_s
+
+
+def _spread(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"median": None, "max": None}
+    return {"median": statistics.median(values), "max": max(values)}

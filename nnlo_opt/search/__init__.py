@@ -1,0 +1,1 @@
+"""What to try next: search algorithms, pure functions of the history."""

@@ -1,0 +1,141 @@
+"""The search: what it knows (the history), and what it is (a pure function from a history to the next point)."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol, TypedDict
+
+import numpy as np
+
+from nnlo_opt.space.space import Point, PointKey, Space
+
+
+class TrialState(StrEnum):
+    """What the search knows of a trial: still open, ended with a value, or ended without one."""
+
+    PENDING = "pending"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class TrialRecord(TypedDict):
+    """What is told of one trial, as plain data: the arguments of `History.record`."""
+
+    trial: int
+    point: Point
+    state: str
+    value: float | None
+
+
+class History:
+    """All trials of a search by column, row by row in the order in which they were suggested.
+
+    It only grows: a trial is first recorded pending, and again when it ends. The columns depend on what is known, never
+    on the order in which the trials ended, so neither does a suggestion. Values are minimised.
+    """
+
+    def __init__(self, space: Space) -> None:
+        #: the space of all points here
+        self.space = space
+        #: trial number -> row; numbers grow with the rows
+        self._rows: dict[int, int] = {}
+        #: one point for each row; never changed once recorded
+        self._points: list[Point] = []
+        #: one state for each row; only pending changes
+        self._states: list[TrialState] = []
+        #: one value for each row of which the first `n_suggested` are in use; NaN unless complete
+        self._values = np.full(64, np.nan)
+        #: keys of all points, in whatever state their trials are
+        self._keys: set[PointKey] = set()
+
+    def record(self, trial: int, point: Point, state: str, value: float | None = None) -> None:
+        """Add a trial, or tell how a pending one ended; saying the same again changes nothing.
+
+        `value` is finite and belongs to a complete trial only. ValueError for anything else: other values, a number out
+        of order, another point for a known trial, another end for an ended one.
+        """
+        state = TrialState(state)
+        if (value is not None) != (state is TrialState.COMPLETE):
+            raise ValueError(f"A trial must have a value exactly when it is complete. Received: {state}, {value}.")
+        number = np.nan if value is None else float(value)
+        if value is not None and not np.isfinite(number):
+            raise ValueError(f"The value of a complete trial must be finite. Received: {value} for trial {trial}.")
+        row = self._rows.get(trial)
+        if row is None:
+            row = self._append(trial, point)
+        else:
+            self._check_follows(row, point, state, number)
+        self._states[row] = state
+        self._values[row] = number
+
+    def _append(self, trial: int, point: Point) -> int:
+        if self._rows and trial <= next(reversed(self._rows)):
+            raise ValueError(
+                f"Trials must be recorded in the order of their numbers. Received: {trial} after "
+                f"{next(reversed(self._rows))}."
+            )
+        key = self.space.key(point)
+        row = len(self._points)
+        if row == len(self._values):
+            self._values = np.concatenate([self._values, np.full(row, np.nan)])
+        self._keys.add(key)
+        self._rows[trial] = row
+        self._points.append(dict(point))
+        self._states.append(TrialState.PENDING)
+        return row
+
+    def _check_follows(self, row: int, point: Point, state: TrialState, value: float) -> None:
+        if self.space.key(point) != self.space.key(self._points[row]):
+            raise ValueError(f"A trial must keep its point. Received: {point} for {self._points[row]}.")
+        known, known_value = self._states[row], self._values[row]
+        unchanged = state is known and (value == known_value or state is not TrialState.COMPLETE)
+        if known is not TrialState.PENDING and not unchanged:
+            raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")
+
+    @property
+    def n_suggested(self) -> int:
+        """How many points were ever suggested: the number of rows."""
+        return len(self._points)
+
+    @property
+    def trials(self) -> np.ndarray:
+        """(n_suggested,) int64: trial numbers, growing."""
+        return np.fromiter(self._rows, np.int64, len(self._rows))
+
+    @property
+    def points(self) -> Sequence[Point]:
+        """n_suggested points; to be read only."""
+        return self._points
+
+    @property
+    def states(self) -> Sequence[TrialState]:
+        """n_suggested states; to be read only."""
+        return self._states
+
+    @property
+    def values(self) -> np.ndarray:
+        """(n_suggested,) float64, read only: the values to minimise, NaN for trials that have none."""
+        view = self._values[: self.n_suggested]
+        view.flags.writeable = False
+        return view
+
+    def contains(self, point: Point) -> bool:
+        """Whether `point` was suggested before, whatever became of it."""
+        return self.space.key(point) in self._keys
+
+    @property
+    def n_distinct(self) -> int:
+        """How many different points were suggested."""
+        return len(self._keys)
+
+
+class SearchAlgorithm(Protocol):
+    """What to try next.
+
+    A pure function of its space, its seed and the history, with no state between calls: the same history gives the same
+    point, so a search is restored by its journal alone. A point of the history never comes again, in whatever state its
+    trial is.
+    """
+
+    def suggest(self, history: History) -> Point | None:
+        """The next point, a fresh dict; None when every point of the space is in the history."""
+        ...

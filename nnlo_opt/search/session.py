@@ -1,0 +1,75 @@
+"""One search as requests and answers in plain data: what the search process serves, without the process."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.base import History, SearchAlgorithm
+from nnlo_opt.search.registry import make_search
+from nnlo_opt.space.loading import load_space
+from nnlo_opt.space.space import Space
+
+
+class SearchSession:
+    """Answers requests, one after another.
+
+    | request `op` | with | answer |
+    |---|---|---|
+    | `load_space` | `source` | `ok`, `space`; else `error`, a sentence |
+    | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
+    | `record` | `trials`: list of TrialRecord | none |
+    | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
+
+    Nothing of a user's may end the session: an algorithm that raises is answered with its traceback. A request that
+    does not follow these rules raises, as it is a bug.
+    """
+
+    def __init__(self) -> None:
+        #: the algorithm and what it knows; None until started
+        self._search: tuple[SearchAlgorithm, History] | None = None
+
+    def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer to `request`; None for a request that has none."""
+        match request["op"]:
+            case "load_space":
+                return _answered(lambda: {"space": load_space(request["source"]).to_json()})
+            case "start":
+                return _answered(lambda: self._start(request))
+            case "record":
+                history = self._started()[1]
+                for record in request["trials"]:
+                    history.record(**record)
+                return None
+            case "suggest":
+                return {"request": request["request"], **self._suggest()}
+            case other:
+                raise ValueError(f"A request must be load_space, start, record or suggest. Received: {other!r}.")
+
+    def _start(self, request: dict[str, Any]) -> dict[str, Any]:
+        space = Space.from_json(request["space"])
+        algorithm = make_search(request["algorithm"], space, request["seed"], request["options"])
+        self._search = algorithm, History(space)
+        return {}
+
+    def _suggest(self) -> dict[str, Any]:
+        algorithm, history = self._started()
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        try:
+            point = algorithm.suggest(history)
+        except Exception:
+            return {"error": traceback.format_exc()}
+        return {"point": point, "cpu_s": time.process_time() - cpu_s, "wall_s": time.perf_counter() - wall_s}
+
+    def _started(self) -> tuple[SearchAlgorithm, History]:
+        if self._search is None:
+            raise ValueError("A search must be started before it records or suggests.")
+        return self._search
+
+
+def _answered(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {"ok": True, **action()}
+    except ConfigurationError as error:
+        return {"ok": False, "error": str(error)}

@@ -1,0 +1,170 @@
+"""Bayesian search with scikit-optimize's Gaussian process; the one importer of scikit-optimize.
+
+scikit-optimize's `Optimizer` keeps a random state between calls, proposes a point twice, and costs seconds a
+suggestion. So its surrogate and its expected improvement are used, but not its loop: a suggestion is one fit to the
+history and one maximisation over points that the space really has, both from the seed of that suggestion.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from skopt.acquisition import gaussian_ei
+from skopt.learning import GaussianProcessRegressor
+from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
+
+from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.design import latin_hypercube
+from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.targets import encode, penalty, warp
+from nnlo_opt.space.parameters import Categorical
+from nnlo_opt.space.space import Point, PointKey, Space
+
+#: trials that the surrogate sees at most: what bounds the cost of a suggestion at any length of the history
+MAX_TRIALS = 150
+
+#: points drawn by the priors, and around the best trials, among which the maximisation starts
+_N_DRAWN, _N_NEAR = 400, 200
+#: around how many of the best trials, or candidates, points are drawn
+_N_CENTERS = 5
+#: the maximisation then goes on around the best candidates: points a round, and how far they reach in quantiles
+_N_ROUND = 100
+_RADII = tuple(0.1 / 4**step for step in range(6))
+
+#: what a quantile of the prior means to the kernel: from nearly white noise to nearly a constant
+_LENGTH_SCALE_BOUNDS = (0.03, 30.0)
+#: variance of the noise, relative to that of the values; the lower end keeps a covariance invertible
+_NOISE_BOUNDS = (1e-8, 1.0)
+
+
+class BayesianSearch:
+    """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
+
+    The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back. Pending trials count as
+    what the surrogate believes of them (Kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so that the search
+    looks elsewhere while they run. Failed trials count as the worst value seen, so that it leaves their region.
+    """
+
+    def __init__(self, space: Space, seed: int, n_initial_points: int = 10) -> None:
+        self._space = space
+        self._seed = seed
+        #: quantiles of the first suggestions, by their number
+        self._design = latin_hypercube(n_initial_points, len(space.parameters), seed).tolist()
+
+    def suggest(self, history: History) -> Point | None:
+        rng = suggestion_rng(self._seed, history)
+        point: Point | None = None
+        if history.n_suggested < len(self._design):
+            point = self._space.from_unit(self._design[history.n_suggested])
+        elif TrialState.COMPLETE in history.states:
+            point = self._most_promising(history, rng)
+        if point is None or history.contains(point):
+            return unseen_point(self._space, history, rng)
+        return point
+
+    def _most_promising(self, history: History, rng: np.random.Generator) -> Point | None:
+        """The unseen candidate with the largest expected improvement; None when there is no candidate or no fit."""
+        try:
+            surrogate = _Surrogate(history, informative_rows(history), int(rng.integers(2**31)))
+        except np.linalg.LinAlgError:  # values that no smooth function has; a random point brings news
+            return None
+        candidates = _Candidates(history, surrogate)
+        candidates.add([self._space.sample(rng) for _ in range(_N_DRAWN)])
+        candidates.add(neighbours(self._space, surrogate.best_points(_N_CENTERS), _RADII[0], _N_NEAR, rng))
+        for radius in _RADII:
+            candidates.add(neighbours(self._space, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))
+        return next(iter(candidates.best(1)), None)
+
+
+def informative_rows(history: History) -> np.ndarray:
+    """Rows of at most MAX_TRIALS trials, growing: the best of all, and for the other half the latest of the rest."""
+    rows = np.arange(history.n_suggested)
+    if len(rows) <= MAX_TRIALS:
+        return rows
+    by_value = np.argsort(history.values, kind="stable")  # NaN last
+    n_best = min(MAX_TRIALS // 2, int(np.isfinite(history.values).sum()))
+    latest = np.setdiff1d(rows, by_value[:n_best])[n_best - MAX_TRIALS :]
+    return np.sort(np.concatenate([by_value[:n_best], latest]))
+
+
+def neighbours(
+    space: Space, centers: Sequence[Point], radius: float, n_points: int, rng: np.random.Generator
+) -> list[Point]:
+    """`n_points` points near some of `centers`; `radius` is a standard deviation in quantiles of the priors.
+
+    About half of the ordered values move, and one unordered value in five is drawn anew.
+    """
+    if not centers:
+        return []
+    quantiles = np.array([[p.to_unit(center[p.name]) for p in space.parameters] for center in centers])
+    origin = quantiles[rng.integers(len(centers), size=n_points)]
+    unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
+    moved = rng.random(origin.shape) < np.where(unordered, 0.2, max(0.5, 1 / len(unordered)))
+    steps = np.clip(origin + radius * rng.normal(size=origin.shape), 0.0, 1.0)
+    drawn = np.where(unordered, rng.random(origin.shape), steps)
+    return [space.from_unit(units) for units in np.where(moved, drawn, origin).tolist()]
+
+
+class _Surrogate:
+    """A Gaussian process that was fitted to the ended trials, and then believes its own mean at the pending ones."""
+
+    def __init__(self, history: History, rows: np.ndarray, seed: int) -> None:
+        points = [history.points[row] for row in rows]
+        states = np.array([history.states[row] for row in rows])
+        complete, ended = states == TrialState.COMPLETE, states != TrialState.PENDING
+        warped = np.zeros(len(rows))
+        warped[complete] = warp(history.values[rows][complete])
+        warped[states == TrialState.FAILED] = penalty(warped[complete])
+        values = (warped - warped[ended].mean()) / (float(warped[ended].std()) or 1.0)
+        coordinates = encode(history.space, points)
+
+        #: complete trials that it was fitted to, the best first
+        self._ranking = [points[i] for i in np.argsort(warped, kind="stable") if complete[i]]
+        self._space = history.space
+        self._least = float(values[complete].min())
+        with warnings.catch_warnings():  # of length scales at their bounds: a parameter without influence has one
+            warnings.simplefilter("ignore")
+            self._model = GaussianProcessRegressor(_kernel(coordinates.shape[1]), noise="gaussian", random_state=seed)
+            self._model.fit(coordinates[ended], values[ended])
+            if not ended.all():
+                values[~ended] = self._model.predict(coordinates[~ended])
+                kernel, noise = self._model.kernel_, self._model.noise_
+                self._model = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None)
+                self._model.fit(coordinates, values)
+
+    def best_points(self, n_points: int) -> list[Point]:
+        return self._ranking[:n_points]
+
+    def expected_improvement(self, points: Sequence[Point]) -> np.ndarray:
+        """(len(points),) float64, not negative, in standard deviations of the warped values."""
+        return gaussian_ei(encode(self._space, points), self._model, y_opt=self._least, xi=0.0)
+
+
+class _Candidates:
+    """Points that are not in the history, each with its expected improvement."""
+
+    def __init__(self, history: History, surrogate: _Surrogate) -> None:
+        self._history = history
+        self._surrogate = surrogate
+        #: by the key of the point, which is here once; in the order in which they were added
+        self._scored: dict[PointKey, tuple[float, Point]] = {}
+
+    def add(self, points: Sequence[Point]) -> None:
+        space = self._history.space
+        fresh = {space.key(point): point for point in points if not self._history.contains(point)}
+        fresh = {key: point for key, point in fresh.items() if key not in self._scored}
+        if fresh:
+            scores = self._surrogate.expected_improvement(list(fresh.values())).tolist()
+            self._scored.update(zip(fresh, zip(scores, fresh.values(), strict=True), strict=True))
+
+    def best(self, n_points: int) -> list[Point]:
+        """The `n_points` with the largest expected improvement, or as many as there are; the best first."""
+        ranking = sorted(self._scored.values(), key=lambda scored: -scored[0])  # stable: ties keep their order
+        return [point for _, point in ranking[:n_points]]
+
+
+def _kernel(width: int) -> Kernel:
+    """Matérn 5/2 with a length scale for each of `width` coordinates, and noise."""
+    scales, bounds = np.full(width, 0.5), [_LENGTH_SCALE_BOUNDS] * width
+    smooth = ConstantKernel(1.0, (0.01, 1000.0)) * Matern(length_scale=scales, length_scale_bounds=bounds, nu=2.5)
+    return smooth + WhiteKernel(1e-4, _NOISE_BOUNDS)

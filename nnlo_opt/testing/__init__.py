@@ -1,0 +1,1 @@
+"""Conformance suites and fakes, shipped so that extensions can use them."""

@@ -1,0 +1,68 @@
+"""A model adapter in a few lines of NumPy: the in-memory twin of the real ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.files import atomic_write
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
+
+
+class LinearAdapter:
+    """Least squares: x (n, n_features) float32, y (n,) float32, prediction x @ kernel + bias.
+
+    The loss is (prediction - y)^2 / 2, so that gradients are short to write down. `n_state` is 1, the running mean
+    of the features as a batch normalisation would keep it (momentum 0.9); the discrete state counts batches.
+    """
+
+    def __init__(self, n_features: int, seed: int = 0) -> None:
+        self.layout = Layout((WeightSpec("kernel", (n_features,)), WeightSpec("bias", (1,))))
+        self.n_weights = n_features + 1
+        self.n_state = 1
+        self._weights = np.random.default_rng(seed).normal(size=self.n_weights).astype(np.float32)
+        self._state = np.zeros(1, np.float32)
+        #: batches trained
+        self._n_batches = 0
+
+    def read_weights(self, out: FloatVector) -> None:
+        out[:] = self._weights
+
+    def write_weights(self, vector: FloatVector) -> None:
+        self._weights[:] = vector
+
+    def read_state(self, out: FloatVector) -> None:
+        out[:] = self._state
+
+    def write_state(self, vector: FloatVector) -> None:
+        self._state[:] = vector
+
+    def discrete_state(self) -> list[list[int]]:
+        return [[self._n_batches]]
+
+    def load_discrete_state(self, values: list[list[int]]) -> None:
+        ((self._n_batches,),) = values
+
+    def gradient(self, x: NDArray, y: NDArray, out: FloatVector) -> Metrics:
+        residual = self._residual(x, y)
+        out[:-1] = (x * residual[:, None]).mean(axis=0)
+        out[-1] = residual.mean()
+        self._state += np.float32(0.1) * (x.mean() - self._state)
+        self._n_batches += 1
+        return _metrics(residual)
+
+    def evaluate(self, x: NDArray, y: NDArray) -> Metrics:
+        return _metrics(self._residual(x, y))
+
+    def save(self, path: Path) -> None:
+        """Write weights and state as JSON."""
+        atomic_write(path, json.dumps({"weights": self._weights.tolist(), "state": self._state.tolist()}))
+
+    def _residual(self, x: NDArray, y: NDArray) -> NDArray:
+        return (x * self._weights[:-1]).sum(axis=1) + self._weights[-1] - y
+
+
+def _metrics(residual: NDArray) -> Metrics:
+    return Metrics(len(residual), {"loss": float(np.square(residual, dtype=np.float64).sum() / 2)})

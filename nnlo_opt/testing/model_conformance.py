@@ -1,0 +1,162 @@
+"""What every model adapter must do, as a test class to inherit from.
+
+    class TestMyAdapter(ModelConformance):
+        def make(self):
+            return MyAdapter(...)
+
+        def batch(self, n_samples, seed):
+            return x, y
+
+The model should compute deterministically (no dropout) unless `deterministic` is set to False.
+"""
+
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.models.layout import FloatVector
+from nnlo_opt.vectors import aligned_empty
+
+
+class ModelConformance:
+    """Inherit, and define `make` and `batch`; pytest does the rest."""
+
+    #: False for a model whose gradient depends on its random state, or on the other samples of a batch
+    deterministic = True
+    #: suffix of the file `save` writes
+    suffix = ".keras"
+    #: relative tolerance of float32 sums over a batch
+    rtol = 1e-4
+
+    @abstractmethod
+    def make(self) -> ModelAdapter:
+        """A fresh model; the same weights at every call."""
+
+    @abstractmethod
+    def batch(self, n_samples: int, seed: int) -> tuple[NDArray, NDArray]:
+        """Samples and labels, a pure function of its arguments."""
+
+    def test_sizes_agree(self) -> None:
+        adapter = self.make()
+        assert adapter.n_weights == adapter.layout.n_weights > 0
+        assert adapter.n_state >= 0
+        names = [spec.name for spec in adapter.layout.specs]
+        assert len(set(names)) == len(names)
+
+    def test_weights_are_copied_in_and_out(self) -> None:
+        adapter = self.make()
+        written = np.linspace(-1, 1, adapter.n_weights, dtype=np.float32)
+        adapter.write_weights(buffer := written.copy())
+        buffer[:] = 0
+        assert np.array_equal(_weights(adapter), written)
+
+    def test_state_is_copied_in_and_out(self) -> None:
+        adapter = self.make()
+        written = np.linspace(0.5, 1, adapter.n_state, dtype=np.float32)
+        adapter.write_state(buffer := written.copy())
+        buffer[:] = 0
+        assert np.array_equal(_state(adapter), written)
+
+    def test_two_of_a_kind_are_equal_and_independent(self) -> None:
+        one, other = self.make(), self.make()
+        before = _weights(other)
+        assert np.array_equal(_weights(one), before)
+        one.write_weights(np.zeros(one.n_weights, np.float32))
+        assert np.array_equal(_weights(other), before)
+
+    def test_gradient_is_the_slope_of_the_loss(self) -> None:
+        adapter = self.make()
+        if not self.deterministic:
+            return
+        batch = self.batch(32, seed=0)
+        weights = _weights(adapter)
+        gradient, _ = _gradient(adapter, batch)
+        direction = gradient / np.linalg.norm(gradient)
+        step = 1e-2
+        losses = []
+        for sign in (1, -1):
+            adapter.write_weights((weights + sign * step * direction).astype(np.float32))
+            losses.append(_gradient(adapter, batch)[1].means()["loss"])
+        slope = (losses[0] - losses[1]) / (2 * step)
+        assert np.isclose(slope, np.linalg.norm(gradient), rtol=2e-2)
+
+    def test_gradient_leaves_the_weights(self) -> None:
+        adapter = self.make()
+        before = _weights(adapter)
+        _gradient(adapter, self.batch(8, seed=0))
+        assert np.array_equal(_weights(adapter), before)
+
+    def test_gradient_of_a_union_is_the_weighted_mean(self) -> None:
+        if not self.deterministic:
+            return
+        adapter = self.make()
+        (x1, y1), (x2, y2) = self.batch(10, seed=1), self.batch(30, seed=2)
+        gradient, metrics = _gradient(adapter, (np.concatenate([x1, x2]), np.concatenate([y1, y2])))
+        (g1, m1), (g2, m2) = _gradient(adapter, (x1, y1)), _gradient(adapter, (x2, y2))
+        scale = np.abs(gradient).max()
+        assert np.allclose(gradient, (10 * g1 + 30 * g2) / 40, rtol=self.rtol, atol=self.rtol * scale)
+        self._assert_same(m1.merge(m2), metrics)
+
+    def test_batches_of_any_length(self) -> None:
+        adapter = self.make()
+        for n_samples in (1, 7, 64):
+            x, y = self.batch(n_samples, seed=3)
+            assert _gradient(adapter, (x, y))[1].n_samples == n_samples
+            assert adapter.evaluate(x, y).n_samples == n_samples
+
+    def test_evaluation_changes_nothing_and_adds_up(self) -> None:
+        adapter = self.make()
+        (x1, y1), (x2, y2) = self.batch(20, seed=4), self.batch(12, seed=5)
+        before = _weights(adapter), _state(adapter), adapter.discrete_state()
+        whole = adapter.evaluate(np.concatenate([x1, x2]), np.concatenate([y1, y2]))
+        self._assert_same(adapter.evaluate(x1, y1).merge(adapter.evaluate(x2, y2)), whole)
+        after = _weights(adapter), _state(adapter), adapter.discrete_state()
+        assert np.array_equal(before[0], after[0])
+        assert np.array_equal(before[1], after[1])
+        assert before[2] == after[2]
+
+    def test_all_state_together_repeats_a_gradient(self) -> None:
+        adapter = self.make()
+        batch = self.batch(16, seed=6)
+        _gradient(adapter, batch)
+        weights, state, discrete = _weights(adapter), _state(adapter), adapter.discrete_state()
+        first, _ = _gradient(adapter, batch)
+        state_after = _state(adapter)
+        other = self.make()
+        other.write_weights(weights)
+        other.write_state(state)
+        other.load_discrete_state(discrete)
+        second, _ = _gradient(other, batch)
+        assert np.array_equal(first, second)
+        assert np.array_equal(_state(other), state_after)
+
+    def test_save_replaces_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / f"model{self.suffix}"
+        path.write_bytes(b"old")
+        self.make().save(path)
+        assert path.stat().st_size > 3
+        assert [*tmp_path.iterdir()] == [path]
+
+    def _assert_same(self, one: Metrics, other: Metrics) -> None:
+        assert one.n_samples == other.n_samples
+        assert one.sums.keys() == other.sums.keys()
+        for name, value in one.sums.items():
+            assert np.isclose(value, other.sums[name], rtol=self.rtol)
+
+
+def _weights(adapter: ModelAdapter) -> FloatVector:
+    adapter.read_weights(out := aligned_empty(adapter.n_weights))
+    return out
+
+
+def _state(adapter: ModelAdapter) -> FloatVector:
+    adapter.read_state(out := aligned_empty(adapter.n_state))
+    return out
+
+
+def _gradient(adapter: ModelAdapter, batch: tuple[NDArray, NDArray]) -> tuple[FloatVector, Metrics]:
+    out = aligned_empty(adapter.n_weights)
+    return out, adapter.gradient(*batch, out)

@@ -1,0 +1,209 @@
+"""What every search algorithm promises, as tests that one's own algorithm can inherit.
+
+class TestMySearch(SearchConformance):
+    @staticmethod
+    def make(space, seed):
+        return MySearch(space, seed)
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
+from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space
+
+#: every kind of parameter, and categories of every type
+MIXED_SPACE = Space(
+    [
+        Real(1e-5, 1.0, "log-uniform", name="learning_rate"),
+        Real(-2.0, 3.0, name="offset"),
+        Integer(1, 1_000_000, "log-uniform", name="n_units"),
+        Integer(2, 5, name="n_layers"),
+        Categorical(["relu", None, True, 1, 2.5, [8, 16]], name="activation"),
+    ]
+)
+#: 12 points
+SMALL_SPACE = Space([Integer(1, 3, name="n"), Categorical(["a", "b", None, [1]], name="c")])
+#: spaces at the edge of what is allowed
+ODD_SPACES = {
+    "one bit": Space([Integer(0, 1, name="n")]),
+    "only categories": Space([Categorical([0, 1, 2.0, "x"], name="a"), Categorical([True, False], name="b")]),
+    "hardly a range": Space([Real(1.0, math.nextafter(1.0, 2.0), name="x"), Integer(0, 50, name="n")]),
+    "huge ranges": Space([Real(-1e300, 1e300, name="x"), Integer(-(2**53), 2**53, name="n")]),
+    "many decades": Space([Real(1e-300, 1e300, "log-uniform", name="x"), Integer(1, 2**53, "log-uniform", name="n")]),
+    "many parameters": Space([Real(0, 1, name=f"x{i}") for i in range(20)]),
+}
+#: values that a loss may take, by the number of the trial
+ODD_VALUES: dict[str, Callable[[int], float]] = {
+    "all equal": lambda trial: 3.0,
+    "all zero": lambda trial: 0.0,
+    "huge": lambda trial: (-1.0) ** trial * 1e300 / (trial + 1),
+    "largest": lambda trial: (-1.0) ** trial * 1.7e308,
+    "tiny": lambda trial: trial * 5e-324,
+    "one diverged": lambda trial: 1e300 if trial == 3 else 1.0 / (trial + 1),
+    "one different": lambda trial: float(trial == 7),
+    "nearly equal": lambda trial: 1.0 + trial * 1e-16,
+}
+
+
+def a_value(point: Point) -> float:
+    """A value between 0 and 1 that depends on nothing but the point, without any order in it."""
+    return np.random.default_rng(list(json.dumps(point, sort_keys=True).encode())).random()
+
+
+@dataclass
+class SimulatedSearch:
+    """A search whose trials are run by the test: at most `n_pending` at a time, ended in the order they were suggested."""
+
+    algorithm: SearchAlgorithm
+    history: History
+    n_pending: int = 3
+
+    def step(self, value: Callable[[int, Point], float | None]) -> Point | None:
+        """Ask for a point and record it; then end the oldest trial if too many are open, None meaning that it failed."""
+        trial = self.history.n_suggested
+        point = self.algorithm.suggest(self.history)
+        if point is None:
+            return None
+        self.history.record(trial, point, TrialState.PENDING)
+        if self.history.states.count(TrialState.PENDING) > self.n_pending:
+            oldest = self.history.states.index(TrialState.PENDING)
+            result = value(oldest, self.history.points[oldest])
+            state = TrialState.FAILED if result is None else TrialState.COMPLETE
+            self.history.record(oldest, self.history.points[oldest], state, result)
+        return point
+
+
+def run_search(algorithm: SearchAlgorithm, space: Space, n_trials: int) -> list[Point]:
+    """The points of `n_trials` trials, some pending and one in seven failed."""
+    search = SimulatedSearch(algorithm, History(space))
+    points = [search.step(lambda trial, point: None if trial % 7 == 5 else a_value(point)) for _ in range(n_trials)]
+    return [point for point in points if point is not None]
+
+
+class SearchConformance:
+    """Inherit, name the class `Test...`, and define `make`."""
+
+    #: trials of the longer tests; beyond the algorithm's initial design
+    n_trials = 16
+    #: whether failed trials make it leave their region
+    leaves_failed_regions = True
+
+    @staticmethod
+    def make(space: Space, seed: int) -> SearchAlgorithm:
+        """The algorithm under test."""
+        raise NotImplementedError
+
+    def test_points_are_plain_values_inside_the_space(self) -> None:
+        for point in run_search(self.make(MIXED_SPACE, 1), MIXED_SPACE, self.n_trials):
+            assert MIXED_SPACE.contains(point)
+            assert list(point) == list(MIXED_SPACE.names)
+            assert all(_is_plain(value) for value in point.values())
+            assert MIXED_SPACE.key(json.loads(json.dumps(point, allow_nan=False))) == MIXED_SPACE.key(point)
+
+    def test_same_seed_repeats_and_another_differs(self) -> None:
+        first, again, other = (run_search(self.make(MIXED_SPACE, s), MIXED_SPACE, self.n_trials) for s in (4, 4, 5))
+        assert first == again
+        assert all(point not in first for point in other)
+
+    def test_suggestion_is_a_pure_function_of_the_history(self) -> None:
+        used = self.make(MIXED_SPACE, 2)
+        search = SimulatedSearch(used, History(MIXED_SPACE))
+        for _ in range(self.n_trials):
+            untouched = self.make(MIXED_SPACE, 2)
+            before = list(search.history.states)
+            assert untouched.suggest(search.history) == used.suggest(search.history)
+            assert list(search.history.states) == before
+            search.step(lambda _, point: a_value(point))
+
+    def test_points_handed_out_are_not_shared(self) -> None:
+        space = Space([Categorical([[1, 2], [3, 4]], name="shape"), Real(0, 1, name="x")])
+        algorithm, history = self.make(space, 3), History(space)
+        point = algorithm.suggest(history)
+        assert point is not None
+        expected = json.dumps(point)
+        for value in point.values():
+            if isinstance(value, list):
+                value.clear()
+        assert json.dumps(algorithm.suggest(history)) == expected
+
+    def test_order_in_which_trials_end_does_not_matter(self) -> None:
+        algorithm = self.make(MIXED_SPACE, 6)
+        points = run_search(algorithm, MIXED_SPACE, self.n_trials)
+        suggestions = []
+        for order in (range(len(points)), reversed(range(len(points)))):
+            history = History(MIXED_SPACE)
+            for trial, point in enumerate(points):
+                history.record(trial, point, TrialState.PENDING)
+            for trial in order:
+                history.record(trial, points[trial], TrialState.COMPLETE, a_value(points[trial]))
+            suggestions.append(algorithm.suggest(history))
+        assert suggestions[0] == suggestions[1]
+
+    def test_pending_points_are_respected(self) -> None:
+        algorithm, history = self.make(MIXED_SPACE, 7), History(MIXED_SPACE)
+        for trial in range(self.n_trials):
+            point = algorithm.suggest(history)
+            assert point is not None
+            assert not history.contains(point)
+            history.record(trial, point, TrialState.PENDING)
+        assert history.n_distinct == self.n_trials
+
+    def test_small_space_is_exhausted_with_each_point_once(self) -> None:
+        n_points = SMALL_SPACE.n_points
+        assert n_points is not None
+        for n_pending in (0, n_points):
+            search = SimulatedSearch(self.make(SMALL_SPACE, 8), History(SMALL_SPACE), n_pending)
+            for _ in range(n_points):
+                assert search.step(lambda trial, point: None if trial == 4 else a_value(point)) is not None
+            assert search.history.n_distinct == n_points
+            assert search.step(lambda _, point: a_value(point)) is None
+
+    @pytest.mark.parametrize("name", ODD_SPACES)
+    def test_odd_spaces(self, name: str) -> None:
+        space = ODD_SPACES[name]
+        points = run_search(self.make(space, 9), space, self.n_trials)
+        expected = min(self.n_trials, space.n_points or self.n_trials)
+        assert len({space.key(point) for point in points}) == len(points) == expected
+        assert all(space.contains(point) for point in points)
+
+    @pytest.mark.parametrize("name", ODD_VALUES)
+    def test_odd_values(self, name: str) -> None:
+        search = SimulatedSearch(self.make(MIXED_SPACE, 10), History(MIXED_SPACE))
+        for _ in range(self.n_trials):
+            point = search.step(lambda trial, _: ODD_VALUES[name](trial))
+            assert point is not None
+            assert MIXED_SPACE.contains(point)
+        assert search.history.n_distinct == self.n_trials
+
+    @pytest.mark.parametrize("state", [TrialState.PENDING, TrialState.FAILED])
+    def test_history_without_a_single_value(self, state: TrialState) -> None:
+        algorithm, history = self.make(MIXED_SPACE, 11), History(MIXED_SPACE)
+        for trial in range(self.n_trials):
+            point = algorithm.suggest(history)
+            assert point is not None
+            history.record(trial, point, state)
+        assert history.n_distinct == self.n_trials
+
+    def test_failed_region_is_left(self) -> None:
+        """Everything above 0.5 fails, and the values draw towards it."""
+        if not self.leaves_failed_regions:
+            pytest.skip("not promised by this algorithm")
+        parameters: list[Parameter] = [Real(0, 1, name="x"), Real(0, 1, name="y")]
+        space = Space(parameters)
+        search = SimulatedSearch(self.make(space, 12), History(space), 1)
+        for _ in range(30):
+            search.step(lambda _, point: None if float(point["x"]) > 0.5 else 1.0 - float(point["x"]))  # type: ignore[arg-type]
+        failed = [state is TrialState.FAILED for state in search.history.states]
+        assert sum(failed[15:]) <= 7
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) is list:
+        return all(_is_plain(item) for item in value)
+    return type(value) in (bool, int, float, str, type(None))

@@ -1,0 +1,145 @@
+"""Checkpoints of one fold: valid as a whole, or not at all.
+
+    checkpoint-3/master.npz     arrays of the master: central weights, model state, optimizer state, best weights
+    checkpoint-3/master.json    everything else of the master: epoch, version, history
+    checkpoint-3/worker-1.json  what worker 1 handed in at the fence: data position, discrete model state
+    checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
+
+A directory without a manifest that agrees with its files is not a checkpoint. Written by the master alone.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.errors import CheckpointError
+from nnlo_opt.files import atomic_path, sync_directory
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """State of a fold at an epoch fence."""
+
+    epoch: int
+    #: float32 vectors and optimizer state by name
+    arrays: Mapping[str, np.ndarray]
+    #: plain data
+    master: Mapping[str, Any]
+    #: worker number (from 1) -> plain data
+    workers: Mapping[int, Mapping[str, Any]]
+
+
+def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
+    """Where a fold keeps its checkpoints, its weights and its history."""
+    return run_directory / "trials" / f"{trial:04d}" / f"fold{fold}"
+
+
+def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> None:
+    """Write `weights.npz`, what a finished fold leaves: weights and float model state, float32 vectors."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_path(directory / "weights.npz") as path, path.open("wb") as file:
+        np.savez(file, weights=weights, state=state)
+
+
+def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
+    """What `save_weights` wrote: (weights, state)."""
+    try:
+        with np.load(directory / "weights.npz", allow_pickle=False) as archive:
+            return archive["weights"], archive["state"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"`{directory / 'weights.npz'}` cannot be read: {error}") from error
+
+
+def save(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Write `checkpoint` below `directory` and remove the older ones; returns its place."""
+    directory.mkdir(parents=True, exist_ok=True)
+    place = directory / f"checkpoint-{checkpoint.epoch}"
+    temporary = directory / f".checkpoint-{checkpoint.epoch}.{uuid.uuid4().hex[:12]}"
+    temporary.mkdir()
+    try:
+        with (temporary / "master.npz").open("wb") as file:
+            np.savez(file, allow_pickle=False, **checkpoint.arrays)
+        (temporary / "master.json").write_text(json.dumps({"epoch": checkpoint.epoch, **checkpoint.master}))
+        for number, state in checkpoint.workers.items():
+            (temporary / f"worker-{number}.json").write_text(json.dumps(state))
+        manifest = {path.name: _fingerprint(path, sync=True) for path in sorted(temporary.iterdir())}
+        manifest_path = temporary / "manifest.json"
+        manifest_path.write_text(json.dumps({"epoch": checkpoint.epoch, "files": manifest}))
+        _fingerprint(manifest_path, sync=True)
+        sync_directory(temporary)
+        shutil.rmtree(place, ignore_errors=True)
+        temporary.rename(place)
+        sync_directory(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for epoch, path in _found(directory):
+        if epoch < checkpoint.epoch:
+            shutil.rmtree(path, ignore_errors=True)
+    return place
+
+
+def load_latest(directory: Path) -> Checkpoint | None:
+    """The newest valid checkpoint below `directory`; invalid ones are passed over with a warning."""
+    for _, path in _found(directory):
+        try:
+            return load(path)
+        except CheckpointError as error:
+            logger.warning("passed over a checkpoint: %s", error)
+    return None
+
+
+def load(place: Path) -> Checkpoint:
+    """Read the checkpoint at `place`; CheckpointError where it is not valid as a whole."""
+    try:
+        manifest = json.loads((place / "manifest.json").read_text())
+        for name, expected in manifest["files"].items():
+            if _fingerprint(place / name) != expected:
+                raise CheckpointError(f"`{place / name}` does not agree with its manifest")
+        with np.load(place / "master.npz", allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        master = json.loads((place / "master.json").read_text())
+        workers = {
+            int(path.stem.removeprefix("worker-")): json.loads(path.read_text()) for path in place.glob("worker-*.json")
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"`{place}` cannot be read: {error}") from error
+    return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers)
+
+
+def remove_all(directory: Path) -> None:
+    """Remove every checkpoint below `directory`."""
+    for _, path in _found(directory):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _found(directory: Path) -> list[tuple[int, Path]]:
+    """(epoch, place) of what is called a checkpoint, newest first."""
+    if not directory.is_dir():
+        return []
+    matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def _fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    data = path.read_bytes()
+    if sync:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    return {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}

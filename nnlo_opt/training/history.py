@@ -1,0 +1,77 @@
+"""The history of one fold: sums come in during an epoch, means are kept at its end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class FoldHistory:
+    """Metrics per epoch of a fold, over all workers and per worker.
+
+    Sums over samples are added up and divided once, so a mean does not depend on how the samples were shared out.
+    """
+
+    def __init__(self) -> None:
+        #: one dictionary of finite means per epoch: loss, acc, val_loss, val_acc
+        self.epochs: list[dict[str, float]] = []
+        #: worker -> metric -> one mean per epoch in which the worker trained
+        self.workers: dict[int, dict[str, list[float]]] = {}
+        #: worker -> (samples, sums) of the epoch under way
+        self._training: dict[int, tuple[int, dict[str, float]]] = {}
+        self._validation: dict[int, tuple[int, dict[str, float]]] = {}
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs done."""
+        return len(self.epochs)
+
+    def add_training(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
+        """Add the sums over `n_samples` training samples of `worker`."""
+        self._training[worker] = _added(self._training.get(worker, (0, {})), n_samples, sums)
+
+    def add_validation(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
+        """Add the sums over `n_samples` validation samples of `worker`."""
+        self._validation[worker] = _added(self._validation.get(worker, (0, {})), n_samples, sums)
+
+    def end_epoch(self) -> dict[str, float]:
+        """Close the epoch and return its means."""
+        for worker, (n_samples, sums) in sorted(self._training.items()):
+            for name, value in sums.items():
+                self.workers.setdefault(worker, {}).setdefault(name, []).append(value / n_samples)
+        metrics = _means(self._training) | {f"val_{n}": value for n, value in _means(self._validation).items()}
+        self.epochs.append(metrics)
+        self._training, self._validation = {}, {}
+        return metrics
+
+    def metrics_of(self, epoch_index: int) -> dict[str, float]:
+        """Metrics of one epoch, counted from 0."""
+        return self.epochs[epoch_index]
+
+    def values(self, metric: str) -> list[float]:
+        """One value per epoch."""
+        return [metrics[metric] for metrics in self.epochs]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data of the epochs that are closed."""
+        return {"epochs": self.epochs, "workers": {str(worker): values for worker, values in self.workers.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FoldHistory":
+        """Inverse of `to_json`."""
+        history = cls()
+        history.epochs = list(data["epochs"])
+        history.workers = {int(worker): values for worker, values in data["workers"].items()}
+        return history
+
+
+def _added(
+    before: tuple[int, dict[str, float]], n_samples: int, sums: Mapping[str, float]
+) -> tuple[int, dict[str, float]]:
+    return before[0] + n_samples, {name: before[1].get(name, 0.0) + value for name, value in sums.items()}
+
+
+def _means(parts: Mapping[int, tuple[int, dict[str, float]]]) -> dict[str, float]:
+    """Means over all parts, added in the order of the workers: the order of arrival must not change a bit."""
+    total: tuple[int, dict[str, float]] = (0, {})
+    for _, (n_samples, sums) in sorted(parts.items()):
+        total = _added(total, n_samples, sums)
+    return {name: value / total[0] for name, value in total[1].items()}

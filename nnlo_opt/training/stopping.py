@@ -1,0 +1,102 @@
+"""When a training has had enough: early stopping and target metric. Pure functions of the history of a metric."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnlo_opt.errors import ConfigurationError
+
+_EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
+_TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
+
+
+def canonical_metric(name: str) -> str:
+    """`accuracy` and `val_accuracy` are `acc` and `val_acc`, as in the histories we write."""
+    return name.replace("accuracy", "acc")
+
+
+def check_metric(name: str, known: Sequence[str], option: str) -> None:
+    """Raise ConfigurationError where `name` is none of the metrics that will be measured."""
+    if name not in known:
+        raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStopping:
+    """Stop when a metric has not improved for `patience` epochs.
+
+    Plain: the best of the last `patience` values is no better than the best before them. Smoothed (`~`): the mean of
+    the last `patience` values is no better than the mean of the `patience` values before them.
+    """
+
+    metric: str
+    #: "<": lower is better, ">": higher is better
+    better: str
+    patience: int
+    smoothed: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "EarlyStopping":
+        """Read `metric,[~]<|>,patience`."""
+        parts = [part.strip() for part in text.split(",")]
+        if len(parts) != 3 or not parts[0] or parts[1].removeprefix("~") not in ("<", ">"):
+            raise ConfigurationError(f"{_EARLY_RULE}. Received: {text!r}.")
+        try:
+            patience = int(parts[2])
+        except ValueError:
+            patience = 0
+        if patience < 1:
+            raise ConfigurationError(f"{_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}.")
+        return cls(
+            metric=canonical_metric(parts[0]),
+            better=parts[1].removeprefix("~"),
+            patience=patience,
+            smoothed=parts[1].startswith("~"),
+        )
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Whether `value` is better than `best`, the best so far."""
+        return best is None or (value < best if self.better == "<" else value > best)
+
+    def best_index(self, values: Sequence[float]) -> int:
+        """Index of the best value, the first among equals."""
+        return min(range(len(values)), key=lambda i: values[i] if self.better == "<" else -values[i])
+
+    def reached(self, values: Sequence[float]) -> bool:
+        """Whether to stop after these values, one per epoch."""
+        p = self.patience
+        if self.smoothed:
+            if len(values) < 2 * p:
+                return False
+            before, now = math.fsum(values[-2 * p : -p]) / p, math.fsum(values[-p:]) / p
+            return not self.improves(now, before)
+        if len(values) <= p:
+            return False
+        pick = min if self.better == "<" else max
+        return not self.improves(pick(values[-p:]), pick(values[:-p]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMetric:
+    """Stop as soon as a metric passes a value."""
+
+    metric: str
+    #: "<": below the value, ">": above it
+    side: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> "TargetMetric":
+        """Read `metric,<|>,value`."""
+        parts = [part.strip() for part in text.split(",")]
+        try:
+            value = float(parts[2])
+        except (IndexError, ValueError):
+            value = math.nan
+        if len(parts) != 3 or not parts[0] or parts[1] not in ("<", ">") or not math.isfinite(value):
+            raise ConfigurationError(f"{_TARGET_RULE}. Received: {text!r}.")
+        return cls(metric=canonical_metric(parts[0]), side=parts[1], value=value)
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is past the target."""
+        return value < self.value if self.side == "<" else value > self.value

@@ -1,0 +1,1 @@
+"""What happened: events, the ledger that reduces them, the journal that keeps them."""

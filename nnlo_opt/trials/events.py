@@ -1,0 +1,163 @@
+"""What is written in the journal: one event a line.
+
+Every event carries `time_s`, seconds since the start of the first run of this journal. Names and fields are a file
+format: a field may be added with a default, nothing is renamed or removed.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nnlo_opt.errors import JournalError
+
+JOURNAL_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A command opened the run: the first line, and one more for each resume."""
+
+    #: Unix time of this start, seconds
+    unix_s: float
+    n_ranks: int
+    n_blocks: int
+    #: what must not change between starts: search space, model, data, loss, folds, direction, seed
+    identity: dict[str, Any]
+    #: what may change, kept to be shown: command line, versions, training options
+    settings: dict[str, Any] = field(default_factory=dict)
+    format: int = JOURNAL_FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSuggested(Event):
+    """The search chose a point; it is trial number `trial`. `suggest_s`: time the search took."""
+
+    trial: int
+    point: dict[str, Any]
+    suggest_s: float = 0.0
+    suggest_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldAssigned(Event):
+    """One fold of a trial goes to a team of `n_ranks` ranks of block `block`."""
+
+    assignment: int
+    trial: int
+    fold: int
+    attempt: int
+    block: int
+    team: int
+    n_ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldBegan(Event):
+    """The workers are ready and begin to train; `epoch` epochs were restored from a checkpoint.
+
+    `waited_s`: time the team was idle before this order, measured by itself; None for its first assignment.
+    """
+
+    assignment: int
+    epoch: int = 0
+    waited_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded(Event):
+    """`epoch` epochs are trained; metrics of the last one."""
+
+    assignment: int
+    epoch: int
+    metrics: dict[str, float]
+    checkpointed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentFinished(Event):
+    """The fold is trained."""
+
+    assignment: int
+    figure_of_merit: float
+    metrics: dict[str, float]
+    n_epochs: int
+    train_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentFailed(Event):
+    """The fold cannot be trained."""
+
+    assignment: int
+    reason: str
+    traceback: str = ""
+    world_rank: int = -1
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentStopped(Event):
+    """The fold was ended on purpose, its result is not needed."""
+
+    assignment: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentLost(Event):
+    """The ranks that ran it are gone; the fold is assigned again."""
+
+    assignment: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCompleted(Event):
+    """All folds are finished: mean and standard deviation of their figures of merit."""
+
+    trial: int
+    figure_of_merit: float
+    figure_of_merit_std: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailed(Event):
+    """A fold failed, and with it the trial."""
+
+    trial: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted(Event):
+    """The search is over: nothing is left to do."""
+
+    reason: str
+    coordinator_cpu_s: float = 0.0
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Plain data of an event, its name first."""
+    return {"event": type(event).__name__, **asdict(event)}
+
+
+def event_from_json(values: dict[str, Any]) -> Event:
+    """Inverse of `event_to_json`; JournalError for what is no event of ours."""
+    fields = dict(values)
+    name = fields.pop("event", None)
+    try:
+        return EVENT_TYPES[name](**fields)
+    except (KeyError, TypeError) as error:
+        raise JournalError(
+            f"The journal holds an event this version does not know: {name!r} ({error}); use the version that wrote it."
+        ) from error

@@ -1,0 +1,211 @@
+"""The ledger: events in, trials out. One reducer for live use and for replay, so a restored run is the same run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Trial, TrialState
+
+
+@dataclass(slots=True)
+class Session:
+    """From one start of the run to its end (or to the crash that ended it)."""
+
+    n_blocks: int
+    started_at_s: float
+    #: time of its last event
+    last_at_s: float
+
+
+class Ledger:
+    """All trials of a run, as the journal tells them."""
+
+    def __init__(self) -> None:
+        #: trial number -> trial; numbers are 0, 1, 2, … without gaps
+        self.trials: list[Trial] = []
+        #: assignment number -> assignment; numbers are 0, 1, 2, … without gaps
+        self.assignments: list[Assignment] = []
+        #: one per RunStarted
+        self.sessions: list[Session] = []
+        #: what must not change between starts, from the first RunStarted
+        self.identity: dict[str, Any] = {}
+        #: settings of the last RunStarted
+        self.settings: dict[str, Any] = {}
+        #: Unix time of second 0
+        self.first_start_unix_s: float = 0.0
+        #: wall seconds of each suggestion, in trial order
+        self.suggest_s: list[float] = []
+        #: CPU seconds of the coordinator over the sessions that ended well
+        self.coordinator_cpu_s: float = 0.0
+        #: why the run is complete; empty while it is not
+        self.completed_because: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last start ran to its end."""
+        return bool(self.completed_because)
+
+    @property
+    def n_ended(self) -> int:
+        """Trials of which nothing more will be measured."""
+        return sum(trial.state.ended for trial in self.trials)
+
+    def n_by_state(self) -> dict[str, int]:
+        """Number of trials in every state, zeros included."""
+        counts = {state.value: 0 for state in TrialState}
+        for trial in self.trials:
+            counts[trial.state] += 1
+        return counts
+
+    def best(self, direction: str) -> Trial | None:
+        """The complete trial with the lowest (`min`) or highest (`max`) figure of merit; the first among equals."""
+        complete = [trial for trial in self.trials if trial.figure_of_merit is not None]
+        sign = -1.0 if direction == "max" else 1.0
+        return min(complete, key=lambda trial: sign * float(trial.figure_of_merit or 0.0), default=None)
+
+    def apply(self, event: ev.Event) -> None:
+        """Take in one event. ProtocolError where it contradicts what is known; then nothing has changed."""
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"The ledger has no rule for {type(event).__name__}.")
+        handler(self, event)
+        if self.sessions:
+            self.sessions[-1].last_at_s = max(self.sessions[-1].last_at_s, event.time_s)
+
+    # ------------------------------------------------------------ one method per event
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        if not self.sessions:
+            self.identity = event.identity
+            self.first_start_unix_s = event.unix_s - event.time_s
+        self.settings = event.settings
+        self.completed_because = ""
+        self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
+
+    def _run_completed(self, event: ev.RunCompleted) -> None:
+        self.completed_because = event.reason
+        self.coordinator_cpu_s += event.coordinator_cpu_s
+
+    def _trial_suggested(self, event: ev.TrialSuggested) -> None:
+        if event.trial != len(self.trials):
+            raise ProtocolError(f"Trial {event.trial} was suggested where {len(self.trials)} is next.")
+        self.trials.append(Trial(number=event.trial, point=event.point))
+        self.suggest_s.append(event.suggest_s)
+
+    def _fold_assigned(self, event: ev.FoldAssigned) -> None:
+        trial = self._trial(event.trial)
+        if event.assignment != len(self.assignments):
+            raise ProtocolError(f"Assignment {event.assignment} was made where {len(self.assignments)} is next.")
+        if trial.state.ended or event.fold in trial.folds:
+            raise ProtocolError(f"Fold {event.fold} of trial {event.trial} was assigned after its end.")
+        if any(running.fold == event.fold for running in trial.running):
+            raise ProtocolError(f"Fold {event.fold} of trial {event.trial} was assigned while it runs.")
+        assignment = Assignment(
+            number=event.assignment,
+            trial=event.trial,
+            fold=event.fold,
+            attempt=event.attempt,
+            block=event.block,
+            team=event.team,
+            n_ranks=event.n_ranks,
+            assigned_at_s=event.time_s,
+        )
+        self.assignments.append(assignment)
+        trial.assignments.append(assignment)
+        trial.state = TrialState.RUNNING
+
+    def _fold_began(self, event: ev.FoldBegan) -> None:
+        assignment = self._running(event.assignment)
+        assignment.started_at_s = event.time_s
+        assignment.epoch = event.epoch
+        assignment.waited_s = event.waited_s
+
+    def _epoch_ended(self, event: ev.EpochEnded) -> None:
+        self._running(event.assignment).epoch = event.epoch
+
+    def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
+        assignment = self._end(event, AssignmentEnd.FINISHED)
+        self.trials[assignment.trial].folds[assignment.fold] = FoldResult(
+            figure_of_merit=event.figure_of_merit,
+            metrics=event.metrics,
+            n_epochs=event.n_epochs,
+            train_s=event.train_s,
+        )
+
+    def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
+        self._end(event, AssignmentEnd.FAILED)
+
+    def _assignment_stopped(self, event: ev.AssignmentStopped) -> None:
+        self._end(event, AssignmentEnd.STOPPED)
+
+    def _assignment_lost(self, event: ev.AssignmentLost) -> None:
+        assignment = self._end(event, AssignmentEnd.LOST)
+        trial = self.trials[assignment.trial]
+        if not trial.state.ended and not trial.running:
+            trial.state = TrialState.PENDING
+
+    def _trial_completed(self, event: ev.TrialCompleted) -> None:
+        trial = self._end_trial(event.trial, TrialState.COMPLETE, event.time_s)
+        trial.figure_of_merit = event.figure_of_merit
+        trial.figure_of_merit_std = event.figure_of_merit_std
+
+    def _trial_failed(self, event: ev.TrialFailed) -> None:
+        self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason
+
+    # ------------------------------------------------------------ helpers
+
+    def _trial(self, number: int) -> Trial:
+        if not 0 <= number < len(self.trials):
+            raise ProtocolError(f"Trial {number} is not known.")
+        return self.trials[number]
+
+    def _running(self, number: int) -> Assignment:
+        if not 0 <= number < len(self.assignments):
+            raise ProtocolError(f"Assignment {number} is not known.")
+        assignment = self.assignments[number]
+        if assignment.end is not None:
+            raise ProtocolError(f"Assignment {number} has already {assignment.end}.")
+        return assignment
+
+    def _end(
+        self,
+        event: ev.AssignmentFinished | ev.AssignmentFailed | ev.AssignmentStopped | ev.AssignmentLost,
+        end: AssignmentEnd,
+    ) -> Assignment:
+        assignment = self._running(event.assignment)
+        assignment.end = end
+        assignment.ended_at_s = event.time_s
+        return assignment
+
+    def _end_trial(self, number: int, state: TrialState, time_s: float) -> Trial:
+        trial = self._trial(number)
+        if trial.state.ended:
+            raise ProtocolError(f"Trial {number} has already ended: {trial.state}.")
+        trial.state = state
+        trial.ended_at_s = time_s
+        return trial
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
+    ev.RunStarted: Ledger._run_started,
+    ev.RunCompleted: Ledger._run_completed,
+    ev.TrialSuggested: Ledger._trial_suggested,
+    ev.FoldAssigned: Ledger._fold_assigned,
+    ev.FoldBegan: Ledger._fold_began,
+    ev.EpochEnded: Ledger._epoch_ended,
+    ev.AssignmentFinished: Ledger._assignment_finished,
+    ev.AssignmentFailed: Ledger._assignment_failed,
+    ev.AssignmentStopped: Ledger._assignment_stopped,
+    ev.AssignmentLost: Ledger._assignment_lost,
+    ev.TrialCompleted: Ledger._trial_completed,
+    ev.TrialFailed: Ledger._trial_failed,
+}
+
+
+def mean_and_std(figures: list[float]) -> tuple[float, float]:
+    """Mean and population standard deviation."""
+    mean = math.fsum(figures) / len(figures)
+    return mean, math.sqrt(math.fsum((figure - mean) ** 2 for figure in figures) / len(figures))

@@ -1,0 +1,156 @@
+"""The directory of a run: its name, its lock, its journal.
+
+One coordinator at a time: the lock is the operating system's, so it goes with the process that held it, however that
+died. A relaunch after a kill waits for the old coordinator to be gone before it reads the journal.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from nnlo_opt.errors import ConfigurationError, JournalError
+from nnlo_opt.files import atomic_write
+from nnlo_opt.trials.journal import Journal, read_events
+from nnlo_opt.trials.ledger import Ledger
+
+JOURNAL_NAME = "journal.jsonl"
+#: ranks of a killed mpirun live for 1.5-3.5 s more
+LOCK_TIMEOUT_S = 15.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Which run a command means."""
+
+    root: Path
+    #: --checkpoint, else --trial-name; None: `<model>-001`, …
+    name: str | None
+    restore: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of letters, digits, "
+                f"`.`, `_`, `+` and `-`, for `--checkpoint` behind the folder it is to lie in. Received: {self.name!r}."
+            )
+        if self.restore and self.overwrite:
+            raise ConfigurationError("`--opt-restore` goes on with a run and `--overwrite` replaces it: give one.")
+
+
+class RunDirectory:
+    """An open run directory; one process holds it."""
+
+    def __init__(self, path: Path, lock: FileLock, journal: Journal) -> None:
+        self.path = path
+        self._lock = lock
+        self.journal = journal
+        #: all events of earlier sessions applied
+        self.ledger = Ledger()
+        for event in journal.events:
+            self.ledger.apply(event)
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.path.name
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write `config.json` for people to read; the journal holds what a resume relies on."""
+        atomic_write(self.path / "config.json", json.dumps(config, indent=2, default=str) + "\n")
+
+    def close(self) -> None:
+        """Close the journal and let go of the lock."""
+        self.journal.close()
+        self._lock.release()
+
+
+def refuse_existing(request: RunRequest) -> None:
+    """Raise ConfigurationError where the run exists and the command says neither to go on nor to replace it."""
+    if request.name is None or request.restore or request.overwrite:
+        return
+    if (request.root / request.name / JOURNAL_NAME).exists():
+        raise ConfigurationError(
+            f"The run `{request.root / request.name}` exists and is never touched without a word: go on with it by "
+            "`--opt-restore`, choose another name by `--checkpoint NAME`, or replace it by `--overwrite`."
+        )
+
+
+def choose_name(request: RunRequest, model: str) -> tuple[str, str]:
+    """(name of the run, one sentence for the log or ""). A name that was not given is `<model>-001`, `-002`, …
+
+    With `restore` it is the newest run of the model that is not complete.
+    """
+    if request.name is not None:
+        return request.name, ""
+    safe = re.sub(r"[^A-Za-z0-9._+-]", "_", model).lstrip("._-") or "run"
+    pattern = re.compile(re.escape(safe) + r"-(\d{3,})")
+    numbers = []
+    if request.root.is_dir():
+        numbers = sorted(int(match[1]) for path in request.root.iterdir() if (match := pattern.fullmatch(path.name)))
+    if request.restore:
+        for number in reversed(numbers):
+            path = request.root / f"{safe}-{number:03d}"
+            if (path / JOURNAL_NAME).exists() and not _is_complete(path):
+                return path.name, f"Going on with `{path}`, the newest unfinished run of {model}."
+        fresh = f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}"
+        return fresh, f"No unfinished run of {model} in `{request.root}`: starting afresh as {fresh}."
+    return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
+
+
+def open_run(request: RunRequest, name: str) -> RunDirectory:
+    """Open or create the run `name`, locked for this process."""
+    path = request.root / name
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / "run.lock")
+        lock.acquire(timeout=LOCK_TIMEOUT_S)
+    except Timeout:
+        raise ConfigurationError(
+            f"A run directory has one coordinator at a time, and another process holds `{path}`: wait for it to end, "
+            "or choose another name by `--checkpoint NAME`."
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
+            "place by `--checkpoint DIR/NAME`."
+        ) from None
+    try:
+        if request.overwrite:
+            _remove_run(path)
+        return RunDirectory(path, lock, Journal(path / JOURNAL_NAME))
+    except OSError as error:
+        lock.release()
+        raise ConfigurationError(
+            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
+            "place by `--checkpoint DIR/NAME`."
+        ) from None
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _remove_run(path: Path) -> None:
+    """Remove what a run writes, and nothing else: a wrong name must not cost a user's own files."""
+    for name in (JOURNAL_NAME, "config.json", "results.csv", "summary.json"):
+        (path / name).unlink(missing_ok=True)
+    for best in path.glob("best_model.*"):
+        best.unlink()
+    for name in ("trials", "logs"):
+        shutil.rmtree(path / name, ignore_errors=True)
+
+
+def _is_complete(path: Path) -> bool:
+    ledger = Ledger()
+    try:
+        for event in read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0]:
+            ledger.apply(event)
+    except (OSError, JournalError):
+        return False
+    return ledger.complete

@@ -1,0 +1,94 @@
+"""A trial: one point of the search space and all that was measured for it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class TrialState(StrEnum):
+    """Where a trial stands; the words of `results.csv`."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    PRUNED = "pruned"
+    PAUSED = "paused"
+    PREEMPTED = "preempted"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be measured for the trial."""
+        return self in (TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED)
+
+
+class AssignmentEnd(StrEnum):
+    """How an assignment ended; every assignment ends in exactly one way."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+
+
+@dataclass(slots=True, kw_only=True)
+class Assignment:
+    """One attempt to run one fold of a trial on one team."""
+
+    number: int
+    trial: int
+    fold: int
+    attempt: int
+    block: int
+    team: int
+    n_ranks: int
+    assigned_at_s: float
+    #: when its workers were ready; None before
+    started_at_s: float | None = None
+    #: seconds its team was idle before; None for a team's first assignment
+    waited_s: float | None = None
+    #: last epoch reported
+    epoch: int = 0
+    #: None while it is under way
+    end: AssignmentEnd | None = None
+    ended_at_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldResult:
+    """What a finished fold returned."""
+
+    figure_of_merit: float
+    metrics: dict[str, float]
+    n_epochs: int
+    train_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """Everything known of one trial. Only the ledger changes it."""
+
+    number: int
+    point: dict[str, Any]
+    state: TrialState = TrialState.PENDING
+    #: by fold number; only finished folds
+    folds: dict[int, FoldResult] = field(default_factory=dict)
+    #: all attempts, in the order they were assigned
+    assignments: list[Assignment] = field(default_factory=list)
+    #: mean and population standard deviation over the folds; None before the trial is complete
+    figure_of_merit: float | None = None
+    figure_of_merit_std: float | None = None
+    #: why it failed, in a sentence
+    reason: str = ""
+    ended_at_s: float | None = None
+
+    @property
+    def running(self) -> list[Assignment]:
+        """Assignments under way."""
+        return [assignment for assignment in self.assignments if assignment.end is None]
+
+    def n_attempts(self, fold: int) -> int:
+        """How often `fold` was assigned."""
+        return sum(assignment.fold == fold for assignment in self.assignments)

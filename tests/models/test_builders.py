@@ -1,0 +1,252 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.builders import builtin_names, open_model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Writes a model module and returns its path."""
+
+    def write(source, name="user_model.py"):
+        path = tmp_path / name
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+def test_a_whole_module(module):
+    definition = open_model(
+        module("""
+def get_name(): return "tiny"
+def get_model(width, depth=2, *, rate=0.1): pass
+get_model.parameter_range = ["a", "b"]
+def get_train(): return ["a.h5", "b.h5"]
+def get_val(): return "val.list"
+def get_features(): return "x"
+def get_labels(): return ("y", abs)
+def get_loss(): return "mse"
+""")
+    )
+    assert (definition.name, definition.kind) == ("tiny", "model")
+    assert definition.parameter_range == ["a", "b"]
+    assert definition.accepted_parameters == {"width", "depth", "rate"}
+    assert definition.required_parameters == {"width"}
+    assert definition.defaults == {"depth": 2, "rate": 0.1}
+    assert definition.train_files() == (Path("a.h5"), Path("b.h5"))
+    assert definition.val_files() == Path("val.list")
+    assert definition.features() == ("x", None)
+    assert definition.labels() == ("y", abs)
+    assert definition.loss() == "mse"
+    assert len(definition.sha256) == 64
+
+
+def test_a_bare_module(module):
+    definition = open_model(module("def get_model(**parameters): pass"))
+    assert definition.name == "user_model"
+    assert definition.parameter_range is None
+    assert definition.accepted_parameters is None
+    assert definition.required_parameters == frozenset()
+    read = (definition.train_files, definition.val_files, definition.features, definition.labels, definition.loss)
+    assert [function() for function in read] == [None] * 5
+    definition.check_parameters(["anything"])
+
+
+def test_an_objective(module):
+    definition = open_model(
+        module("parameter_range = [1]\ndef objective(parameters, comm, report): return parameters['x']")
+    )
+    assert definition.kind == "objective"
+    assert definition.parameter_range == [1]
+    assert definition.accepted_parameters is None
+    assert definition.objective({"x": 3}, None, None) == 3
+    definition.check_parameters(["x"])
+
+
+def test_parameters_are_checked_by_name(module):
+    definition = open_model(module("def get_model(width, depth=2): pass"))
+    definition.check_parameters(["width"])
+    with pytest.raises(ConfigurationError, match=r"Received: 'heigth'. It accepts: depth, width"):
+        definition.check_parameters(["width", "heigth"])
+    with pytest.raises(ConfigurationError, match="none for 'width'"):
+        definition.check_parameters(["depth"])
+
+
+def test_neighbours_can_be_imported_late(module):
+    module("VALUE = 5", name="neighbour_of_model.py")
+    source = """
+def get_name():
+    import neighbour_of_model
+    return neighbour_of_model.VALUE
+def get_model(): pass
+"""
+    assert open_model(module(source)).name == "5"
+
+
+def test_modules_of_one_name_stay_apart(tmp_path):
+    paths = [tmp_path / folder / "keras.py" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(f"def get_name(): return '{path.parent.name}'\ndef get_model(): pass")
+    assert [open_model(str(path)).name for path in paths] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("x = 1", "with neither. Add one"),
+        ("def get_model(): pass\ndef objective(): pass", "with both. Remove one"),
+        ("def get_model(:", r"user_model.py, line 1, SyntaxError"),
+        ("\n\nimport no_such_module_anywhere", r"line 3, ModuleNotFoundError: No module named 'no_such"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def get_model(): pass\ndef get_name(): raise KeyError('k')", "`get_name` of .* KeyError: 'k'"),
+    ],
+)
+def test_a_module_that_cannot_be_used(module, source, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        open_model(module(source))
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "sentence"),
+    [
+        ("get_train", "[]", "list of paths"),
+        ("get_val", "3", "Received: 3"),
+        ("get_features", "('x', 'y')", r"\(name, function\)"),
+        ("get_labels", "[1]", r"Received: \[1\]"),
+        ("get_loss", "1.0", "name or a function"),
+    ],
+)
+def test_what_functions_must_return(module, function, value, sentence):
+    definition = open_model(module(f"def get_model(): pass\ndef {function}(): return {value}"))
+    reader = {"get_train": "train_files", "get_val": "val_files"}.get(function, function.removeprefix("get_"))
+    with pytest.raises(ConfigurationError, match=sentence):
+        getattr(definition, reader)()
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("minst", "Received: 'minst'. .* one of: mnist"),
+        ("model.torch", "one of: cifar10, mnist"),
+        ("missing.py", "'missing.py', which is no file"),
+        (".json", "Python file, a JSON"),
+    ],
+)
+def test_specs_that_name_nothing(spec, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        open_model(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "no JSON"),
+        ("[1]", "without a model's class"),
+        (
+            '{"class_name": "Model", "config": {}, "keras_version": "2.2.4"}',
+            "written by Keras 2.2.4, which Keras 3 can",
+        ),
+    ],
+)
+def test_architectures_that_cannot_be_read(module, text, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        open_model(module(text, name="old_arch.json"))
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_builtin_models_describe_themselves(name):
+    definition = open_model(name)
+    assert definition.name == name
+    assert {parameter.name for parameter in definition.parameter_range} == definition.accepted_parameters
+    assert definition.required_parameters == frozenset()
+    assert definition.features() == ("features", None)
+
+
+@pytest.mark.parametrize("name", ["example_mnist", "example_mlp"])
+def test_examples_describe_themselves(name):
+    definition = open_model(str(EXAMPLES / f"{name}.py"))
+    assert definition.name == name
+    assert {parameter.name for parameter in definition.parameter_range} == definition.accepted_parameters
+
+
+def test_missing_data_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
+    with pytest.raises(ConfigurationError, match="Run `GetData mnist` first"):
+        open_model("mnist").train_files()
+    (tmp_path / "data/mnist").mkdir(parents=True)
+    (tmp_path / "data/mnist/train_mnist.list").touch()
+    assert open_model("mnist").train_files() == tmp_path / "data/mnist/train_mnist.list"
+
+
+def test_no_framework_is_imported_to_read_a_module():
+    code = """
+import sys
+from nnlo_opt.models.builders import open_model
+for spec in sys.argv[1:]:
+    assert open_model(spec).parameter_range
+print(sorted({"keras", "tensorflow", "skopt", "mpi4py"} & sys.modules.keys()))
+"""
+    specs = [*builtin_names(), *map(str, EXAMPLES.glob("example_*.py"))]
+    done = subprocess.run([sys.executable, "-c", code, *specs], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_objective_example_learns():
+    class OneRank:
+        rank, size = 0, 1
+
+        def Allreduce(self, source, target):
+            np.copyto(target, source)
+
+    reported = []
+
+    def report(epoch, value):
+        reported.append((epoch, value))
+        return epoch < 5
+
+    objective = open_model(str(EXAMPLES / "example_objective.py")).objective
+    error = objective({"n_features": 50, "width": 0.5, "step_size": 0.8}, OneRank(), report)
+    assert [epoch for epoch, _ in reported] == [1, 2, 3, 4, 5]
+    assert error == reported[-1][1] < reported[0][1]
+
+
+@pytest.mark.keras
+class TestBuild:
+    def test_a_model(self):
+        model = open_model("mnist").build({"nb_filters": 8, "dense": 10})
+        assert model.output_shape == (None, 10)
+
+    @pytest.mark.parametrize("spec", [*builtin_names(), "example_mnist", "example_mlp"])
+    def test_corners_of_the_search_space(self, spec):
+        definition = open_model(spec if spec in builtin_names() else str(EXAMPLES / f"{spec}.py"))
+        for corner in (lambda values: values[0], lambda values: values[-1]):
+            point = {
+                p.name: corner(p.categories if hasattr(p, "categories") else (p.low, p.high))
+                for p in definition.parameter_range
+            }
+            assert definition.build(point).output_shape == (None, 10)
+
+    def test_an_architecture(self, module):
+        text = open_model("mnist").build({"nb_filters": 8, "dense": 10}).to_json()
+        definition = open_model(module(text, name="mnist_arch.json"))
+        assert definition.name == "mnist"
+        assert definition.accepted_parameters == frozenset()
+        assert definition.build({}).output_shape == (None, 10)
+
+    def test_a_failing_get_model_is_the_trials_fault(self, module):
+        definition = open_model(module("def get_model(width):\n    return 1 / width"))
+        with pytest.raises(TrialError, match=r"failed at \{'width': 0\}, line 2, ZeroDivisionError") as caught:
+            definition.build({"width": 0})
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(TrialError, match=r"must return a Keras model\. Received: float"):
+            definition.build({"width": 2})
