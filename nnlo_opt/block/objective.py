@@ -70,6 +70,8 @@ class ObjectiveRank:
         self._reports: dict[int, msg.ObjectiveReport] = {}
         self._verdict: msg.ObjectiveVerdict | None = None
         self._stop_asked = False
+        #: last epoch reported in this call
+        self._last_epoch = 0
         #: why the call cannot succeed any more; empty while it can
         self._failure: msg.ObjectiveReturned | None = None
 
@@ -101,6 +103,7 @@ class ObjectiveRank:
     def _call(self, call: msg.CallObjective) -> tuple[Any, msg.ObjectiveReturned]:
         self._assignment = call.assignment
         self._returned, self._reports, self._verdict, self._failure = {}, {}, None, None
+        self._last_epoch = 0
         comm = self._make_comm(self._look_out)
         value: Any = None
         try:
@@ -132,6 +135,7 @@ class ObjectiveRank:
                 raise TrialError(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
             reported = msg.EpochReported(assignment=self._assignment, epoch=epoch, metrics={"value": value})
             self._orders.send(ROOT, reported)
+            self._last_epoch = epoch
             self._look_for_orders()
             verdict = msg.ObjectiveVerdict(assignment=self._assignment, go_on=not self._stop_asked)
             for rank in range(1, self._block.size):
@@ -242,7 +246,7 @@ class ObjectiveRank:
             assignment=self._assignment,
             figure_of_merit=figure,
             metrics={"value": figure},
-            n_epochs=0,
+            n_epochs=self._last_epoch,
             train_s=train_s,
         )
 

@@ -80,9 +80,8 @@ class Topology:
         teams: list[Team] = []
         for number, ranks in enumerate(blocks, start=1):
             parts = _cut_evenly(ranks, n_fold) if n_fold > 1 and len(ranks) >= 2 * n_fold else [ranks]
-            teams.extend(
-                Team(index=len(teams) + i, block=number, world_ranks=tuple(part)) for i, part in enumerate(parts)
-            )
+            for part in parts:
+                teams.append(Team(index=len(teams), block=number, world_ranks=tuple(part)))
         return cls(world_size=world_size, teams=tuple(teams), remark=remark)
 
 

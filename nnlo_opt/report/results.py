@@ -71,7 +71,8 @@ def _row(trial: Trial) -> dict[str, Any]:
         "epochs": max(epochs, default=0),
         "attempt": max((a.attempt for a in assignments), default=0),
         "block": last.block if last else None,
-        "n_ranks": last.n_ranks if last else None,
+        # Folds that train at the same time do so on teams of one block.
+        "n_ranks": sum({a.team: a.n_ranks for a in assignments if last and a.block == last.block}.values()) or None,
         "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
         "started_at_s": min(started, default=None),
         "finished_at_s": trial.ended_at_s,

@@ -93,7 +93,7 @@ class Real:
         if self.prior == "log-uniform":
             value = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
         else:
-            value = self.low + unit * (self.high - self.low)
+            value = self.low * (1.0 - unit) + self.high * unit
         return min(max(value, self.low), self.high)
 
     def to_unit(self, value: object) -> float:
@@ -188,28 +188,28 @@ class Categorical:
     categories: tuple[Any, ...]
     name: str = ""
 
-    def __post_init__(self) -> None:
-        _check_name(self.name, "Categorical")
-        given = self.categories
-        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+    def __init__(self, categories: Iterable[Any], name: str = "") -> None:
+        _check_name(name, "Categorical")
+        if isinstance(categories, (str, bytes)) or not isinstance(categories, Iterable):
             raise ConfigurationError(
-                f"The categories of parameter `{self.name}` must be a list of values. Received: {given!r}. "
+                f"The categories of parameter `{name}` must be a list of values. Received: {categories!r}. "
                 "Put them in square brackets."
             )
-        categories = tuple(_frozen_category(category, self.name) for category in given)
-        if len(categories) < 2:
+        frozen = tuple(_frozen_category(category, name) for category in categories)
+        if len(frozen) < 2:
             raise ConfigurationError(
-                f"Parameter `{self.name}` must have at least 2 categories. Received: {list(categories)}. "
+                f"Parameter `{name}` must have at least 2 categories. Received: {[_thawed(c) for c in frozen]}. "
                 "Give a single value to the model itself instead of searching it."
             )
-        texts = [_text(category) for category in categories]
+        texts = [_text(category) for category in frozen]
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 raise ConfigurationError(
-                    f"The categories of parameter `{self.name}` must be different. Received: {text} more than once. "
+                    f"The categories of parameter `{name}` must be different. Received: {text} more than once. "
                     "Remove the repetition."
                 )
-        object.__setattr__(self, "categories", categories)
+        object.__setattr__(self, "categories", frozen)
+        object.__setattr__(self, "name", name)
 
     @property
     def n_values(self) -> int:
@@ -259,7 +259,7 @@ def parameter_from_json(data: dict[str, Any]) -> Parameter:
         if kind == "integer":
             return Integer(data["low"], data["high"], data["prior"], name=name)
         if kind == "categorical":
-            return Categorical(tuple(data["categories"]), name=name)
+            return Categorical(data["categories"], name=name)
     except (KeyError, TypeError) as error:
         raise ConfigurationError(
             f"A parameter must be written as `to_json` writes it. Received: {data!r} ({error!r})."

@@ -58,14 +58,14 @@ def a_value(point: Point) -> float:
 
 @dataclass
 class SimulatedSearch:
-    """A search whose trials are run by the test: at most `n_pending` at a time, ended in the order they were suggested."""
+    """A search whose trials are run by the test: at most `n_pending` at a time, the oldest ends first."""
 
     algorithm: SearchAlgorithm
     history: History
     n_pending: int = 3
 
     def step(self, value: Callable[[int, Point], float | None]) -> Point | None:
-        """Ask for a point and record it; then end the oldest trial if too many are open, None meaning that it failed."""
+        """Ask for a point and record it; if too many are pending, end the oldest with `value`, None for a failure."""
         trial = self.history.n_suggested
         point = self.algorithm.suggest(self.history)
         if point is None:

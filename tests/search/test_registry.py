@@ -1,0 +1,54 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.base import History
+from nnlo_opt.search.registry import make_search, search_names
+from nnlo_opt.space import Integer, Space
+
+SPACE = Space([Integer(0, 99, name="n")])
+
+
+@pytest.mark.parametrize("name", search_names())
+def test_every_name_makes_a_search(name):
+    assert SPACE.contains(make_search(name, SPACE, 0, {}).suggest(History(SPACE)))
+
+
+def test_options_of_bayesian():
+    algorithm = make_search("bayesian", SPACE, 0, {"n_initial_points": 3})
+    history = History(SPACE)
+    for trial in range(6):
+        history.record(trial, algorithm.suggest(history), "complete", float(trial))
+    assert history.n_distinct == 6
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (("grid", SPACE, 0, {}), '"bayesian", "random". Received: \'grid\''),
+        (("random", SPACE, -1, {}), "seed"),
+        (("random", SPACE, 0.5, {}), "seed"),
+        (("random", SPACE, 0, {"acq_func": "EI"}), '"acq_func"'),
+        (("bayesian", SPACE, 0, {"acq_func": "EI"}), '"n_initial_points". Received: "acq_func"'),
+        (("bayesian", SPACE, 0, {"n_initial_points": 0}), "at least 1"),
+        (("bayesian", SPACE, 0, {"n_initial_points": "ten"}), "at least 1"),
+    ],
+)
+def test_what_is_refused(request_, words):
+    with pytest.raises(ConfigurationError) as error:
+        make_search(*request_)
+    assert words in str(error.value)
+
+
+def test_random_search_does_not_import_scikit_optimize():
+    code = (
+        "import sys; from nnlo_opt.search.registry import make_search; import nnlo_opt.search.process;"
+        "from nnlo_opt.space import Integer, Space; make_search('random', Space([Integer(0, 9, name='n')]), 0, {});"
+        "print([name for name in ('skopt', 'sklearn', 'scipy', 'mpi4py') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "[]"

@@ -1,0 +1,225 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.errors import ConfigurationError, NnloError
+from nnlo_opt.search.base import History
+from nnlo_opt.search.process import InlineSearch, SearchProcess
+from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.search.session import SearchSession
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.testing.search_conformance import MIXED_SPACE
+
+ROOT = Path(__file__).parents[2]
+SPACE = Space([Real(0, 1, name="x"), Categorical([None, "a", [1, 2]], name="c")])
+LONG_S = 60.0
+
+
+@pytest.fixture(params=[SearchProcess, InlineSearch])
+def search(request):
+    search = request.param()
+    yield search
+    search.close()
+
+
+@pytest.fixture
+def process():
+    with SearchProcess() as process:
+        yield process
+
+
+def pending(trial, point):
+    return {"trial": trial, "point": point, "state": "pending", "value": None}
+
+
+def test_suggestions_are_those_of_the_algorithm(search):
+    search.start("random", MIXED_SPACE, 5, {})
+    history = History(MIXED_SPACE)
+    for trial in range(5):
+        search.request_suggestion(100 + trial)
+        suggestion = search.wait(LONG_S)
+        assert suggestion.request == 100 + trial
+        assert suggestion.point == RandomSearch(MIXED_SPACE, 5).suggest(history)
+        assert suggestion.cpu_s >= 0
+        assert suggestion.wall_s >= 0
+        for record in (
+            pending(trial, suggestion.point),
+            {"trial": trial, "point": suggestion.point, "state": "complete", "value": 1.0},
+        ):
+            history.record(**record)
+            search.record([record])
+    assert search.poll() is None
+
+
+def test_requests_are_answered_in_their_order_by_what_was_recorded_before_each(search):
+    search.start("random", SPACE, 1, {})
+    search.request_suggestion(1)
+    search.record([pending(0, {"x": 0.5, "c": [1, 2]})])
+    search.request_suggestion(2)
+    first, second = search.wait(LONG_S), search.wait(LONG_S)
+    assert (first.request, second.request) == (1, 2)
+    history = History(SPACE)
+    assert first.point == RandomSearch(SPACE, 1).suggest(history)
+    history.record(**pending(0, {"x": 0.5, "c": [1, 2]}))
+    assert second.point == RandomSearch(SPACE, 1).suggest(history)
+
+
+def test_exhaustion(search):
+    space = Space([Integer(0, 1, name="n")])
+    search.start("bayesian", space, 1, {})
+    search.record([pending(0, {"n": 0}), pending(1, {"n": 1})])
+    search.request_suggestion(7)
+    suggestion = search.wait(LONG_S)
+    assert suggestion.request == 7
+    assert suggestion.point is None
+
+
+def test_spaces_are_loaded_and_prints_do_no_harm(search, tmp_path):
+    path = tmp_path / "loud.py"
+    path.write_text(
+        "import os\nfrom nnlo_opt.space import Real\nprint('{\"ok\": false}')\nos.write(1, b'noise')\n"
+        "ranges = [Real(0, 1, name='x')]\n"
+    )
+    assert search.load_space(str(path)) == Space([Real(0, 1, name="x")])
+    with pytest.raises(ConfigurationError, match=r"nothing\.py"):
+        search.load_space("nothing.py")
+    assert search.load_space(str(path)).names == ("x",)
+
+
+def test_wrong_requests_are_sentences(search):
+    with pytest.raises(ConfigurationError, match="search algorithm"):
+        search.start("magic", SPACE, 0, {})
+    with pytest.raises(ConfigurationError, match="option"):
+        search.start("random", SPACE, 0, {"depth": 3})
+    search.start("random", SPACE, 0, {})
+
+
+def test_closing_twice(search):
+    search.close()
+    search.close()
+    assert search.poll() is None
+
+
+def test_waiting_ends_in_time(search):
+    search.start("random", SPACE, 0, {})
+    assert search.wait(0.01) is None
+
+
+def test_a_suggestion_that_comes_while_another_answer_is_awaited_is_kept(process):
+    process.start("random", SPACE, 0, {})
+    process.request_suggestion(3)
+    with pytest.raises(ConfigurationError):
+        process.load_space("nothing.py")
+    assert process.wait(LONG_S).request == 3
+
+
+def test_a_long_history_never_blocks(process):
+    n_trials = 20_000
+    space = Space([Integer(0, 10**6, name="n")])
+    process.start("random", space, 0, {})
+    os.kill(process.pid, signal.SIGSTOP)  # from here on nobody reads
+    try:
+        process.record([pending(trial, {"n": trial}) for trial in range(n_trials)])
+        process.request_suggestion(1)
+        assert process.poll() is None
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    suggestion = process.wait(LONG_S)
+    history = History(space)
+    for trial in range(n_trials):
+        history.record(**pending(trial, {"n": trial}))
+    assert suggestion.point == RandomSearch(space, 0).suggest(history)
+
+
+def test_a_dead_process_is_told_with_its_last_words(process, tmp_path):
+    path = tmp_path / "deadly.py"
+    path.write_text("import os, sys\nprint('the last words', file=sys.stderr, flush=True)\nos._exit(9)\n")
+    with pytest.raises(NnloError, match=r"(?s)status 9.*the last words"):
+        process.load_space(str(path))
+    with pytest.raises(NnloError, match="status 9"):
+        process.request_suggestion(1)
+
+
+def test_a_bug_in_the_records_is_told(process):
+    process.start("random", SPACE, 0, {})
+    process.record([{"trial": 0, "point": {"x": 7.0, "c": None}, "state": "pending", "value": None}])
+    with pytest.raises(NnloError, match="`x`"):
+        process.wait(LONG_S)
+
+
+def test_a_killed_process_is_noticed(process):
+    process.start("random", SPACE, 0, {})
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(NnloError, match="status -9"):
+        process.wait(LONG_S)
+
+
+def test_closing_ends_the_process(process):
+    process.start("random", SPACE, 0, {})
+    process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_the_process_ends_with_its_parent():
+    code = (
+        "import os\nfrom nnlo_opt.search.process import SearchProcess\nsearch = SearchProcess()\n"
+        "print(search.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    parent = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    pid = int(parent.stdout)
+    deadline_s = time.monotonic() + LONG_S
+    while is_running(pid):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_environment_has_no_mpi_and_threads_are_capped(tmp_path):
+    path = tmp_path / "looks.py"
+    path.write_text(
+        "import os\nfrom nnlo_opt.space import Categorical\n"
+        "mpi = [n for n in os.environ if n.startswith(('OMPI', 'PM'))]\n"
+        "ranges = [Categorical([*mpi, os.environ['OMP_NUM_THREADS'], os.environ['KEPT']], name='seen')]\n"
+    )
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "OMP_NUM_THREADS": "7", "KEPT": "kept"}
+    with SearchProcess(environment) as process:
+        assert process.load_space(str(path)).parameters[0].categories == ("1", "kept")
+
+
+class FailingSearch:
+    def suggest(self, history):
+        raise RuntimeError("no idea")
+
+
+def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
+    monkeypatch.setattr("nnlo_opt.search.session.make_search", lambda *_: FailingSearch())
+    search = InlineSearch()
+    search.start("failing", SPACE, 0, {})
+    search.request_suggestion(1)
+    with pytest.raises(NnloError, match=r"(?s)Traceback.*no idea"):
+        search.wait(1.0)
+
+
+def test_requests_and_answers_are_json():
+    session = SearchSession()
+    start = {"op": "start", "algorithm": "random", "space": SPACE.to_json(), "seed": 0, "options": {}}
+    assert session.handle(json.loads(json.dumps(start))) == {"ok": True}
+    answer = session.handle({"op": "suggest", "request": 1})
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    with pytest.raises(ValueError, match="must be load_space"):
+        session.handle({"op": "stop"})
+    with pytest.raises(ValueError, match="must be started"):
+        SearchSession().handle({"op": "record", "trials": []})

@@ -1,0 +1,149 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import skopt.space
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.space.loading import load_space, space_from_dimensions
+
+ROOT = Path(__file__).parents[2]
+OURS = "from nnlo_opt.space import Categorical, Integer, Real, Space\n"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="my_space.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_dimensions_of_scikit_optimize():
+    space = space_from_dimensions(
+        [
+            skopt.space.Real(1e-4, 1, "log-uniform", name="x"),
+            skopt.space.Integer(2, 5, name="n"),
+            skopt.space.Categorical(["a", None, 2], name="c"),
+        ],
+        "here",
+    )
+    assert space == Space(
+        [Real(1e-4, 1.0, "log-uniform", name="x"), Integer(2, 5, name="n"), Categorical(["a", None, 2], name="c")]
+    )
+
+
+def test_spaces_are_taken_whole():
+    space = Space([Real(0, 1, name="x")])
+    assert space_from_dimensions(space, "here") is space
+    assert space_from_dimensions(skopt.space.Space([skopt.space.Real(0, 1, name="x")]), "here") == space
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "words"),
+    [
+        ([skopt.space.Real(0, 1)], "must have a name"),
+        ([(0, 1)], "must be a Real, an Integer or a Categorical"),
+        ([skopt.space.Categorical(["a"], name="c")], "at least 2 categories"),
+        ([skopt.space.Categorical(["a", "b"], prior=[0.1, 0.9], name="c")], "equally likely"),
+        ([], "at least one parameter"),
+        (None, "must be a list"),
+        ({"x": (0, 1)}, "must be a list"),
+        ([skopt.space.Real(0, 1, name="x"), skopt.space.Real(0, 1, name="x")], "`x` more than once"),
+    ],
+)
+def test_dimensions_that_are_refused(dimensions, words):
+    with pytest.raises(ConfigurationError, match=words) as error:
+        space_from_dimensions(dimensions, "somewhere.py")
+    assert "somewhere.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OURS + "anything = [Real(0, 1, name='x')]",
+        OURS + "a = b = (Real(0, 1, name='x'),)",
+        OURS + "other = [Real(0, 2, name='x')]\nsearch_space = [Real(0, 1, name='x')]",
+        OURS + "search_space = [Real(0, 2, name='x')]\nparameter_range = [Real(0, 1, name='x')]",
+        OURS + "the_space = Space([Real(0, 1, name='x')])",
+        OURS + "def get_model(x): ...\nget_model.parameter_range = [Real(0, 1, name='x')]",
+        "from skopt.space import Real\nnumbers = [1, 2]\nranges = [Real(0, 1, name='x')]",
+    ],
+)
+def test_the_one_list_is_found(write, text):
+    assert load_space(write(text)) == Space([Real(0, 1, name="x")])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 3", "must define a search space"),
+        (OURS + "a = [Real(0, 1, name='x')]\nb = [Real(0, 2, name='x')]", "`a`, `b`"),
+        (OURS + "space = []", "at least one parameter"),
+        (OURS + "\nspace = [Real(1, 0, name='x')]", r"my_space.py, line 3: `low` must be less"),
+        ("import no_such_module", "line 1 cannot be executed. ModuleNotFoundError: No module named"),
+        ("x = 1\ndef f(:", "line 2 cannot be executed. SyntaxError"),
+        ("x = 1\n1 / 0", "line 2 cannot be executed. ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("from skopt.space import Real\nspace = [Real(0, 1)]", "must have a name"),
+    ],
+)
+def test_files_that_are_refused(write, text, words):
+    path = write(text)
+    with pytest.raises(ConfigurationError, match=words) as error:
+        load_space(path)
+    assert "my_space.py" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_places_that_are_refused(write, tmp_path):
+    (tmp_path / "folder").mkdir()
+    write("", "notes/list.txt")
+    for source in ("nothing.py", "folder/", "no.such.module", "nothing", "notes/list.txt", ".relative", ""):
+        with pytest.raises(ConfigurationError) as error:
+            load_space(source)
+        assert repr(source) in str(error.value)
+
+
+def test_module_by_its_dotted_name(write):
+    write("", "spaces_of_mine/__init__.py")
+    write(OURS + "ranges = [Real(0, 1, name='x')]", "spaces_of_mine/first.py")
+    write("1 / 0", "spaces_of_mine/broken.py")
+    assert load_space("spaces_of_mine.first") == Space([Real(0, 1, name="x")])
+    with pytest.raises(ConfigurationError, match=r"spaces_of_mine\.broken, line 1 cannot be executed"):
+        load_space("spaces_of_mine.broken")
+
+
+def test_file_may_import_its_neighbour_and_shadows_nothing(write):
+    write("low = 0.0", "neighbour_of_the_space.py")
+    path = write(OURS + "import neighbour_of_the_space as n\nr = [Real(n.low, 1, name='x')]", "numpy.py")
+    before = list(sys.path)
+    assert load_space(path) == Space([Real(0, 1, name="x")])
+    assert sys.path == before
+    assert "numpy" in sys.modules
+    assert sys.modules["numpy"].__file__ != path
+
+
+def test_file_is_read_anew_each_time(write):
+    assert load_space(write(OURS + "r = [Real(0, 1, name='x')]")).names == ("x",)
+    assert load_space(write(OURS + "r = [Real(0, 1, name='changed')]")).names == ("changed",)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "search_spaces").glob("*.py")), ids=lambda path: path.stem)
+def test_spaces_of_the_project_load(path):
+    space = load_space(str(path))
+    assert space.model_names
+    assert space.train_names
+
+
+def test_importing_spaces_is_light():
+    code = "import sys, nnlo_opt.space; print([m for m in ('skopt', 'scipy', 'sklearn') if m in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "[]"

@@ -1,0 +1,130 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space import Categorical, Integer, Real, Space
+
+FINITE = Space([Integer(1, 3, name="n"), Categorical(["a", [1, 2], None], name="c"), Categorical([True, 1], name="b")])
+MIXED = Space([Real(1e-4, 1, "log-uniform", name="train.learning_rate"), Integer(0, 9, name="n_units")])
+
+
+def test_names_and_their_halves():
+    assert MIXED.names == ("train.learning_rate", "n_units")
+    assert MIXED.train_names == ("train.learning_rate",)
+    assert MIXED.model_names == ("n_units",)
+
+
+def test_number_of_points():
+    assert FINITE.n_points == 18
+    assert MIXED.n_points is None
+
+
+def test_all_points_once_and_by_number():
+    points = list(FINITE.iter_points())
+    assert len({FINITE.key(point) for point in points}) == 18
+    assert points == [FINITE.point_at(index) for index in range(18)]
+    assert all(FINITE.contains(point) and tuple(point) == FINITE.names for point in points)
+
+
+def test_points_do_not_share_lists():
+    points = [point for point in FINITE.iter_points() if point["c"] == [1, 2]]
+    points[0]["c"].clear()
+    assert points[1]["c"] == [1, 2]
+
+
+def test_a_continuous_space_has_no_list_of_points():
+    with pytest.raises(ValueError, match="continuous"):
+        next(MIXED.iter_points())
+    with pytest.raises(ValueError, match="continuous"):
+        MIXED.point_at(0)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_keys_survive_json(seed):
+    for space in (FINITE, MIXED):
+        point = space.sample(np.random.default_rng(seed))
+        assert space.contains(point)
+        assert space.key(json.loads(json.dumps(point))) == space.key(point)
+
+
+def test_keys_are_equal_for_equal_points_only():
+    space = Space([Integer(0, 3, name="n"), Categorical([True, 1], name="b")])
+    assert space.key({"n": 1, "b": True}) == space.key({"b": True, "n": 1.0})
+    assert space.key({"n": 1, "b": True}) != space.key({"n": 1, "b": 1})
+    with pytest.raises(ValueError, match="`n`"):
+        space.key({"n": 4, "b": True})
+
+
+def test_contains_wants_exactly_its_names():
+    assert MIXED.contains({"train.learning_rate": 0.1, "n_units": 3})
+    assert not MIXED.contains({"n_units": 3})
+    assert not MIXED.contains({"train.learning_rate": 0.1, "n_units": 3, "more": 1})
+    assert not MIXED.contains({"train.learning_rate": 2.0, "n_units": 3})
+
+
+def test_middle():
+    assert MIXED.middle()["train.learning_rate"] == pytest.approx(0.01)
+    assert MIXED.middle()["n_units"] == 5
+
+
+def test_json_goes_both_ways():
+    for space in (FINITE, MIXED):
+        assert Space.from_json(json.loads(json.dumps(space.to_json()))) == space
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], {}, {"parameters": 3}, {"parameters": []}, {"parameters": [{"kind": "real"}]}]
+)
+def test_json_that_is_no_space(data):
+    with pytest.raises(ConfigurationError):
+        Space.from_json(data)
+
+
+def test_empty_and_repeated():
+    with pytest.raises(ConfigurationError, match="at least one parameter"):
+        Space([])
+    with pytest.raises(ConfigurationError, match="`x` more than once"):
+        Space([Real(0, 1, name="x"), Integer(0, 1, name="x")])
+
+
+@pytest.mark.parametrize(
+    ("now", "phrase"),
+    [
+        ([Integer(1, 3, name="n")], "parameter `x` was Real(0.0, 1.0) and is now missing"),
+        (
+            [Real(0, 2, name="x"), Integer(1, 3, name="n")],
+            "parameter `x` was Real(0.0, 1.0) and is now Real(0.0, 2.0)",
+        ),
+        (
+            [Real(0, 1, name="x"), Categorical([1, 2, 3], name="n")],
+            "parameter `n` was Integer(1, 3) and is now Categorical([1, 2, 3])",
+        ),
+        (
+            [Real(0, 1, name="x"), Integer(1, 3, "log-uniform", name="n")],
+            'parameter `n` was Integer(1, 3) and is now Integer(1, 3, "log-uniform")',
+        ),
+        (
+            [Integer(1, 3, name="n"), Real(0, 1, name="x"), Categorical(["a", "b"], name="c")],
+            "parameter `c` is new: Categorical(['a', 'b'])",
+        ),
+        ([Integer(1, 3, name="n"), Real(0, 1, name="x")], None),
+    ],
+)
+def test_difference_names_the_first_parameter(now, phrase):
+    assert Space([Real(0, 1, name="x"), Integer(1, 3, name="n")]).difference(Space(now)) == phrase
+
+
+def test_difference_sees_the_type_of_a_category():
+    was = Space([Categorical([1, 2], name="c")])
+    assert was.difference(Space([Categorical([True, 2], name="c")])) is not None
+
+
+def test_spaces_are_values():
+    assert Space(list(FINITE.parameters)) == FINITE
+    assert hash(Space(list(FINITE.parameters))) == hash(FINITE)
+    assert math.prod(parameter.n_values for parameter in FINITE.parameters) == FINITE.n_points
