@@ -9,7 +9,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
 export PATH := $(abspath $(BIN)):$(PATH)
 
-DEMO = mpirun -quiet -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 --num-iterations 10 \
+DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 --num-iterations 10 \
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
 	--search-space search_spaces/mnist.py --loss categorical_crossentropy
 

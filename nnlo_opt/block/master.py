@@ -318,6 +318,9 @@ class Master:
 
     def _finish(self, fold: _Fold, instruction: ms.Finish) -> None:
         weights = fold.best if instruction.restore_best and fold.best is not None else fold.central
+        if not np.isfinite(weights).all():
+            # An update after the last loss that was looked at: no figure shows it.
+            raise TrialError("the weights are not finite after the last update: lower the learning rate")
         train_s = self._train_s(fold)
         checkpoint.save_weights(fold.directory, weights[: fold.n_weights], weights[fold.n_weights :])
         history = {

@@ -192,6 +192,8 @@ class MasterState:
         self.workers: tuple[int, ...] = tuple(range(1, plan.n_workers + 1))
         #: workers whose answer to the current phase is still to come
         self.waiting_for: set[int] = set(self.workers)
+        #: workers that were sent weights to train on and have not yet pushed
+        self.computing: set[int] = set()
         #: synchronous: workers that still train in this epoch
         self.training: set[int] = set(self.workers)
         #: synchronous: samples per worker of the round being collected
@@ -241,14 +243,18 @@ class MasterState:
     def _begin_epoch(self) -> list[Instruction]:
         self.phase = Phase.TRAINING
         self.training = set(self.workers)
+        self.computing = set(self.workers)
         return [SendWeights(workers=self.workers, version=self.version, with_state=True)]
 
     # ------------------------------------------------------------ training
 
     def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+        if worker not in self.computing:
+            raise ProtocolError(f"Worker {worker} pushed without having been sent weights.")
+        self.staleness.record(message.base_version, self.version)
+        self.computing.remove(worker)
         self.n_samples += message.n_samples
         self.history.add_training(worker, message.n_samples, message.sums)
-        self.staleness.record(message.base_version, self.version)
         if self.plan.synchronous:
             return self._push_to_round(worker, message)
         self.version += 1
@@ -257,11 +263,10 @@ class MasterState:
             self._begin_fence()
         if self.phase is Phase.FENCING:
             return [*out, SendFence(workers=(worker,))]
+        self.computing.add(worker)
         return [*out, SendWeights(workers=(worker,), version=self.version)]
 
     def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
-        if worker not in self.training or worker in self.round:
-            raise ProtocolError(f"Worker {worker} pushed twice in a round, or after its last batch.")
         out: list[Instruction] = [HoldUpdate(worker=worker, n_samples=message.n_samples)]
         self.round[worker] = message.n_samples
         if message.end_of_pass:
@@ -274,6 +279,7 @@ class MasterState:
         self.training -= self.through
         self.through.clear()
         if self.training:
+            self.computing = set(self.training)
             return [*out, SendWeights(workers=tuple(sorted(self.training)), version=self.version)]
         self._begin_fence()
         return [*out, SendFence(workers=self.workers)]
@@ -285,6 +291,8 @@ class MasterState:
     # ------------------------------------------------------------ the fence
 
     def _fence_reached(self, worker: int) -> list[Instruction]:
+        if worker in self.computing:
+            raise ProtocolError(f"Worker {worker} handed in its state before its last update.")
         self._answered(worker)
         out: list[Instruction] = [HoldState(worker=worker)]
         if self.waiting_for:

@@ -6,6 +6,7 @@ ours, and every gated call of the communicator it is given, looks out for a rank
 
 import logging
 import math
+import reprlib
 import socket
 import traceback
 from collections.abc import Callable
@@ -233,12 +234,12 @@ class ObjectiveRank:
             return msg.FoldStopped(assignment=self._assignment)
         try:
             figure = float(value)
-        except (TypeError, ValueError):
+        except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
             figure = math.nan
         if not math.isfinite(figure):
             return msg.FoldFailed(
                 assignment=self._assignment,
-                reason=f"the objective must return a finite number; received: {value!r}",
+                reason=f"the objective must return a finite number; received: {reprlib.repr(value)}",
                 world_rank=self._world_rank,
                 host=socket.gethostname(),
             )

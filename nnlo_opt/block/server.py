@@ -66,17 +66,14 @@ class RankServer:
         self.exit_code: int | None = None
         #: the last messages taken in, for the story told when we fail
         self.story: deque[str] = deque(maxlen=40)
+        #: transports listened to, and who takes what comes; the team's join when the run is open, since its messages
+        #: may overtake the coordinator's on the other transport
         self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
-        if master_end is not None:
-            self._handlers.append((master_end, self._take_for_master))
-        if worker_end is not None:
-            self._handlers.append((worker_end, self._take_for_worker))
 
     def serve(self) -> int:
         """Serve until Shutdown; returns the exit code."""
-        transports = [transport for transport, _ in self._handlers]
         while self.exit_code is None:
-            found = receive(transports)
+            found = receive([transport for transport, _ in self._handlers])
             if found is not None:
                 self._dispatch(*found)
         return self.exit_code
@@ -112,14 +109,21 @@ class RankServer:
             case msg.ExportModel():
                 self._export(message)
             case msg.OpenRun():
-                self._master = self._roles.master(message)
-                self._worker = self._roles.worker(message)
-                self._objective = self._roles.objective(message)
+                self._open(message)
             case _:
                 role = self._objective or self._master
                 if role is None:
                     raise ProtocolError(f"{type(message).__name__} came before the run was open.")
                 role.handle_order(message)
+
+    def _open(self, run: msg.OpenRun) -> None:
+        self._master = self._roles.master(run)
+        self._worker = self._roles.worker(run)
+        self._objective = self._roles.objective(run)
+        if self._master_end is not None:
+            self._handlers.append((self._master_end, self._take_for_master))
+        if self._worker_end is not None:
+            self._handlers.append((self._worker_end, self._take_for_worker))
 
     def _take_for_master(self, received: Received) -> None:
         if self._master is not None:

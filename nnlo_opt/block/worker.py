@@ -136,8 +136,9 @@ class Worker:
             if self._local_steps is not None:
                 self._local_steps.add(gradient, metrics.n_samples, self._weights, self._local_learning_rate)
                 task.adapter.write_weights(self._weights)
-            # Synchronous training meets at the end of a pass; a sync period does not reach over it.
-            if n_batches >= task.options.sync_every or (task.options.synchronous and batch.end_of_pass):
+            # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
+            # than a pass would train more than the epochs that were asked for.
+            if n_batches >= task.options.sync_every or batch.end_of_pass:
                 break
         if self._local_steps is not None:
             self._local_steps.result(self._update)
@@ -174,9 +175,14 @@ class Worker:
         self._block.send(MASTER, msg.Validated(assignment=self._number(), n_samples=n_samples, sums=sums))
 
     def _end(self) -> None:
-        if self._task is not None:
-            self._tasks.close()
+        had_task = self._task is not None
         self._assignment, self._task, self._local_steps = None, None, None
+        if had_task:
+            try:
+                self._tasks.close()
+            except Exception:
+                # The fold is over: what a framework says on its way out changes nothing about it.
+                logger.warning("a model could not be released", exc_info=True)
 
     def _fail(self, assignment: int | None, error: Exception) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)

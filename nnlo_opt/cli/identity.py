@@ -27,8 +27,8 @@ def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, restore_o
     difference = _difference(known, asked)
     if difference:
         raise ConfigurationError(
-            f"`{restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run was started "
-            "with, or start a new run under another name."
+            f"`{restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run was "
+            "started with, or start a new run under another name."
         )
 
 

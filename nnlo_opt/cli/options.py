@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.state import SearchPlan
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.registry import search_names
 from nnlo_opt.trials.run_directory import RunRequest
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
@@ -387,6 +388,11 @@ def parse_optimization(argv: Sequence[str]) -> Options:
     """Options of OptimizationDriver; ConfigurationError or HelpRequested."""
     arguments = optimization_parser().parse_args(normalise(argv))
     model = arguments.model or arguments.example
+    if arguments.hyper_opt not in search_names():
+        later = " (genetic is not available in this version)" if arguments.hyper_opt == "genetic" else ""
+        raise ConfigurationError(
+            f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {arguments.hyper_opt}{later}."
+        )
     plan = SearchPlan(
         num_iterations=arguments.num_iterations,
         n_fold=arguments.n_fold,

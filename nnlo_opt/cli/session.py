@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TextIO, TypeVar
 import nnlo_opt
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.workplace import check_training
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
@@ -121,6 +122,7 @@ class Session(ABC):
                 raise ConfigurationError(
                     f"`--log-file` must be writable. Received: `{options.log_file}` ({error.strerror}); choose another."
                 ) from None
+        check_training(options.training)
         for path in (options.data.train_data, options.data.val_data):
             if path is not None:
                 read_list(path)

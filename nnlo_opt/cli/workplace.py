@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.cli.options import Options
 from nnlo_opt.config import TrainingOptions, model_parameters
 from nnlo_opt.data.folds import Fold, classes_of, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models import losses
 from nnlo_opt.models.builders import Files, ModelDefinition, names_objective, open_model
 from nnlo_opt.space.loading import space_from_dimensions
@@ -81,7 +82,7 @@ class Workplace:
         data = self._data
         info = data.source.info
         findings["data"] = {
-            "files": [[str(file.path), file.n_samples] for file in info.files],
+            "files": [[str(file.path.resolve()), file.n_samples] for file in info.files],
             "n_train": data.n_train,
             "n_validation": info.n_samples - data.n_train,
         }
@@ -138,10 +139,7 @@ class Workplace:
             if parameter.name in space.train_names:
                 for value in _corners(parameter):
                     try:
-                        options = self._options.training.with_point({parameter.name: value})
-                        _parse_rules(options)
-                        if options.loss:
-                            losses.check_loss(options.loss)
+                        check_training(self._options.training.with_point({parameter.name: value}))
                     except ConfigurationError as error:
                         raise ConfigurationError(
                             f"Every value of the parameter {parameter.name!r} must be one that its option takes; "
@@ -168,12 +166,10 @@ class Workplace:
         return {"figure": "value", "loss": None, "data": None, "remarks": []}
 
     def _inspect_model(self, point: dict[str, Any]) -> dict[str, Any]:
-        from nnlo_opt.models.keras_model import check_shapes, last_activation
+        from nnlo_opt.models.keras_model import last_activation
 
         options = self._options.training.with_point(point)
-        early, target = _parse_rules(options)
-        if options.loss:
-            losses.check_loss(options.loss)
+        early, target = check_training(options)
         info = self._data.source.info
         remarks: list[str] = []
         metrics = ["loss"]
@@ -184,12 +180,7 @@ class Workplace:
             model = None
         loss_name = options.loss
         if model is not None:
-            loss, why = self._loss(options, model)
-            mismatch = check_shapes(
-                model, info.feature_shape, info.label_shape, loss if isinstance(loss, str) else None
-            )
-            if mismatch:
-                raise ConfigurationError(mismatch)
+            loss, why = self._checked_loss(options, model, ConfigurationError)
             if why:
                 remarks.append(f"Loss: {loss}, because {why}; `--loss` chooses another.")
             loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "a function of the module")
@@ -202,11 +193,23 @@ class Workplace:
                 check_metric(early.metric, known, "--early-stopping")
             if target:
                 check_metric(target.metric, known, "--target-metric")
-        figure = figure_name(tuple(known))
+        figure = figure_name(tuple(known)) if model is not None else "1 - val_acc, else val_loss"
         if figure == "val_loss" and self._searches:
             remarks.append("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.")
         self._release()
         return {"figure": figure, "loss": loss_name, "loss_option": options.loss, "remarks": remarks}
+
+    def _checked_loss(self, options: TrainingOptions, model: Any, blame: type[NnloError]) -> tuple[Any, str]:
+        """(loss, why it was inferred or ""); raises `blame` where model, data and loss do not go together."""
+        from nnlo_opt.models.keras_model import check_shapes
+
+        info = self._data.source.info
+        if mismatch := check_shapes(model, info.feature_shape, info.label_shape):
+            raise blame(mismatch)
+        loss, why = self._loss(options, model)
+        if isinstance(loss, str) and (mismatch := check_shapes(model, info.feature_shape, info.label_shape, loss)):
+            raise blame(mismatch)
+        return loss, why
 
     def _loss(self, options: TrainingOptions, model: Any) -> tuple[Any, str]:
         """(loss, why it was inferred or "")."""
@@ -233,17 +236,12 @@ class Workplace:
         return source.read(np.arange(min(_N_HINT, source.info.n_samples)))[1]
 
     def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> BuiltModel:
-        from nnlo_opt.models.keras_model import KerasAdapter, build_variables, check_shapes, set_seed
+        from nnlo_opt.models.keras_model import KerasAdapter, build_variables, set_seed
 
         set_seed(seed)
         model = self.definition.build(parameters)
-        info = self._data.source.info
-        loss, why = self._loss(options, model)
-        if mismatch := check_shapes(
-            model, info.feature_shape, info.label_shape, loss if isinstance(loss, str) else None
-        ):
-            raise TrialError(mismatch)
-        build_variables(model, info.feature_shape)
+        loss, why = self._checked_loss(options, model, TrialError)
+        build_variables(model, self._data.source.info.feature_shape)
         self._adapter = KerasAdapter(model, loss)
         return BuiltModel(adapter=self._adapter, remark=f"loss {loss}: {why}" if why else "")
 
@@ -294,7 +292,11 @@ class Workplace:
         return make_folds(n_fold, n_samples=info.n_samples, seed=self._options.seed, labels=labels, groups=groups)
 
 
-def _parse_rules(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    if options.loss:
+        losses.check_loss(options.loss)
     return (
         EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
         TargetMetric.parse(options.target_metric) if options.target_metric else None,

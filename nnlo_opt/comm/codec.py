@@ -30,7 +30,7 @@ def encode(message: Message, payload: np.ndarray | None = None) -> np.ndarray:
     cls = type(message)
     try:
         body = _ENCODER.encode([cls.__name__, {name: getattr(message, name) for name in _FIELDS[cls]}]).encode()
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ProtocolError(
             f"{cls.__name__} holds what may not travel (non-finite, or not plain data): {message}"
         ) from error
@@ -53,8 +53,16 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy."""
     try:
         n_json, offset = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
-        name, values = json.loads(buffer[_HEAD.size : _HEAD.size + n_json].tobytes())
+        end_of_json = _HEAD.size + n_json
+        if offset:
+            fits = end_of_json <= offset <= buffer.size and offset % ALIGNMENT_BYTES == 0
+        else:
+            fits = end_of_json == buffer.size
+        if not fits:
+            raise ValueError(f"{n_json} bytes of JSON and a payload at {offset} do not fit")
+        name, values = json.loads(buffer[_HEAD.size : end_of_json].tobytes())
         message = MESSAGE_TYPES[name](**values)
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+        payload = buffer[offset:].view(np.float32) if offset else None
+    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"Received {buffer.size} bytes that are no message of ours: {error!r}") from error
-    return message, buffer[offset:].view(np.float32) if offset else None
+    return message, payload

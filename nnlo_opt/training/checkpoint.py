@@ -121,8 +121,8 @@ def load(place: Path) -> Checkpoint:
 
 
 def remove_all(directory: Path) -> None:
-    """Remove every checkpoint below `directory`."""
-    for _, path in _found(directory):
+    """Remove every checkpoint below `directory`, and what crashes have left half written."""
+    for path in [path for _, path in _found(directory)] + list(directory.glob(".checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
 
 

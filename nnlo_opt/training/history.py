@@ -66,7 +66,9 @@ class FoldHistory:
 def _added(
     before: tuple[int, dict[str, float]], n_samples: int, sums: Mapping[str, float]
 ) -> tuple[int, dict[str, float]]:
-    return before[0] + n_samples, {name: before[1].get(name, 0.0) + value for name, value in sums.items()}
+    # A part without samples has no sums either: what is known already stays.
+    added = {name: before[1].get(name, 0.0) + value for name, value in sums.items()}
+    return before[0] + n_samples, {**before[1], **added}
 
 
 def _means(parts: Mapping[int, tuple[int, dict[str, float]]]) -> dict[str, float]:

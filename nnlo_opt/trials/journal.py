@@ -10,6 +10,7 @@ off at open; damage anywhere before it is refused, because nothing can be said o
 import json
 import logging
 import os
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from nnlo_opt.trials.events import Event, event_from_json, event_to_json
 logger = logging.getLogger(__name__)
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+#: how every line begins; inside a JSON string the quotes would be escaped
+_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 
 def encode_line(seq: int, event: Event) -> bytes:
@@ -35,15 +38,26 @@ def decode_line(seq: int, line: bytes) -> Event:
     if not line.startswith(prefix):
         raise ValueError(f"it does not begin with sequence number {seq}")
     start = len(prefix)
-    crc, rest = line[start : start + 8].decode("ascii", "replace"), line[start + 10 :]
+    crc, separator, rest = line[start : start + 8], line[start + 8 : start + 10], line[start + 10 :]
     body = "{" + rest.decode("ascii", "replace")
-    if _checksum(seq, body) != crc:
+    if separator != b'",' or _checksum(seq, body) != crc.decode("ascii", "replace"):
         raise ValueError("its checksum does not agree")
     return event_from_json(json.loads(body))
 
 
 def _checksum(seq: int, body: str) -> str:
     return f"{zlib.crc32(body.encode(), seq & 0xFFFFFFFF):08x}"
+
+
+def _may_be_torn(seq: int, line: bytes) -> bool:
+    """Whether the last line is what a write of line `seq` can leave that never reached the disk as a whole.
+
+    That is its beginning, or NUL bytes where blocks are missing; never another line's beginning: then a newline or a
+    whole line was lost before it.
+    """
+    prefix = f'{{"seq":{seq},"crc":"'.encode()
+    begins_well = prefix.startswith(line[: len(prefix)]) or b"\0" in line
+    return begins_well and all(int(number) == seq for number in _BEGIN.findall(line))
 
 
 def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
@@ -58,10 +72,10 @@ def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
                 raise ValueError("it has no end")
             events.append(decode_line(len(events), data[start:end]))
         except ValueError as error:
-            if is_last:
+            if is_last and _may_be_torn(len(events), data[start:]):
                 return events, start
             raise JournalError(
-                f"`{name}` is damaged in line {len(events) + 1} ({error}) and goes on after it; "
+                f"`{name}` is damaged in line {len(events) + 1} ({error}), and not by a write that was cut short; "
                 "restore the file from a copy, or start a new run under another name."
             ) from error
         start = end + 1
@@ -101,9 +115,9 @@ class Journal:
         except OSError:
             os.ftruncate(self._fd, end)  # half a line would make everything after it unreadable
             raise
+        self._seq += len(events)
         if durable:
             os.fsync(self._fd)
-        self._seq += len(events)
 
     def close(self) -> None:
         """Close the file."""

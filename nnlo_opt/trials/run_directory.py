@@ -104,13 +104,13 @@ def choose_name(request: RunRequest, model: str) -> tuple[str, str]:
     return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
 
 
-def open_run(request: RunRequest, name: str) -> RunDirectory:
-    """Open or create the run `name`, locked for this process."""
+def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RunDirectory:
+    """Open or create the run `name`, locked for this process; a lock that another one holds is waited for."""
     path = request.root / name
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / "run.lock")
-        lock.acquire(timeout=LOCK_TIMEOUT_S)
+        lock.acquire(timeout=lock_timeout_s)
     except Timeout:
         raise ConfigurationError(
             f"A run directory has one coordinator at a time, and another process holds `{path}`: wait for it to end, "
@@ -137,13 +137,18 @@ def open_run(request: RunRequest, name: str) -> RunDirectory:
 
 
 def _remove_run(path: Path) -> None:
-    """Remove what a run writes, and nothing else: a wrong name must not cost a user's own files."""
-    for name in (JOURNAL_NAME, "config.json", "results.csv", "summary.json"):
-        (path / name).unlink(missing_ok=True)
-    for best in path.glob("best_model.*"):
-        best.unlink()
+    """Remove what a run writes, and nothing else: a wrong name must not cost a user's own files.
+
+    A directory without a journal is no run. So the journal goes last: a removal cut short can be repeated.
+    """
+    if not (path / JOURNAL_NAME).exists():
+        return
     for name in ("trials", "logs"):
         shutil.rmtree(path / name, ignore_errors=True)
+    for best in path.glob("best_model.*"):
+        best.unlink()
+    for name in ("config.json", "results.csv", "summary.json", JOURNAL_NAME):
+        (path / name).unlink(missing_ok=True)
 
 
 def _is_complete(path: Path) -> bool:

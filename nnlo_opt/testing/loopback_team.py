@@ -1,0 +1,204 @@
+"""A team in one process: a real master and real workers on loopback transports, one message at a time.
+
+The messages move only when told to, in an order of the test's choice, so every interleaving can be replayed; and
+dropping a team is a crash of all its ranks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nnlo_opt.block.master import Master
+from nnlo_opt.block.worker import Worker
+from nnlo_opt.clock import ManualClock
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import Fold
+from nnlo_opt.data.source import DataSource
+from nnlo_opt.errors import TrialError
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.layout import FloatVector
+from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.training.task import BuiltModel, FoldTaskFactory, TaskFactory
+
+Reported = TypeVar("Reported", bound=Message)
+
+#: number of the master on the transport of the team
+MASTER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message that was handed to the master (end 0) or a worker, with a copy of its payload."""
+
+    source: int
+    dest: int
+    message: Message
+    payload: np.ndarray | None
+
+
+class LoopbackTeam:
+    """A master and `n_workers` workers."""
+
+    def __init__(
+        self,
+        orders: Transport,
+        directory: Path,
+        options: TrainingOptions,
+        tasks: Callable[[], TaskFactory],
+        n_workers: int,
+    ) -> None:
+        """`orders` leads to the coordinator; `tasks` makes one factory for each worker."""
+        self.clock = ManualClock()
+        self._orders = orders
+        self._network = LoopbackNetwork(1 + n_workers)
+        self.master = Master(orders, self._network.end(MASTER), directory, options, self.clock)
+        self.factories = [tasks() for _ in range(n_workers)]
+        self.workers = [
+            Worker(self._network.end(i), factory, world_rank=100 + i) for i, factory in enumerate(self.factories, 1)
+        ]
+        #: everything handed over inside the team, in order
+        self.deliveries: list[Delivery] = []
+        ends: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
+        ends.append((self._network.end(MASTER), self.master.handle))
+        ends.extend((self._network.end(i), worker.handle) for i, worker in enumerate(self.workers, 1))
+        self._ends = ends
+
+    def step(self, rng: np.random.Generator | None = None) -> bool:
+        """Hand over one message, at the first end that has one (`rng`: at a random one); -> whether there was any."""
+        order = range(len(self._ends)) if rng is None else rng.permutation(len(self._ends))
+        for i in order:
+            end, take = self._ends[i]
+            received = end.poll()
+            if received is not None:
+                if end is not self._orders:
+                    payload = None if received.payload is None else received.payload.copy()
+                    self.deliveries.append(Delivery(received.source, end.rank, received.message, payload))
+                self.clock.advance(1.0)
+                take(received)
+                return True
+        return False
+
+    def delivered(self, kind: type[Message], dest: int | None = None) -> list[Delivery]:
+        """What was handed over of one kind, to one end or to any."""
+        return [d for d in self.deliveries if isinstance(d.message, kind) and dest in (None, d.dest)]
+
+    def _take_order(self, received: Received) -> None:
+        self.master.handle_order(received.message)
+
+
+#: what can go wrong with a point, as the parameter `fault`
+FAULTS = (
+    "build",
+    "build out of memory",
+    "gradient",
+    "gradient out of memory",
+    "infinite loss",
+    "infinite gradient",
+    "evaluate",
+    "infinite validation loss",
+)
+
+
+class FaultyAdapter(LinearAdapter):
+    """A linear model that fails in one of the ways of `FAULTS` at its batch number `at`, counted from 0."""
+
+    def __init__(self, n_features: int, seed: int, fault: str, at: int) -> None:
+        super().__init__(n_features, seed)
+        self._fault = fault
+        self._at = at
+        if fault == "build":
+            raise TrialError("there is no such layer")
+        if fault == "build out of memory":
+            raise MemoryError
+
+    def gradient(self, x: Any, y: Any, out: FloatVector) -> Metrics:
+        with np.errstate(all="ignore"):
+            metrics = super().gradient(x, y, out)
+        if self._n_batches != self._at + 1:
+            return metrics
+        match self._fault:
+            case "gradient":
+                raise ZeroDivisionError("in the gradient")
+            case "gradient out of memory":
+                raise MemoryError("4 GB wanted")
+            case "infinite loss":
+                return Metrics(metrics.n_samples, {"loss": float("inf")})
+            case "infinite gradient":
+                out[0] = np.inf
+        return metrics
+
+    def evaluate(self, x: Any, y: Any) -> Metrics:
+        with np.errstate(all="ignore"):
+            metrics = super().evaluate(x, y)
+        if self._fault == "evaluate":
+            raise RuntimeError("in the evaluation")
+        if self._fault == "infinite validation loss":
+            return Metrics(metrics.n_samples, {"loss": float("nan")})
+        return metrics
+
+
+def linear_tasks(
+    source: DataSource, folds: list[Fold], options: TrainingOptions, seed: int = 0
+) -> Callable[[], FoldTaskFactory]:
+    """A maker of factories of linear models; a point may hold `fault`, one of `FAULTS`, and `at`."""
+
+    def build(parameters: dict[str, Any], options: TrainingOptions, seed: int) -> BuiltModel:
+        (n_features,) = source.info.feature_shape
+        fault, at = str(parameters.get("fault") or ""), int(parameters.get("at", 0))
+        return BuiltModel(adapter=FaultyAdapter(n_features, seed, fault, at), remark="a linear model")
+
+    def make() -> FoldTaskFactory:
+        return FoldTaskFactory(build, lambda: None, source, folds, options, seed)
+
+    return make
+
+
+class LoneTeam(LoopbackTeam):
+    """A team with the coordinator's end of its transport in the hands of the test."""
+
+    def __init__(
+        self, directory: Path, options: TrainingOptions, tasks: Callable[[], TaskFactory], n_workers: int = 1
+    ) -> None:
+        network = LoopbackNetwork(2)
+        super().__init__(network.end(1), directory, options, tasks, n_workers)
+        self.directory = directory
+        self.n_workers = n_workers
+        self._coordinator = network.end(0)
+        #: everything the master has told the coordinator
+        self.reports: list[Message] = []
+        self._n_assignments = 0
+
+    def order(self, message: Message) -> None:
+        """Send to the master as the coordinator."""
+        self._coordinator.send(1, message)
+
+    def run_fold(self, point: Mapping[str, Any] | None = None, trial: int = 0) -> int:
+        """Order fold 0 of `trial` to be trained; the number of the assignment."""
+        number = self._n_assignments
+        self._n_assignments += 1
+        self.order(msg.RunFold(assignment=number, trial=trial, fold=0, attempt=1, point=dict(point or {})))
+        return number
+
+    def step(self, rng: np.random.Generator | None = None) -> bool:
+        """As a team does, and collect what the coordinator is told."""
+        stepped = super().step(rng)
+        while (received := self._coordinator.poll()) is not None:
+            self.reports.append(received.message)
+        return stepped
+
+    def settle(self, rng: np.random.Generator | None = None) -> Message:
+        """Step until no message is on its way; the last report."""
+        while self.step(rng):
+            pass
+        return self.reports[-1]
+
+    def reported(self, kind: type[Reported]) -> list[Reported]:
+        """The reports of one kind."""
+        return [report for report in self.reports if isinstance(report, kind)]

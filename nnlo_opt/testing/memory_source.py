@@ -1,0 +1,41 @@
+"""Small data sets in memory, and one that cannot be read."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.data.arrays import ArraySource
+from nnlo_opt.data.source import DataInfo, DataSource, Indices
+
+
+def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySource:
+    """Samples a linear model can learn: x (n, n_features) normal, y (n,) linear in x with a little noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_samples, n_features))
+    y = x @ rng.normal(size=n_features) + 0.5 + 0.1 * rng.normal(size=n_samples)
+    return ArraySource(x, y.astype(np.float32))
+
+
+def numbered_source(n_samples: int) -> ArraySource:
+    """Samples told apart by their label: y is the number of the sample, x (n, 1) is 0."""
+    return ArraySource(np.zeros((n_samples, 1)), np.arange(n_samples, dtype=np.float32))
+
+
+class UnreadableSource:
+    """A `DataSource` that raises `error` when its samples are read."""
+
+    def __init__(self, source: DataSource, error: Exception) -> None:
+        self._source = source
+        self._error = error
+
+    @property
+    def info(self) -> DataInfo:
+        return self._source.info
+
+    def read(self, indices: Indices) -> tuple[NDArray[np.float32], NDArray]:
+        raise self._error
+
+    def read_labels(self) -> NDArray:
+        return self._source.read_labels()
+
+    def read_column(self, name: str) -> NDArray:
+        return self._source.read_column(name)

@@ -1,0 +1,237 @@
+"""What every transport promises, as scenarios that one's own transport can be put through.
+
+Ends that live in one process, as tests to inherit:
+
+    class TestMyTransport(TransportConformance):
+        @staticmethod
+        def make(size):
+            return [MyTransport(rank, size) for rank in range(size)]
+
+Ends that live in processes of their own: for every one of `SCENARIOS`, in order, each process makes a fresh transport
+and calls `play(scenario, transport)`. Fresh, because an end that is done may begin the next scenario before the others.
+
+A scenario is what one end does, written as a generator: it yields where it waits.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+import pytest
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.transport import Received, Transport, receive, wait_until
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.vectors import ALIGNMENT_BYTES
+
+Steps = Generator[None, None, None]
+Scenario = Callable[[Transport], Steps]
+
+#: more than any scenario needs, when ends take turns
+_MOST_TURNS = 200_000
+#: float32 values that no MPI sends eagerly (4 MB)
+_N_LARGE = 1 << 20
+
+
+def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> None:
+    """Do the part of this end. Collective: every end, each in its own process."""
+    steps = scenario(transport)
+    done = object()
+    assert wait_until(lambda: next(steps, done) is done, timeout_s), f"end {transport.rank} waits for ever"
+    assert transport.poll() is None, "more has come than was sent"
+    transport.flush(timeout_s)
+
+
+def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
+    """Do the parts of all ends, which live in this process, a step of each in turn."""
+    under_way = [scenario(end) for end in ends]
+    for _ in range(_MOST_TURNS):
+        under_way = [steps for steps in under_way if next(steps, under_way) is None]
+        if not under_way:
+            break
+    assert not under_way, f"{len(under_way)} of {len(ends)} ends wait for ever"
+    assert all(end.poll() is None for end in ends), "more has come than was sent"
+
+
+# ---------------------------------------------------------------- scenarios
+
+
+def nothing_has_arrived_where_nothing_was_sent(end: Transport) -> Steps:
+    """An empty end answers at once, again and again; ends are numbered 0, 1, 2, …"""
+    assert 0 <= end.rank < end.size
+    for _ in range(3):
+        assert end.poll() is None
+        yield
+
+
+def a_message_arrives_as_it_was_sent(end: Transport) -> Steps:
+    """Any plain data, from end to end around a ring."""
+    point = {"n": 3, "x": 1e-300, "text": 'snow ☃ " \\ \n', "none": None, "list": [1, [True, "a"]], "empty": {}}
+    sent = msg.RunFold(assignment=2**40, trial=end.rank, fold=0, attempt=1, point=point)
+    end.send((end.rank + 1) % end.size, sent)
+    received = yield from _next(end)
+    before = (end.rank - 1) % end.size
+    assert received.source == before
+    assert received.message == msg.RunFold(assignment=2**40, trial=before, fold=0, attempt=1, point=point)
+    assert received.payload is None
+
+
+def an_end_may_send_to_itself(end: Transport) -> Steps:
+    """The coordinator of a world that is one block does."""
+    end.send(end.rank, msg.Fence(assignment=7), _numbers(5))
+    received = yield from _next(end)
+    assert received.source == end.rank
+    assert received.message == msg.Fence(assignment=7)
+    _expect(received, _numbers(5))
+
+
+def messages_of_one_end_arrive_in_order(end: Transport) -> Steps:
+    """Short and long ones, with and without payload, from all ends at once."""
+    n_messages = 60
+    for number in range(n_messages):
+        payload = None if number % 3 == 0 else _numbers(1 + number * number * 37 % 9000)
+        for dest in range(end.size):
+            end.send(dest, msg.Fence(assignment=number), payload)
+        if number % 10 == 0:
+            yield
+    n_from = [0] * end.size
+    for _ in range(n_messages * end.size):
+        received = yield from _next(end)
+        number = n_from[received.source]
+        assert received.message == msg.Fence(assignment=number)
+        _expect(received, None if number % 3 == 0 else _numbers(1 + number * number * 37 % 9000))
+        n_from[received.source] += 1
+
+
+def a_payload_is_copied_before_send_returns(end: Transport) -> Steps:
+    """So one vector serves for all sends."""
+    vector = np.empty(_N_LARGE // 8, np.float32)
+    for number in range(4):
+        vector[:] = number
+        end.send((end.rank + 1) % end.size, msg.Fence(assignment=number), vector)
+    vector[:] = -1
+    for number in range(4):
+        received = yield from _next(end)
+        assert received.payload is not None
+        assert received.payload.min() == received.payload.max() == number
+
+
+def a_payload_is_float32_aligned_and_holds_until_the_next_poll(end: Transport) -> Steps:
+    """A framework may alias it, and nothing that arrives meanwhile may change it."""
+    sizes = [0, 1, 15, 16, 17, 1000, 100_000, 3]
+    dest = (end.rank + 1) % end.size
+    for number, size in enumerate(sizes):
+        # A message of every length, so that the payload stands anywhere behind it.
+        end.send(dest, msg.ObjectiveFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
+    for size in sizes:
+        received = yield from _next(end)
+        yield  # others go on sending
+        yield
+        _expect(received, _numbers(size))
+        assert received.payload is not None
+        assert not size or received.payload.ctypes.data % ALIGNMENT_BYTES == 0
+
+
+def sending_never_blocks(end: Transport) -> Steps:
+    """Every end sends much to every other before any looks at what has come."""
+    vector = np.full(_N_LARGE, end.rank, np.float32)
+    for dest in range(end.size):
+        for number in range(2):
+            end.send(dest, msg.Fence(assignment=number), vector)
+    yield
+    for _ in range(2 * end.size):
+        received = yield from _next(end)
+        assert received.payload is not None
+        assert received.payload.size == _N_LARGE
+        assert received.payload[0] == received.payload[-1] == received.source
+
+
+def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
+    """A non-finite figure, an object, a vector of the wrong type."""
+    dest = (end.rank + 1) % end.size
+    bad_value = msg.ObjectiveReport(assignment=0, epoch=1, value=float("nan"))
+    bad_type = msg.CallObjective(assignment=0, point={"x": object()})
+    wrong: list[tuple[msg.Message, np.ndarray | None]] = [
+        (bad_value, None),
+        (bad_type, None),
+        (msg.Fence(assignment=0), np.zeros(3)),
+        (msg.Fence(assignment=0), np.zeros((2, 2), np.float32)),
+    ]
+    for message, payload in wrong:
+        with pytest.raises(ProtocolError):
+            end.send(dest, message, payload)
+    end.send(dest, msg.Fence(assignment=1))
+    received = yield from _next(end)
+    assert received.message == msg.Fence(assignment=1)
+
+
+def a_flushed_message_needs_nothing_more_from_its_sender(end: Transport) -> Steps:
+    """An end may leave after `flush`: what it sent arrives without another call of it."""
+    for dest in range(end.size):
+        end.send(dest, msg.Shutdown(exit_code=end.rank), _numbers(10))
+    end.flush(timeout_s=10.0)
+    codes = set()
+    for _ in range(end.size):
+        received = yield from _next(end)
+        assert received.message == msg.Shutdown(exit_code=received.source)
+        codes.add(received.source)
+    assert codes == set(range(end.size))
+
+
+#: all of them; each is run with 1, 2 and 5 ends
+SCENARIOS: tuple[Scenario, ...] = (
+    nothing_has_arrived_where_nothing_was_sent,
+    a_message_arrives_as_it_was_sent,
+    an_end_may_send_to_itself,
+    messages_of_one_end_arrive_in_order,
+    a_payload_is_copied_before_send_returns,
+    a_payload_is_float32_aligned_and_holds_until_the_next_poll,
+    sending_never_blocks,
+    what_may_not_travel_is_refused_and_leaves_no_trace,
+    a_flushed_message_needs_nothing_more_from_its_sender,
+)
+
+
+class TransportConformance:
+    """Inherit it and name what it is about."""
+
+    @staticmethod
+    def make(size: int) -> Sequence[Transport]:
+        """`size` ends joined to each other, in this process."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+    def test_scenario(self, scenario: Scenario, size: int) -> None:
+        play_in_turns(scenario, self.make(size))
+
+    def test_receive_finds_what_came_on_any_of_several_transports(self) -> None:
+        first, second = self.make(1)[0], self.make(1)[0]
+        assert receive([first, second], timeout_s=0.0) is None
+        second.send(0, msg.Fence(assignment=3))
+        found = receive([first, second], timeout_s=10.0)
+        assert found is not None
+        assert found[0] is second
+        assert found[1].message == msg.Fence(assignment=3)
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _next(end: Transport) -> Generator[None, None, Received]:
+    while (received := end.poll()) is None:
+        yield
+    return received
+
+
+def _numbers(n: int) -> np.ndarray:
+    """A vector that depends on its length alone, float32, shape (n,)."""
+    return (np.arange(n, dtype=np.float32) + n) / 7
+
+
+def _expect(received: Received, payload: np.ndarray | None) -> None:
+    if payload is None:
+        assert received.payload is None
+    else:
+        assert received.payload is not None
+        assert received.payload.dtype == np.float32
+        np.testing.assert_array_equal(received.payload, payload)

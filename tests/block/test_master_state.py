@@ -1,0 +1,532 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.block import master_state as ms
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+
+
+def ready(n_train=10, has_validation=True):
+    return msg.WorkerReady(
+        assignment=0, n_weights=4, n_state=1, n_train=n_train, n_shard=n_train, has_validation=has_validation
+    )
+
+
+def push(base_version=0, n_samples=5, end_of_pass=False, loss=1.0):
+    return msg.PushUpdate(
+        assignment=0,
+        base_version=base_version,
+        n_samples=n_samples,
+        n_batches=1,
+        sums={"loss": loss * n_samples},
+        end_of_pass=end_of_pass,
+    )
+
+
+def fence_reached():
+    return msg.FenceReached(assignment=0, position={})
+
+
+def validated(loss=1.0, n_samples=4):
+    return msg.Validated(assignment=0, n_samples=n_samples, sums={"loss": loss * n_samples})
+
+
+FAILED = msg.WorkerFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
+OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), FAILED]
+
+
+def plan(**changes: Any) -> ms.FoldPlan:
+    return ms.FoldPlan(**{"n_workers": 2, "epochs": 3, **changes})
+
+
+def started(state: ms.MasterState, **of_ready: Any) -> ms.MasterState:
+    for worker in state.workers:
+        state.handle(worker, ready(**of_ready))
+    return state
+
+
+def fencing(**changes: Any) -> ms.MasterState:
+    """Both workers have been told to hand in their state."""
+    state = started(ms.MasterState(plan(**changes)))
+    state.handle(1, push(n_samples=5, end_of_pass=True))
+    state.handle(2, push(n_samples=5, end_of_pass=True))
+    if not state.plan.synchronous:
+        state.handle(1, push(base_version=state.version, n_samples=5))
+    assert state.phase is ms.Phase.FENCING
+    return state
+
+
+def validating(**changes: Any) -> ms.MasterState:
+    state = fencing(**changes)
+    for worker in state.workers:
+        state.handle(worker, fence_reached())
+    assert state.phase is ms.Phase.VALIDATING
+    return state
+
+
+def one_epoch(state: ms.MasterState, val_loss: float) -> list[ms.Instruction]:
+    """Drive a state of one worker from the start of an epoch to its end."""
+    out = state.handle(1, push(base_version=state.version, n_samples=state.n_train, end_of_pass=True))
+    assert isinstance(out[-1], ms.SendFence)
+    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1), ms.SendValidate()]
+    return state.handle(1, validated(val_loss))
+
+
+def run(state: ms.MasterState, val_losses: list[float]) -> ms.Finish:
+    """Drive a state of one worker to its end; `val_losses` has one value an epoch, and may have too many."""
+    for val_loss in val_losses:
+        out = one_epoch(state, val_loss)
+        if isinstance(out[-1], ms.Finish):
+            return out[-1]
+    raise AssertionError("it has not finished")
+
+
+def instructions_of(kind: type, out: list[ms.Instruction]) -> list[Any]:
+    return [i for i in out if isinstance(i, kind)]
+
+
+# ---------------------------------------------------------------- starting
+
+
+def test_training_begins_when_the_last_worker_is_ready_and_not_before():
+    state = ms.MasterState(plan())
+    assert state.handle(2, ready()) == []
+    assert state.phase is ms.Phase.STARTING
+    assert state.handle(1, ready()) == [
+        ms.Initialise(epoch=0),
+        ms.SendWeights(workers=(1, 2), version=0, with_state=True),
+    ]
+    assert state.phase is ms.Phase.TRAINING
+    assert (state.n_train, state.has_validation) == (10, True)
+
+
+# ---------------------------------------------------------------- training, asynchronous
+
+
+def test_every_update_is_applied_at_once_and_answered_with_the_next_version():
+    state = started(ms.MasterState(plan()), n_train=100)
+    for version in (1, 2, 3):
+        assert state.handle(2, push(base_version=version - 1)) == [
+            ms.ApplyUpdate(worker=2),
+            ms.SendWeights(workers=(2,), version=version),
+        ]
+    assert state.handle(1, push(base_version=0)) == [ms.ApplyUpdate(worker=1), ms.SendWeights(workers=(1,), version=4)]
+    assert state.staleness.histogram == {0: 3, 3: 1}
+
+
+def test_an_epoch_is_full_when_the_workers_together_have_trained_all_samples():
+    state = started(ms.MasterState(plan()), n_train=10)
+    state.handle(1, push(n_samples=5))
+    state.handle(1, push(n_samples=4))
+    assert state.phase is ms.Phase.TRAINING
+    assert state.handle(1, push(n_samples=1)) == [ms.ApplyUpdate(worker=1), ms.SendFence(workers=(1,))]
+    assert state.phase is ms.Phase.FENCING
+
+
+def test_at_the_fence_the_update_on_its_way_still_counts_and_is_the_last():
+    state = started(ms.MasterState(plan()), n_train=10)
+    state.handle(1, push(n_samples=10))
+    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1)]
+    assert state.handle(2, push(n_samples=3)) == [ms.ApplyUpdate(worker=2), ms.SendFence(workers=(2,))]
+    assert (state.n_samples, state.version) == (13, 2)
+    assert state.handle(2, fence_reached()) == [ms.HoldState(worker=2), ms.SendValidate()]
+
+
+def test_samples_over_the_end_of_an_epoch_count_for_the_next():
+    state = started(ms.MasterState(plan(n_workers=1)), n_train=10)
+    state.handle(1, push(n_samples=14))
+    state.handle(1, fence_reached())
+    state.handle(1, validated())
+    assert state.phase is ms.Phase.TRAINING
+    state.handle(1, push(n_samples=5))
+    assert state.phase is ms.Phase.TRAINING
+    state.handle(1, push(n_samples=1))
+    assert state.phase is ms.Phase.FENCING
+
+
+# ---------------------------------------------------------------- training, synchronous
+
+
+def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_workers():
+    state = started(ms.MasterState(plan(synchronous=True)))
+    assert state.handle(2, push(n_samples=3)) == [ms.HoldUpdate(worker=2, n_samples=3)]
+    assert state.handle(1, push(n_samples=4)) == [
+        ms.HoldUpdate(worker=1, n_samples=4),
+        ms.ApplyRound(workers=(1, 2)),
+        ms.SendWeights(workers=(1, 2), version=1),
+    ]
+    assert state.staleness.histogram == {0: 2}
+
+
+def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
+    state = started(ms.MasterState(plan(synchronous=True)))
+    state.handle(1, push(end_of_pass=True))
+    assert state.handle(2, push())[1:] == [
+        ms.ApplyRound(workers=(1, 2)),
+        ms.SendWeights(workers=(2,), version=1),
+    ]
+    assert state.handle(2, push(base_version=1, end_of_pass=True))[1:] == [
+        ms.ApplyRound(workers=(2,)),
+        ms.SendFence(workers=(1, 2)),
+    ]
+
+
+# ---------------------------------------------------------------- the fence
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_validation_begins_when_all_workers_have_handed_in(synchronous):
+    state = fencing(synchronous=synchronous)
+    assert state.handle(2, fence_reached()) == [ms.HoldState(worker=2)]
+    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1), ms.SendValidate()]
+
+
+def test_without_validation_samples_the_epoch_ends_at_the_fence():
+    state = started(ms.MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
+    state.handle(1, push(n_samples=10))
+    assert state.handle(1, fence_reached()) == [
+        ms.HoldState(worker=1),
+        ms.ReportEpoch(epoch=1, metrics={"loss": 1.0}, checkpoint=True),
+        ms.SendWeights(workers=(1,), version=1, with_state=True),
+    ]
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_the_next_epoch_begins_with_weights_and_state_for_all(synchronous):
+    state = validating(synchronous=synchronous)
+    assert state.handle(2, validated(loss=2.0, n_samples=4)) == []
+    out = state.handle(1, validated(loss=5.0, n_samples=8))
+    assert out == [
+        ms.ReportEpoch(epoch=1, metrics={"loss": 1.0, "val_loss": 4.0}, checkpoint=True),
+        ms.SendWeights(workers=(1, 2), version=state.version, with_state=True),
+    ]
+    assert state.phase is ms.Phase.TRAINING
+
+
+def test_workers_without_validation_samples_change_no_mean():
+    state = validating(n_workers=2)
+    state.handle(1, validated(loss=3.0, n_samples=1))
+    state.handle(2, msg.Validated(assignment=0, n_samples=0, sums={}))
+    assert state.history.epochs[-1]["val_loss"] == 3.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_metric_that_is_not_finite_fails_the_fold(value):
+    state = validating()
+    state.handle(1, validated())
+    (fail,) = state.handle(2, validated(loss=value))
+    assert isinstance(fail, ms.Fail)
+    assert "val_loss" in fail.reason
+    assert state.phase is ms.Phase.OVER
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (5, [5]), (9, [5])]
+)
+def test_checkpoints_are_due_at_every_interval_and_at_the_last_epoch(interval, expected):
+    state = started(ms.MasterState(plan(n_workers=1, epochs=5, checkpoint_interval=interval)))
+    reports = [instructions_of(ms.ReportEpoch, one_epoch(state, 1.0))[0] for _ in range(5)]
+    assert [report.epoch for report in reports] == [1, 2, 3, 4, 5]
+    assert [report.epoch for report in reports if report.checkpoint] == expected
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_a_fold_finishes_after_its_epochs_with_the_figures_of_the_last():
+    state = started(ms.MasterState(plan(n_workers=1)))
+    finish = run(state, [3.0, 1.0, 2.0])
+    assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (3, 2.0, False)
+    assert finish.metrics == {"loss": 1.0, "val_loss": 2.0}
+    assert "3 epochs" in finish.reason
+    assert state.phase is ms.Phase.OVER
+
+
+def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_epoch():
+    stopping = EarlyStopping(metric="val_loss", better="<", patience=2)
+    state = started(ms.MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    finish = run(state, [3.0, 1.0, 2.0, 1.5, 0.1])
+    assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (4, 1.0, True)
+    assert "val_loss" in finish.reason
+
+
+def test_smoothed_early_stopping_compares_means_of_patience_epochs():
+    stopping = EarlyStopping(metric="val_loss", better="<", patience=2, smoothed=True)
+    state = started(ms.MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
+    assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
+
+
+def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
+    stopping = EarlyStopping(metric="val_loss", better="<", patience=9)
+    state = started(ms.MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
+    outs = [one_epoch(state, val_loss) for val_loss in (3.0, 2.0, 2.0, 4.0, 1.0, 1.5)]
+    kept = [bool(instructions_of(ms.KeepBest, out)) for out in outs]
+    assert kept == [True, True, False, False, True, False]
+    # The copy has to be in the checkpoint of the same epoch.
+    assert all(isinstance(out[0], ms.KeepBest) for out, keep in zip(outs, kept, strict=True) if keep)
+
+
+def test_nothing_is_kept_without_early_stopping():
+    state = started(ms.MasterState(plan(n_workers=1)))
+    assert not instructions_of(ms.KeepBest, one_epoch(state, 1.0))
+
+
+def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
+    target = TargetMetric(metric="val_loss", side="<", value=0.5)
+    state = started(ms.MasterState(plan(n_workers=1, epochs=20, target_metric=target)))
+    finish = run(state, [1.0, 0.5, 0.4, 0.1])
+    assert (finish.n_epochs, finish.figure_of_merit) == (3, 0.4)
+    assert "target" in finish.reason
+
+
+# ---------------------------------------------------------------- failures and what is not listed
+
+
+def states_in_every_phase() -> dict[str, ms.MasterState]:
+    over = ms.MasterState(plan())
+    over.stop()
+    found = {"STARTING": ms.MasterState(plan()), "OVER": over}
+    for synchronous in (False, True):
+        kind = "synchronous" if synchronous else "asynchronous"
+        found[f"TRAINING {kind}"] = started(ms.MasterState(plan(synchronous=synchronous)))
+        found[f"FENCING {kind}"] = fencing(synchronous=synchronous)
+        found[f"VALIDATING {kind}"] = validating(synchronous=synchronous)
+    return found
+
+
+def insides(state: ms.MasterState) -> dict[str, Any]:
+    """Everything a state knows, in a form that can be compared."""
+    values = copy.deepcopy(vars(state))
+    values["history"] = vars(values["history"])
+    values["staleness"] = values["staleness"].histogram
+    return values
+
+
+@pytest.mark.parametrize("phase", [phase for phase in states_in_every_phase() if phase != "OVER"])
+def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
+    state = states_in_every_phase()[phase]
+    assert state.handle(2, FAILED) == [ms.Fail(reason="no", traceback="tb", world_rank=7, host="node")]
+    assert state.phase is ms.Phase.OVER
+
+
+LISTED: dict[str, tuple[type[msg.Message], ...]] = {
+    "STARTING": (msg.WorkerReady, msg.WorkerFailed),
+    "TRAINING": (msg.PushUpdate, msg.WorkerFailed),
+    "FENCING": (msg.PushUpdate, msg.FenceReached, msg.WorkerFailed),
+    "VALIDATING": (msg.Validated, msg.WorkerFailed),
+    "OVER": (),
+}
+UNLISTED = [
+    pytest.param(phase, message, id=f"{phase} {type(message).__name__}")
+    for phase in states_in_every_phase()
+    for message in [*OF_A_WORKER, msg.EndFold(assignment=0), msg.Train(assignment=0, version=0)]
+    if not isinstance(message, LISTED[phase.split()[0]])
+]
+
+
+@pytest.mark.parametrize(("phase", "message"), UNLISTED)
+def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, message):
+    state = states_in_every_phase()[phase]
+    before = insides(state)
+    with pytest.raises(ProtocolError):
+        state.handle(1, message)
+    assert insides(state) == before
+
+
+def pushed_once() -> ms.MasterState:
+    state = started(ms.MasterState(plan(synchronous=True)))
+    state.handle(1, push())
+    return state
+
+
+def pushed_its_last() -> ms.MasterState:
+    state = started(ms.MasterState(plan(synchronous=True)))
+    state.handle(1, push(end_of_pass=True))
+    state.handle(2, push())
+    return state
+
+
+def ready_once() -> ms.MasterState:
+    state = ms.MasterState(plan())
+    state.handle(1, ready())
+    return state
+
+
+def handed_in_once() -> ms.MasterState:
+    state = fencing()
+    state.handle(1, fence_reached())
+    return state
+
+
+def validated_once() -> ms.MasterState:
+    state = validating()
+    state.handle(1, validated())
+    return state
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (ready_once, ready()),
+        (pushed_once, push()),
+        (pushed_its_last, push(base_version=1)),
+        (handed_in_once, fence_reached()),
+        (handed_in_once, push()),
+        (validated_once, validated()),
+    ],
+    ids=["ready", "push", "push after the last", "fence", "push at the fence", "validated"],
+)
+def test_an_answer_given_twice_raises_and_changes_nothing(make, message):
+    state = make()
+    before = insides(state)
+    with pytest.raises(ProtocolError):
+        state.handle(1, message)
+    assert insides(state) == before
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("bad", ["worker", "version"])
+def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, bad):
+    state = started(ms.MasterState(plan(synchronous=synchronous)))
+    before = insides(state)
+    with pytest.raises(ProtocolError):
+        state.handle(*((3, push()) if bad == "worker" else (1, push(base_version=1))))
+    assert insides(state) == before
+
+
+def test_a_worker_that_was_not_asked_for_its_state_may_not_hand_it_in():
+    state = started(ms.MasterState(plan()), n_train=10)
+    state.handle(1, push(n_samples=10))
+    with pytest.raises(ProtocolError):
+        state.handle(2, fence_reached())
+
+
+def test_after_a_stop_nothing_is_taken():
+    state = started(ms.MasterState(plan()))
+    state.stop()
+    with pytest.raises(ProtocolError):
+        state.handle(1, push())
+
+
+# ---------------------------------------------------------------- going on from a checkpoint
+
+
+def history_of(val_losses: list[float]) -> FoldHistory:
+    state = started(ms.MasterState(plan(n_workers=1, epochs=99)))
+    for val_loss in val_losses:
+        one_epoch(state, val_loss)
+    return FoldHistory.from_json(state.history.to_json())
+
+
+def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
+    state = ms.MasterState(plan(n_workers=1, epochs=5), history_of([3.0, 2.0]), n_samples=20, version=2)
+    assert state.handle(1, ready()) == [
+        ms.Initialise(epoch=2),
+        ms.SendWeights(workers=(1,), version=2, with_state=True),
+    ]
+    out = one_epoch(state, 1.0)
+    assert instructions_of(ms.ReportEpoch, out)[0].epoch == 3
+    assert (state.n_samples, state.version) == (30, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "val_losses", "figure"),
+    [
+        ({"epochs": 3}, [3.0, 2.0, 2.5], 2.5),
+        ({"epochs": 2}, [3.0, 2.0, 2.5], 2.5),
+        (
+            {"epochs": 9, "early_stopping": EarlyStopping(metric="val_loss", better="<", patience=1)},
+            [3.0, 2.0, 2.5],
+            2.0,
+        ),
+        (
+            {"epochs": 9, "target_metric": TargetMetric(metric="val_loss", side="<", value=2.9)},
+            [3.0, 2.8],
+            2.8,
+        ),
+    ],
+)
+def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, figure):
+    history = history_of(val_losses)
+    state = ms.MasterState(plan(n_workers=1, **changes), history, n_samples=30, version=3)
+    initialise, finish = state.handle(1, ready())
+    assert initialise == ms.Initialise(epoch=len(val_losses))
+    assert isinstance(finish, ms.Finish)
+    assert (finish.figure_of_merit, finish.n_epochs) == (figure, len(val_losses))
+    assert state.phase is ms.Phase.OVER
+
+
+# ---------------------------------------------------------------- any interleaving
+
+
+class Imitation:
+    """Workers that answer what the state asks of them, as the real ones do, in an order of the test's choice."""
+
+    def __init__(self, state: ms.MasterState, shards: list[int], batch: int):
+        self.state = state
+        self.batch = batch
+        self.shards = shards
+        self.offsets = [0] * len(shards)
+        #: worker -> what it will send next
+        self.answers: dict[int, msg.Message] = {w: ready(n_train=sum(shards)) for w in range(1, len(shards) + 1)}
+        self.trained = [0] * len(shards)
+        self.finished: ms.Finish | None = None
+
+    def deliver(self, worker: int) -> None:
+        message = self.answers.pop(worker)
+        for instruction in self.state.handle(worker, message):
+            match instruction:
+                case ms.SendWeights():
+                    for w in instruction.workers:
+                        self.answers[w] = self._train(w, instruction.version)
+                case ms.SendFence():
+                    for w in instruction.workers:
+                        self.answers[w] = fence_reached()
+                case ms.SendValidate():
+                    for w in self.state.workers:
+                        self.answers[w] = validated()
+                case ms.Finish():
+                    self.finished = instruction
+
+    def _train(self, worker: int, version: int) -> msg.PushUpdate:
+        i = worker - 1
+        n = min(self.batch, self.shards[i] - self.offsets[i])
+        self.offsets[i] = (self.offsets[i] + n) % self.shards[i]
+        self.trained[i] += n
+        return push(base_version=version, n_samples=n, end_of_pass=self.offsets[i] == 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shards=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    batch=st.integers(1, 5),
+    epochs=st.integers(1, 3),
+    synchronous=st.booleans(),
+    data=st.data(),
+)
+def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, epochs, synchronous, data):
+    n_train = sum(shards)
+    state = ms.MasterState(plan(n_workers=len(shards), epochs=epochs, synchronous=synchronous))
+    team = Imitation(state, shards, batch)
+    while team.finished is None:
+        assert team.answers, "everybody waits for somebody else"
+        team.deliver(data.draw(st.sampled_from(sorted(team.answers))))
+    assert not team.answers
+    assert team.finished.n_epochs == epochs == len(state.history.epochs)
+    assert state.n_samples == sum(team.trained)
+    if synchronous:
+        assert team.trained == [epochs * n for n in shards]
+        assert state.staleness.max == 0
+    else:
+        assert state.n_samples >= epochs * n_train
+        assert state.staleness.n_updates == state.version

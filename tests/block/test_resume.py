@@ -1,0 +1,226 @@
+"""A crash of a whole team, and a new team that goes on from what is on disk."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.testing.loopback_team import LoneTeam
+from nnlo_opt.testing.memory_source import linear_source, numbered_source
+from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+
+EPOCHS = 4
+SOURCE = linear_source(33, n_features=4)
+FOLDS = [single_fold(26, 7)]
+
+
+class DropoutAdapter(LinearAdapter):
+    """A linear model whose gradients depend on both its float and its integer state, as with a batch normalisation
+    and a dropout: what is not restored exactly shows in the weights.
+    """
+
+    def gradient(self, x, y, out) -> Metrics:
+        keep = np.random.default_rng(self._n_batches).random(x.shape) < 0.8
+        return super().gradient((x * keep - self._state).astype(np.float32), y, out)
+
+
+def team_of(directory, options, n_workers, source=SOURCE, folds=FOLDS, n_features=4):
+    def build(parameters, options, seed):
+        return BuiltModel(adapter=DropoutAdapter(n_features, seed))
+
+    return LoneTeam(
+        directory, options, lambda: FoldTaskFactory(build, lambda: None, source, folds, options, 0), n_workers
+    )
+
+
+def options_of(**changes):
+    return TrainingOptions(
+        **{
+            "batch": 4,
+            "epochs": EPOCHS,
+            "optimizer": "adam",
+            "learning_rate": 0.05,
+            "synchronous": True,
+            **changes,
+        }
+    )
+
+
+def run_until(team, n_epochs, rng=None):
+    """Train until `n_epochs` more have been reported, or to the end; -> whether it has ended."""
+    team.run_fold()
+    while team.step(rng):
+        if team.reported(msg.FoldFinished):
+            return True
+        if len(team.reported(msg.EpochReported)) == n_epochs:
+            return False
+    raise AssertionError(team.reports[-1])
+
+
+def result_of(directory):
+    """All that a finished fold leaves, but for times."""
+    place = fold_directory(directory, 0, 0)
+    weights, state = load_weights(place)
+    history = json.loads((place / "history.json").read_text())
+    del history["train_s"]
+    return weights.tobytes(), state.tobytes(), history
+
+
+def uninterrupted(directory, options, n_workers):
+    assert run_until(team_of(directory, options, n_workers), EPOCHS + 1)
+    return result_of(directory)
+
+
+CASES = [
+    pytest.param(3, {}, id="three synchronous workers, adam"),
+    pytest.param(2, {"optimizer": "sgd", "optimizer_params": {"momentum": 0.9}}, id="two, sgd with momentum"),
+    pytest.param(2, {"sync_every": 3}, id="two with local steps"),
+    pytest.param(3, {"early_stopping": "val_loss,<,2", "learning_rate": 0.9}, id="three, best weights kept"),
+    pytest.param(1, {"synchronous": False, "optimizer": "rmsprop"}, id="one asynchronous worker"),
+    pytest.param(1, {"synchronous": False, "sync_every": 3}, id="one asynchronous worker with local steps"),
+]
+
+
+@pytest.mark.parametrize(("n_workers", "changes"), CASES)
+def test_interrupted_after_every_epoch_a_training_ends_with_the_very_same_bits(tmp_path, n_workers, changes):
+    options = options_of(**changes)
+    expected = uninterrupted(tmp_path / "whole", options, n_workers)
+    directory = tmp_path / "parts"
+    started_at = []
+    ended = False
+    while not ended:
+        team = team_of(directory, options, n_workers)
+        ended = run_until(team, 1, np.random.default_rng(len(started_at)))
+        started_at.append(team.reported(msg.FoldStarted)[0].epoch)
+    assert started_at == list(range(len(started_at)))
+    assert len(started_at) > 2
+    assert result_of(directory) == expected
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_path, interval):
+    options = options_of(epochs=3, checkpoint_interval=interval)
+    whole = team_of(tmp_path / "whole", options, 2)
+    assert run_until(whole, 9)
+    expected, n_steps = result_of(tmp_path / "whole"), len(whole.deliveries)
+    for moment in range(2, n_steps, 3):
+        directory = tmp_path / str(moment)
+        team = team_of(directory, options, 2)
+        team.run_fold()
+        for _ in range(moment):
+            team.step()
+        n_done = max((r.epoch for r in team.reported(msg.EpochReported) if r.checkpointed), default=0)
+        again = team_of(directory, options, 2)
+        assert run_until(again, 9)
+        assert again.reported(msg.FoldStarted)[0].epoch == n_done
+        assert result_of(directory) == expected
+
+
+def test_a_crash_between_the_last_checkpoint_and_its_record_finishes_at_once_with_the_same_figures(tmp_path):
+    options = options_of(early_stopping="val_loss,<,2", learning_rate=0.9, epochs=30)
+    team = team_of(tmp_path, options, 2)
+    assert run_until(team, 31)
+    expected = result_of(tmp_path)
+    again = team_of(tmp_path, options, 2)
+    assert run_until(again, 31)
+    assert not again.delivered(msg.Train)
+    assert not again.reported(msg.EpochReported)
+    first, second = team.reported(msg.FoldFinished)[0], again.reported(msg.FoldFinished)[0]
+    assert (second.figure_of_merit, second.metrics, second.n_epochs, second.reason) == (
+        first.figure_of_merit,
+        first.metrics,
+        first.n_epochs,
+        first.reason,
+    )
+    assert result_of(tmp_path) == expected
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 5)])
+def test_another_number_of_workers_goes_on(tmp_path, before, after, synchronous):
+    options = options_of(synchronous=synchronous)
+    team = team_of(tmp_path, options, before)
+    assert not run_until(team, 2, np.random.default_rng(0))
+    again = team_of(tmp_path, options, after)
+    assert run_until(again, 9, np.random.default_rng(1))
+    assert again.reported(msg.FoldStarted)[0].epoch == 2
+    assert [report.epoch for report in again.reported(msg.EpochReported)] == [3, 4]
+    resumed_from = again.delivered(msg.Train)[0].payload
+    assert np.array_equal(resumed_from, team.delivered(msg.Validate)[-1].payload)
+    history = json.loads((fold_directory(tmp_path, 0, 0) / "history.json").read_text())
+    assert len(history["epochs"]) == EPOCHS
+    assert [e["loss"] for e in history["epochs"]][:2] == [r.metrics["loss"] for r in team.reported(msg.EpochReported)]
+
+
+def test_with_another_number_of_workers_every_further_epoch_trains_every_sample_once(tmp_path):
+    n_train = 23
+    source, folds = numbered_source(n_train), [single_fold(n_train, 0)]
+    options = options_of()
+    team = team_of(tmp_path, options, 3, source, folds, n_features=1)
+    assert not run_until(team, 1)
+    again = team_of(tmp_path, options, 4, source, folds, n_features=1)
+    assert run_until(again, 9)
+    assert sum(d.message.n_samples for d in again.delivered(msg.PushUpdate)) == (EPOCHS - 1) * n_train
+    positions = {json.dumps(d.message.position) for d in again.delivered(msg.Train)[:4]}
+    assert positions == {json.dumps({"pass": 2, "offset": 0})}
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
+    options = options_of()
+    expected = uninterrupted(tmp_path / "whole", options, 2)
+    team = team_of(tmp_path / "parts", options, 2)
+    assert not run_until(team, 1)
+    place = fold_directory(tmp_path / "parts", 0, 0)
+    shutil.copytree(place / "checkpoint-1", tmp_path / "kept")
+    assert not run_until(team_of(tmp_path / "parts", options, 2), 1)
+    shutil.copytree(tmp_path / "kept", place / "checkpoint-1")
+    whole = (place / "checkpoint-2" / "master.npz").read_bytes()
+    (place / "checkpoint-2" / "master.npz").write_bytes(whole[: len(whole) // 2])
+    again = team_of(tmp_path / "parts", options, 2)
+    assert run_until(again, 9)
+    assert again.reported(msg.FoldStarted)[0].epoch == 1
+    assert result_of(tmp_path / "parts") == expected
+
+
+def test_with_no_checkpoint_that_can_be_read_it_begins_afresh(tmp_path):
+    options = options_of()
+    expected = uninterrupted(tmp_path / "whole", options, 2)
+    assert not run_until(team_of(tmp_path / "parts", options, 2), 2)
+    (fold_directory(tmp_path / "parts", 0, 0) / "checkpoint-2" / "manifest.json").unlink()
+    again = team_of(tmp_path / "parts", options, 2)
+    assert run_until(again, 9)
+    assert again.reported(msg.FoldStarted)[0].epoch == 0
+    assert result_of(tmp_path / "parts") == expected
+
+
+@pytest.mark.parametrize("what", ["model", "optimizer"])
+def test_a_checkpoint_of_another_model_or_optimizer_fails_the_trial_with_a_sentence(tmp_path, what):
+    assert not run_until(team_of(tmp_path, options_of(), 2), 1)
+    if what == "model":
+        again = team_of(tmp_path, options_of(), 2, linear_source(33, 6), n_features=6)
+    else:
+        again = team_of(tmp_path, options_of(optimizer="sgd"), 2)
+    again.run_fold()
+    failed = again.settle()
+    assert isinstance(failed, msg.FoldFailed)
+    assert what in failed.reason
+    assert "checkpoint" in failed.reason
+    assert "\n" not in failed.reason
+
+
+def test_the_time_trained_counts_what_was_trained_before(tmp_path):
+    options = options_of()
+    team = team_of(tmp_path, options, 2)
+    assert not run_until(team, 3)
+    before_s = team.clock.monotonic_s()
+    again = team_of(tmp_path, options, 2)
+    assert run_until(again, 9)
+    total_s = again.reported(msg.FoldFinished)[0].train_s
+    assert before_s - 5 < total_s - again.clock.monotonic_s() < before_s + 5

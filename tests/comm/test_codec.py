@@ -1,0 +1,194 @@
+import json
+import math
+import struct
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.codec import decode, encode
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+BY_TYPE = {
+    int: st.integers(-1, 2**40),
+    float: finite,
+    str: st.text(max_size=40),
+    bool: st.booleans(),
+    Any: plain,
+    dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
+    dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
+    dict[str, Any] | None: st.none() | st.dictionaries(st.text(max_size=8), plain, max_size=4),
+    float | None: st.none() | finite,
+}
+
+
+def message_of(cls):
+    return st.builds(cls, **{name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()})
+
+
+messages = st.sampled_from(sorted(msg.MESSAGE_TYPES)).flatmap(lambda name: message_of(msg.MESSAGE_TYPES[name]))
+payloads = st.none() | st.lists(st.floats(width=32), max_size=70).map(lambda xs: np.array(xs, np.float32))
+EXAMPLE = msg.RunFold(assignment=3, trial=2, fold=1, attempt=1, point={"n": 4, "x": 0.5, "a": None})
+
+
+def frame(body, *, n_json=None, offset=0, tail=b""):
+    """A buffer as a faulty sender might have made it."""
+    head = struct.pack("<II", len(body) if n_json is None else n_json, offset)
+    return np.frombuffer(head + body + tail, np.uint8)
+
+
+@pytest.mark.parametrize("cls", msg.MESSAGE_TYPES.values(), ids=list(msg.MESSAGE_TYPES))
+def test_every_type_of_message_comes_back_as_it_was(cls):
+    @given(message=message_of(cls))
+    @settings(max_examples=20, deadline=None)
+    def check(message):
+        decoded, payload = decode(encode(message))
+        assert decoded == message
+        assert type(decoded) is cls
+        assert payload is None
+
+    check()
+
+
+@given(message=messages, payload=payloads)
+@settings(deadline=None)
+def test_a_payload_comes_back_bit_by_bit_and_aligned(message, payload):
+    buffer = encode(message, payload)
+    decoded, received = decode(buffer)
+    assert decoded == message
+    if payload is None:
+        assert received is None
+        return
+    assert received.dtype == np.float32
+    assert received.tobytes() == payload.tobytes()
+    assert received.ctypes.data % ALIGNMENT_BYTES == 0 or not received.size
+    assert np.shares_memory(received, buffer) or not received.size
+
+
+def test_a_payload_of_no_values_is_not_the_same_as_none():
+    assert decode(encode(EXAMPLE))[1] is None
+    assert decode(encode(EXAMPLE, np.zeros(0, np.float32)))[1].shape == (0,)
+
+
+def test_a_payload_is_aligned_behind_json_of_any_length_in_any_aligned_buffer():
+    payload = np.arange(5, dtype=np.float32)
+    for n in range(300, 700):
+        encoded = encode(msg.Inspected(error="x" * n), payload)
+        buffer = aligned_bytes(encoded.size)
+        buffer[:] = encoded
+        received = decode(buffer)[1]
+        assert received.ctypes.data % ALIGNMENT_BYTES == 0
+        assert received.tobytes() == payload.tobytes()
+
+
+def test_a_payload_is_copied_when_it_is_encoded():
+    payload = np.ones(8, np.float32)
+    buffer = encode(EXAMPLE, payload)
+    payload[:] = 7
+    assert decode(buffer)[1].tolist() == [1.0] * 8
+
+
+def test_every_second_value_of_a_vector_travels_too():
+    payload = np.arange(10, dtype=np.float32)[::2]
+    assert decode(encode(EXAMPLE, payload))[1].tolist() == [0, 2, 4, 6, 8]
+
+
+def test_text_of_any_kind_travels():
+    reason = 'quotes " backslash \\ newline \n nul \0 snow ☃ undecodable \udc80'
+    assert decode(encode(msg.FoldFailed(assignment=0, reason=reason)))[0].reason == reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_not_finite_never_travels(value):
+    finished = msg.FoldFinished(assignment=0, figure_of_merit=value, metrics={}, n_epochs=1, train_s=1.0)
+    reported = msg.EpochReported(assignment=0, epoch=1, metrics={"loss": value})
+    for message in (finished, reported):
+        with pytest.raises(ProtocolError, match="may not travel"):
+            encode(message)
+
+
+@pytest.mark.parametrize(
+    "value", [np.float32(1), np.zeros(2), {1, 2}, b"bytes", object()], ids=lambda v: type(v).__name__
+)
+def test_what_is_not_plain_data_never_travels(value):
+    with pytest.raises(ProtocolError, match="not plain data"):
+        encode(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": value}))
+
+
+@pytest.mark.parametrize("payload", [np.zeros(3), np.zeros((2, 2), np.float32), np.zeros(3, np.int32)])
+def test_a_payload_that_is_no_float32_vector_is_refused(payload):
+    with pytest.raises(ProtocolError, match="float32 vector"):
+        encode(EXAMPLE, payload)
+
+
+@given(data=st.binary(max_size=200))
+def test_garbage_is_refused(data):
+    with pytest.raises(ProtocolError, match="no message of ours"):
+        decode(np.frombuffer(data, np.uint8))
+
+
+GOOD_BODY = json.dumps(["Shutdown", {"exit_code": 0}]).encode()
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        frame(b""),
+        frame(b"5"),
+        frame(b"null"),
+        frame(b'"Shutdown"'),
+        frame(b'["Shutdown"]'),
+        frame(b'["Shutdown",{"exit_code":0},1]'),
+        frame(b'["Shutdown",[0]]'),
+        frame(b'["Shutdown",null]'),
+        frame(b'["Shutdown",{}]'),
+        frame(b'["Shutdown",{"exit_code":0,"more":1}]'),
+        frame(b'["Message",{}]'),
+        frame(b'["os.system",{"command":"true"}]'),
+        frame(b'[["Shutdown"],{"exit_code":0}]'),
+        frame(b'[{},{"exit_code":0}]'),
+        frame(b"\xff\xfe"),
+        frame(b"[" * 100_000),
+        frame(GOOD_BODY, n_json=len(GOOD_BODY) - 1),
+        frame(GOOD_BODY, n_json=len(GOOD_BODY) + 1),
+        frame(GOOD_BODY, n_json=2**32 - 1),
+        frame(GOOD_BODY, offset=1),
+        frame(GOOD_BODY, offset=64),
+        frame(GOOD_BODY, offset=2**32 - 1),
+        frame(GOOD_BODY, offset=64, tail=bytes(64 - 8 - len(GOOD_BODY) + 3)),
+        frame(GOOD_BODY, offset=68, tail=bytes(100 - len(GOOD_BODY))),
+    ],
+    ids=lambda buffer: bytes(buffer[:60]).decode("ascii", "replace"),
+)
+def test_a_frame_with_one_thing_wrong_is_refused(buffer):
+    with pytest.raises(ProtocolError, match="no message of ours"):
+        decode(buffer)
+
+
+def test_a_message_cut_short_anywhere_is_refused():
+    # Whole floats missing at its end cannot be seen here: whoever expects a vector knows its length.
+    buffer = encode(EXAMPLE, np.ones(3, np.float32))
+    for n in range(buffer.size):
+        if n >= 512 and (n - 512) % 4 == 0:
+            continue
+        with pytest.raises(ProtocolError, match="no message of ours"):
+            decode(buffer[:n])
+    buffer = encode(EXAMPLE)
+    for n in range(buffer.size):
+        with pytest.raises(ProtocolError, match="no message of ours"):
+            decode(buffer[:n])
+
+
+def test_names_of_messages_are_unique_and_complete():
+    assert set(msg.MESSAGE_TYPES) == {cls.__name__ for cls in msg.Message.__subclasses__()}
+    assert "Message" not in msg.MESSAGE_TYPES

@@ -1,0 +1,119 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.comm.topology import Topology, plan_single_block
+from nnlo_opt.errors import ConfigurationError
+
+worlds = st.integers(1, 200)
+block_sizes = st.integers(1, 40)
+folds = st.integers(1, 12)
+
+
+def ranks_of_blocks(topology):
+    blocks = range(1, topology.n_blocks + 1)
+    return [[rank for team in topology.teams_of(block) for rank in team.world_ranks] for block in blocks]
+
+
+@given(world_size=worlds, block_size=block_sizes, n_fold=folds)
+def test_every_rank_has_exactly_one_role_and_the_coordinator_trains_nothing(world_size, block_size, n_fold):
+    topology = Topology.plan(world_size, block_size, n_fold)
+    trainers = [rank for team in topology.teams for rank in team.world_ranks]
+    # One process alone plays two ranks: 0 coordinates, 1 trains.
+    assert trainers == list(range(1, max(world_size, 2)))
+    assert topology.world_size == world_size
+    assert topology.team_of_rank(0) is None
+    for team in topology.teams:
+        assert all(topology.team_of_rank(rank) is team for rank in team.world_ranks)
+
+
+@given(world_size=worlds, block_size=block_sizes, n_fold=folds)
+def test_teams_are_numbered_contiguous_and_never_empty(world_size, block_size, n_fold):
+    topology = Topology.plan(world_size, block_size, n_fold)
+    assert [team.index for team in topology.teams] == list(range(len(topology.teams)))
+    for team in topology.teams:
+        first, *_ = team.world_ranks
+        assert team.world_ranks == tuple(range(first, first + len(team.world_ranks)))
+        assert team.master_rank == first
+        assert team.first_trainer_rank in team.world_ranks
+        assert (team.first_trainer_rank == team.master_rank) == (len(team.world_ranks) == 1)
+        assert team.n_workers == max(1, len(team.world_ranks) - 1)
+    assert sorted({team.block for team in topology.teams}) == list(range(1, topology.n_blocks + 1))
+    assert [team.block for team in topology.teams] == sorted(team.block for team in topology.teams)
+
+
+@given(world_size=st.integers(2, 200), block_size=block_sizes, n_fold=folds)
+def test_only_the_last_block_departs_from_the_block_size_and_then_one_sentence_says_so(world_size, block_size, n_fold):
+    topology = Topology.plan(world_size, block_size, n_fold)
+    sizes = [len(ranks) for ranks in ranks_of_blocks(topology)]
+    assert all(size == block_size for size in sizes[:-1])
+    n_left = (world_size - 1) % block_size
+    if n_left == 0:
+        assert sizes[-1] == block_size
+    elif n_left == 1 and world_size - 1 > block_size:
+        assert sizes[-1] == block_size + 1
+    else:
+        assert sizes[-1] == n_left
+    assert bool(topology.remark) == (sizes[-1] != block_size)
+    assert topology.remark == "" or (topology.remark.endswith(".") and topology.remark.count(".") == 1)
+
+
+@given(world_size=worlds, block_size=block_sizes, n_fold=folds)
+def test_a_block_of_at_least_two_ranks_per_fold_is_cut_evenly_into_one_team_per_fold(world_size, block_size, n_fold):
+    topology = Topology.plan(world_size, block_size, n_fold)
+    for block, ranks in enumerate(ranks_of_blocks(topology), start=1):
+        sizes = [len(team.world_ranks) for team in topology.teams_of(block)]
+        if n_fold > 1 and len(ranks) >= 2 * n_fold:
+            assert len(sizes) == n_fold
+            assert max(sizes) - min(sizes) <= 1
+            assert min(sizes) >= 2
+        else:
+            assert sizes == [len(ranks)]
+
+
+@given(world_size=worlds, block_size=block_sizes, n_fold=folds)
+def test_the_same_request_gives_the_same_plan(world_size, block_size, n_fold):
+    assert Topology.plan(world_size, block_size, n_fold) == Topology.plan(world_size, block_size, n_fold)
+
+
+@given(block_size=block_sizes)
+def test_a_growing_world_never_loses_a_block_of_full_size(block_size):
+    n_blocks = [Topology.plan(world_size, block_size).n_blocks for world_size in range(1, 4 * block_size + 3)]
+    assert all(smaller <= larger for smaller, larger in pairwise(n_blocks))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "block_size", "n_fold", "teams"),
+    [
+        (1, 2, 1, [(1,)]),
+        (2, 2, 1, [(1,)]),
+        (2, 1, 1, [(1,)]),
+        (3, 2, 1, [(1, 2)]),
+        (4, 2, 1, [(1, 2, 3)]),
+        (5, 2, 1, [(1, 2), (3, 4)]),
+        (7, 3, 1, [(1, 2, 3), (4, 5, 6)]),
+        (9, 3, 1, [(1, 2, 3), (4, 5, 6), (7, 8)]),
+        (5, 8, 1, [(1, 2, 3, 4)]),
+        (13, 6, 2, [(1, 2, 3), (4, 5, 6), (7, 8, 9), (10, 11, 12)]),
+        (6, 5, 2, [(1, 2), (3, 4, 5)]),
+        (5, 4, 3, [(1, 2, 3, 4)]),
+    ],
+)
+def test_plans_written_out(world_size, block_size, n_fold, teams):
+    assert [team.world_ranks for team in Topology.plan(world_size, block_size, n_fold).teams] == teams
+
+
+@pytest.mark.parametrize("block_size", [0, -3])
+def test_a_block_without_ranks_is_refused_in_one_sentence(block_size):
+    with pytest.raises(ConfigurationError, match=rf"`--block-size` must be at least 1.*Received: {block_size}\."):
+        Topology.plan(5, block_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 7])
+def test_a_training_takes_the_whole_world_as_one_block(world_size):
+    topology = plan_single_block(world_size)
+    assert topology.n_blocks == 1
+    assert topology.teams[0].world_ranks == tuple(range(world_size))
+    assert topology.teams[0].master_rank == 0

@@ -1,0 +1,26 @@
+import pytest
+
+from nnlo_opt.comm.transport import wait_until
+
+
+def test_the_wait_ends_as_soon_as_the_look_succeeds():
+    looks = iter([False, False, True])
+    assert wait_until(lambda: next(looks))
+    assert next(looks, "used up") == "used up"
+
+
+def test_a_wait_without_time_looks_once_and_gives_up():
+    looks = iter([False, True])
+    assert not wait_until(lambda: next(looks), timeout_s=0.0)
+    assert next(looks)
+
+
+def test_what_the_look_raises_ends_the_wait():
+    class FailedRankError(Exception):
+        pass
+
+    def look():
+        raise FailedRankError
+
+    with pytest.raises(FailedRankError):
+        wait_until(look)

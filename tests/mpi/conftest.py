@@ -1,0 +1,19 @@
+"""Real digits for real ranks, made once a test session."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Path:
+    """A folder with train_mnist.list (700 digits) and test_mnist.list (100 digits)."""
+    from nnlo_opt.cli import getdata
+
+    folder = tmp_path_factory.mktemp("mnist")
+    arguments = ["mnist", "--out", str(folder), "--source", "bundled", "--n-samples", "800"]
+    assert getdata.main([*arguments, "--n-train-files", "3", "--n-test-files", "2"]) == 0
+    return folder

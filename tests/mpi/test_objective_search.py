@@ -1,0 +1,126 @@
+"""Whole searches of an objective under real mpirun: fast, so all world sizes and failures are tried with them."""
+
+import csv
+import json
+from pathlib import Path
+
+import launcher
+import objectives
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+
+def search(cwd: Path, text: str, n_ranks: int, *options: str, code: int = 0) -> launcher.Outcome:
+    (cwd / "objective.py").write_text(text)
+    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", *options]
+    outcome = launcher.run(n_ranks, command, cwd)
+    assert outcome.code == code, outcome.out[-2000:] + outcome.err[-3000:]
+    return outcome
+
+
+def rows(cwd: Path) -> list[dict[str, str]]:
+    with (cwd / "checkpoints/S/results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def summary(cwd: Path) -> dict:
+    return json.loads((cwd / "checkpoints/S/summary.json").read_text())
+
+
+@pytest.mark.parametrize(("n_ranks", "block_size"), [(1, 2), (2, 2), (3, 1), (5, 2), (7, 3), (5, 3), (4, 2)])
+def test_every_world_size_searches(tmp_path, n_ranks, block_size):
+    search(tmp_path, objectives.GOOD, n_ranks, "--block-size", str(block_size), "--num-iterations", "6")
+    assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 6
+    assert summary(tmp_path)["complete"]
+
+
+def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
+    search(tmp_path, objectives.RAISING, 7, "--block-size", "3", "--num-iterations", "24", "--hyper-opt", "random")
+    for row in rows(tmp_path):
+        assert (row["state"] == "failed") == (float(row["p:x"]) > 0.5), row
+        if row["state"] == "failed":
+            where = row["p:where"]
+            assert ("raised last" if where == "last" else f"raised {where}") in row["reason"]
+
+
+def test_a_used_up_space_ends_the_search_complete_and_says_so(tmp_path):
+    outcome = search(tmp_path, objectives.FINITE, 4, "--block-size", "1", "--num-iterations", "50")
+    assert sorted(row["p:n"] for row in rows(tmp_path)) == ["1", "2", "3", "4", "5"]
+    assert summary(tmp_path)["complete"]
+    assert "used up" in outcome.out
+
+
+def test_the_direction_is_kept_and_values_are_stored_as_returned(tmp_path):
+    search(tmp_path, objectives.FINITE, 2, "--direction", "max", "--num-iterations", "5")
+    best = summary(tmp_path)["best"]
+    assert best["figure_of_merit"] == 5.0
+    assert best["parameters"] == {"n": 5}
+    assert json.loads((tmp_path / "checkpoints/S/config.json").read_text())["direction"] == "max"
+
+
+def test_a_target_ends_the_search(tmp_path):
+    search(tmp_path, objectives.GOOD, 3, "--block-size", "1", "--num-iterations", "200", "--target-objective", "0.05")
+    assert len(rows(tmp_path)) < 200
+    assert "target" in summary(tmp_path)["reason"]
+
+
+def test_a_value_that_is_no_finite_number_fails_the_trial(tmp_path):
+    search(tmp_path, objectives.NOT_A_NUMBER, 3, "--num-iterations", "12", "--hyper-opt", "random")
+    for row in rows(tmp_path):
+        assert (row["state"] == "complete") == (float(row["p:x"]) <= 0.25)
+
+
+def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
+    search(tmp_path, objectives.FRAMEWORKS, 3, "--num-iterations", "2")
+    assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 2
+
+
+def test_folds_are_refused_with_an_objective(tmp_path):
+    outcome = search(tmp_path, objectives.GOOD, 3, "--n-fold", "2", code=2)
+    assert "--n-fold" in outcome.err
+
+
+def test_raising_the_number_of_iterations_extends_a_complete_run(tmp_path):
+    search(tmp_path, objectives.GOOD, 3, "--num-iterations", "3")
+    search(tmp_path, objectives.GOOD, 5, "--num-iterations", "5", "--opt-restore")
+    assert len(rows(tmp_path)) == 5
+    assert summary(tmp_path)["n_starts"] == 2
+
+
+def test_an_existing_run_is_not_touched(tmp_path):
+    search(tmp_path, objectives.GOOD, 1, "--num-iterations", "2")
+    before = (tmp_path / "checkpoints/S/journal.jsonl").read_bytes()
+    outcome = search(tmp_path, objectives.GOOD, 1, "--num-iterations", "2", code=2)
+    assert all(word in outcome.err for word in ("--opt-restore", "--checkpoint", "--overwrite"))
+    assert (tmp_path / "checkpoints/S/journal.jsonl").read_bytes() == before
+
+
+def test_a_changed_search_is_refused_by_name(tmp_path):
+    search(tmp_path, objectives.GOOD, 1, "--num-iterations", "2")
+    changed = objectives.GOOD.replace("Real(0.0, 1.0", "Real(0.0, 2.0")
+    outcome = search(tmp_path, changed, 1, "--num-iterations", "4", "--opt-restore", code=2)
+    assert "`x`" in outcome.err
+    outcome = search(tmp_path, objectives.GOOD + "# other\n", 1, "--num-iterations", "4", "--opt-restore", code=2)
+    assert "model file" in outcome.err
+
+
+def test_runs_without_a_name_are_numbered_and_restored_by_model(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.GOOD)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "2"]
+    for _ in range(2):
+        assert launcher.run(1, command, tmp_path).code == 0
+    assert (tmp_path / "checkpoints/objective-002/summary.json").exists()
+    outcome = launcher.run(1, [*command, "--opt-restore"], tmp_path)
+    assert outcome.code == 0
+    assert "afresh" in outcome.out  # both runs are complete
+    assert (tmp_path / "checkpoints/objective-003/summary.json").exists()
+
+
+def test_other_ranks_write_to_their_own_log_only(tmp_path):
+    text = objectives.GOOD.replace("    total =", "    print('hello from', comm.Get_rank())\n    total =")
+    outcome = search(tmp_path, text, 3, "--num-iterations", "2")
+    assert "hello" not in outcome.out
+    logs = sorted((tmp_path / "checkpoints/S/logs").iterdir())
+    assert [log.name for log in logs] == ["rank-00001.log", "rank-00002.log"]
+    assert all("hello" in log.read_text() for log in logs)

@@ -1,0 +1,81 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.training.history import FoldHistory
+
+
+def test_means_are_over_samples_and_not_over_workers_or_updates():
+    history = FoldHistory()
+    history.add_training(1, 30, {"loss": 60.0, "acc": 15.0})
+    history.add_training(2, 10, {"loss": 100.0, "acc": 10.0})
+    history.add_training(1, 10, {"loss": 40.0, "acc": 0.0})
+    history.add_validation(1, 2, {"loss": 1.0})
+    history.add_validation(2, 3, {"loss": 9.0})
+    assert history.end_epoch() == {"loss": 4.0, "acc": 0.5, "val_loss": 2.0}
+    assert history.workers == {1: {"loss": [2.5], "acc": [0.375]}, 2: {"loss": [10.0], "acc": [1.0]}}
+
+
+def test_an_epoch_begins_with_nothing_of_the_last():
+    history = FoldHistory()
+    history.add_training(1, 1, {"loss": 100.0})
+    history.add_validation(1, 1, {"loss": 100.0})
+    history.end_epoch()
+    history.add_training(1, 2, {"loss": 2.0})
+    assert history.end_epoch() == {"loss": 1.0}
+    assert history.n_epochs == 2
+    assert history.values("loss") == [100.0, 1.0]
+    assert history.metrics_of(0) == {"loss": 100.0, "val_loss": 100.0}
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_worker_without_validation_samples_changes_no_mean(position):
+    history = FoldHistory()
+    history.add_training(1, 1, {"loss": 0.0})
+    parts = [(2, {"loss": 6.0}), (1, {"loss": 3.0})]
+    parts.insert(position, (0, {}))
+    for worker, (n_samples, sums) in enumerate(parts, 1):
+        history.add_validation(worker, n_samples, sums)
+    assert history.end_epoch()["val_loss"] == 3.0
+
+
+def test_when_nobody_validated_anything_there_is_no_validation_metric():
+    history = FoldHistory()
+    history.add_training(1, 1, {"loss": 0.0})
+    history.add_validation(1, 0, {})
+    assert history.end_epoch() == {"loss": 0.0}
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.floats(-1e6, 1e6)), min_size=1), st.randoms())
+def test_the_order_in_which_workers_answer_does_not_change_a_bit(parts, random):
+    # The parts of one worker keep their order, as a transport keeps it.
+    queues = {worker: [part for part in parts if part[0] == worker] for worker, _, _ in parts}
+    straight, mixed = FoldHistory(), FoldHistory()
+    for worker in sorted(queues):
+        for _, n_samples, loss in queues[worker]:
+            straight.add_training(worker, n_samples, {"loss": loss})
+            straight.add_validation(worker, n_samples, {"loss": loss})
+    while queues:
+        worker = random.choice(sorted(queues))
+        _, n_samples, loss = queues[worker].pop(0)
+        mixed.add_training(worker, n_samples, {"loss": loss})
+        mixed.add_validation(worker, n_samples, {"loss": loss})
+        if not queues[worker]:
+            del queues[worker]
+    assert straight.end_epoch() == mixed.end_epoch()
+    assert straight.to_json() == mixed.to_json()
+
+
+def test_a_history_comes_back_from_json():
+    history = FoldHistory()
+    for epoch in range(3):
+        history.add_training(2, 3, {"loss": 0.1 + epoch})
+        history.add_validation(1, 7, {"loss": 0.3})
+        history.end_epoch()
+    again = FoldHistory.from_json(json.loads(json.dumps(history.to_json())))
+    assert (again.epochs, again.workers, again.n_epochs) == (history.epochs, history.workers, 3)
+    again.add_training(2, 1, {"loss": 5.0})
+    assert again.end_epoch() == {"loss": 5.0}
+    assert again.workers[2]["loss"][-1] == 5.0

@@ -1,0 +1,161 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, canonical_metric, check_metric
+
+values = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
+
+
+def rule(better="<", patience=2, *, smoothed=False):
+    return EarlyStopping(metric="val_loss", better=better, patience=patience, smoothed=smoothed)
+
+
+def first_stop(rule, values):
+    """Epochs after which the rule ends the training, or None."""
+    return next((n for n in range(1, len(values) + 1) if rule.reached(values[:n])), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("val_loss,<,4", rule("<", 4)),
+        ("val_loss,~<,4", rule("<", 4, smoothed=True)),
+        (" val_loss , ~> , 1 ", rule(">", 1, smoothed=True)),
+        ("val_accuracy,>,3", EarlyStopping(metric="val_acc", better=">", patience=3)),
+    ],
+)
+def test_early_stopping_is_read_from_metric_side_patience(text, expected):
+    assert EarlyStopping.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "val_loss",
+        "val_loss,<",
+        "val_loss,<,0",
+        "val_loss,<,-1",
+        "val_loss,<,2.5",
+        "val_loss,=,2",
+        ",<,2",
+        "val_loss,<,2,3",
+        "val_loss,<~,2",
+        "val_loss,~~<,2",
+        "val_loss,<,many",
+    ],
+)
+def test_an_early_stopping_that_is_none_is_refused_with_what_was_received(text):
+    with pytest.raises(ConfigurationError, match="--early-stopping") as refused:
+        EarlyStopping.parse(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("val_acc,>,0.97", TargetMetric(metric="val_acc", side=">", value=0.97)),
+        (" loss , < , 1e-3 ", TargetMetric(metric="loss", side="<", value=1e-3)),
+        ("accuracy,>,0.5", TargetMetric(metric="acc", side=">", value=0.5)),
+    ],
+)
+def test_a_target_is_read_from_metric_side_value(text, expected):
+    assert TargetMetric.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "val_acc",
+        "val_acc,>",
+        "val_acc,>,high",
+        "val_acc,>,nan",
+        "val_acc,>,inf",
+        "val_acc,~>,0.5",
+        ",>,0.5",
+        "val_acc,>,0.5,1",
+    ],
+)
+def test_a_target_that_is_none_is_refused_with_what_was_received(text):
+    with pytest.raises(ConfigurationError, match="--target-metric") as refused:
+        TargetMetric.parse(text)
+    assert repr(text) in str(refused.value)
+
+
+def test_a_target_is_reached_past_its_value_not_at_it():
+    below, above = TargetMetric(metric="m", side="<", value=0.5), TargetMetric(metric="m", side=">", value=0.5)
+    assert [below.reached(v) for v in (0.4, 0.5, 0.6)] == [True, False, False]
+    assert [above.reached(v) for v in (0.4, 0.5, 0.6)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("stopping", "series", "n_epochs"),
+    [
+        (rule("<", 1), [3, 2, 2], 3),
+        (rule("<", 2), [3, 2, 2, 1, 1, 1], 6),
+        (rule("<", 2), [3, 2, 2.5, 2.5], 4),
+        (rule("<", 3), [1, 2, 3, 4], 4),
+        (rule("<", 2), [5, 4, 3, 2, 1], None),
+        (rule(">", 2), [1, 3, 2, 2.5], 4),
+        (rule(">", 2), [1, 2, 3, 4, 5], None),
+        (rule("<", 2, smoothed=True), [4, 2, 3, 1], None),
+        (rule("<", 2, smoothed=True), [4, 2, 3, 1, 3, 2.5], 6),
+        (rule("<", 2, smoothed=True), [1, 1, 1, 1], 4),
+        (rule(">", 1, smoothed=True), [1, 2, 2], 3),
+    ],
+)
+def test_a_training_ends_after_patience_epochs_without_improvement(stopping, series, n_epochs):
+    assert first_stop(stopping, series) == n_epochs
+
+
+@given(values, st.integers(1, 5), st.booleans())
+def test_no_rule_ends_a_training_before_it_can_compare(series, patience, smoothed):
+    n_epochs = first_stop(rule("<", patience, smoothed=smoothed), series)
+    assert n_epochs is None or n_epochs >= (2 * patience if smoothed else patience + 1)
+
+
+@given(values, st.integers(1, 5), st.booleans())
+def test_higher_is_better_is_lower_is_better_of_the_opposite(series, patience, smoothed):
+    mirrored = [-value for value in series]
+    lower, higher = rule("<", patience, smoothed=smoothed), rule(">", patience, smoothed=smoothed)
+    assert lower.reached(series) == higher.reached(mirrored)
+    assert lower.best_index(series) == higher.best_index(mirrored)
+
+
+@given(values)
+def test_the_best_epoch_is_the_first_among_equals_and_improves_on_all_before(series):
+    best = rule("<").best_index(series)
+    assert series[best] == min(series)
+    assert all(rule("<").improves(series[best], value) for value in series[:best])
+    assert rule("<").improves(series[0], None)
+
+
+@given(values, st.integers(1, 5))
+def test_a_plain_rule_stops_exactly_patience_epochs_after_the_best(series, patience):
+    n_epochs = first_stop(rule("<", patience), series)
+    if n_epochs is not None:
+        assert rule("<").best_index(series[:n_epochs]) == n_epochs - 1 - patience
+
+
+def test_metrics_have_one_name():
+    assert [canonical_metric(m) for m in ("accuracy", "val_accuracy", "acc", "val_loss")] == [
+        "acc",
+        "val_acc",
+        "acc",
+        "val_loss",
+    ]
+
+
+def test_a_metric_that_will_not_be_measured_is_refused_with_those_that_will():
+    check_metric("val_loss", ["loss", "val_loss"], "--early-stopping")
+    with pytest.raises(ConfigurationError, match=r"`--early-stopping` must name one of loss, val_loss.*'val_acc'"):
+        check_metric("val_acc", ["loss", "val_loss"], "--early-stopping")
+
+
+def test_nothing_here_needs_more_than_finite_numbers():
+    assert not rule("<", 1).reached([math.pi])

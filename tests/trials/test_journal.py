@@ -1,0 +1,231 @@
+import json
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from nnlo_opt.errors import JournalError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal, decode_line, encode_line, read_events
+
+EVENTS = [
+    ev.RunStarted(time_s=0.0, unix_s=1.5e9, n_ranks=3, n_blocks=1, identity={"seed": 0, "x": [1, None]}),
+    ev.TrialSuggested(time_s=0.25, trial=0, point={"n": 3, "rate": 1e-3, "text": 'snow ☃ " \\ \n'}),
+    ev.FoldAssigned(time_s=0.25, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    ev.FoldBegan(time_s=0.5, assignment=0),
+    ev.EpochEnded(time_s=0.75, assignment=0, epoch=1, metrics={"loss": 0.1}),
+    ev.AssignmentFinished(time_s=1.0, assignment=0, figure_of_merit=0.1, metrics={}, n_epochs=1, train_s=0.5),
+    ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=0.1, figure_of_merit_std=0.0),
+]
+LINES = [encode_line(seq, event) for seq, event in enumerate(EVENTS)]
+WHOLE = b"".join(LINES)
+
+
+def reopen(path):
+    journal = Journal(path)
+    journal.close()
+    return journal.events
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal.jsonl"
+
+
+def test_a_line_is_json_that_begins_with_its_number_and_checksum():
+    for seq, line in enumerate(LINES):
+        assert line.endswith(b"\n")
+        assert line.count(b"\n") == 1
+        values = json.loads(line)
+        assert list(values)[:4] == ["seq", "crc", "event", "time_s"]
+        assert values["seq"] == seq
+        assert decode_line(seq, line[:-1]) == EVENTS[seq]
+
+
+def test_what_was_appended_is_there_when_it_is_opened_again(path):
+    journal = Journal(path)
+    assert journal.events == []
+    journal.append(EVENTS[:2])
+    journal.append(EVENTS[2:4], durable=False)
+    journal.append([])
+    journal.close()
+    journal = Journal(path)
+    assert journal.events == EVENTS[:4]
+    journal.append(EVENTS[4:])
+    journal.close()
+    assert path.read_bytes() == WHOLE
+    assert reopen(path) == EVENTS
+
+
+def test_every_append_is_in_the_file_when_it_returns(path):
+    journal = Journal(path)
+    for n, event in enumerate(EVENTS, start=1):
+        journal.append([event], durable=n % 2 == 0)
+        assert path.read_bytes() == b"".join(LINES[:n])
+    journal.close()
+
+
+@pytest.mark.parametrize("n_lines", [1, 3, len(LINES)], ids=lambda n: f"a write of {n} lines")
+def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
+    n_before = len(LINES) - n_lines
+    start = len(b"".join(LINES[:n_before]))
+    for end in range(start, len(WHOLE)):
+        path.write_bytes(WHOLE[:end])
+        n_sound = WHOLE[:end].count(b"\n")
+        journal = Journal(path)
+        assert journal.events == EVENTS[:n_sound]
+        assert path.read_bytes() == b"".join(LINES[:n_sound])
+        journal.append(EVENTS[n_sound:])
+        journal.close()
+        assert path.read_bytes() == WHOLE
+
+
+def test_a_last_line_that_never_reached_the_disk_whole_is_cut(path):
+    # A power cut may leave the length of a file without its contents.
+    for last in (bytes(len(LINES[-1])), LINES[-1][:20] + bytes(len(LINES[-1]) - 21) + b"\n", bytes(5000)):
+        path.write_bytes(b"".join(LINES[:-1]) + last)
+        assert reopen(path) == EVENTS[:-1]
+        assert path.read_bytes() == b"".join(LINES[:-1])
+
+
+def refuses(data):
+    with pytest.raises(JournalError, match=r"damaged in line .*restore the file from a copy, or start a new run"):
+        read_events(data, "journal.jsonl")
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
+def test_a_changed_byte_anywhere_before_the_last_line_is_refused(flip):
+    for position in range(len(WHOLE) - len(LINES[-1])):
+        data = bytearray(WHOLE)
+        data[position] ^= flip
+        refuses(bytes(data))
+
+
+def test_a_newline_or_a_nul_anywhere_before_the_last_line_is_refused():
+    for value in b"\n\0":
+        for position in range(len(WHOLE) - len(LINES[-1])):
+            data = bytearray(WHOLE)
+            if data[position] != value:
+                data[position] = value
+                refuses(bytes(data))
+
+
+def test_a_missing_or_added_byte_anywhere_before_the_last_line_is_refused():
+    for position in range(len(WHOLE) - len(LINES[-1])):
+        refuses(WHOLE[:position] + WHOLE[position + 1 :])
+        refuses(WHOLE[:position] + b"#" + WHOLE[position:])
+
+
+@pytest.mark.parametrize("data", [WHOLE[10:], WHOLE.replace(b"attempt", b"Attempt"), b"hello", b"".join(LINES[::2])])
+def test_a_file_that_is_refused_is_left_as_it_is(path, data):
+    path.write_bytes(data)
+    before = path.stat()
+    with pytest.raises(JournalError, match=str(path)):
+        Journal(path)
+    assert path.read_bytes() == data
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("missing", range(len(LINES) - 1))
+def test_a_hole_in_the_sequence_is_refused_wherever_it_is(missing):
+    refuses(b"".join(LINES[:missing] + LINES[missing + 1 :]))
+
+
+def test_a_line_twice_or_two_lines_exchanged_is_refused():
+    for n in range(len(LINES)):
+        refuses(b"".join(LINES[: n + 1] + LINES[n:]))
+    for n in range(len(LINES) - 1):
+        refuses(b"".join([*LINES[:n], LINES[n + 1], LINES[n], *LINES[n + 2 :]]))
+
+
+def test_an_empty_line_is_refused():
+    refuses(LINES[0] + b"\n" + b"".join(LINES[1:]))
+
+
+def test_an_event_of_a_later_version_is_refused_even_in_the_last_line(path):
+    later = encode_line(len(LINES), EVENTS[-1]).replace(b"TrialCompleted", b"TrialPromoted!")
+    body = "{" + later[later.index(b'"event"') : -1].decode()
+    data = WHOLE + f'{{"seq":{len(LINES)},"crc":"{zlib.crc32(body.encode(), len(LINES)):08x}",{body[1:]}\n'.encode()
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="TrialPromoted"):
+        Journal(path)
+    assert path.read_bytes() == data
+
+
+def test_a_file_that_is_something_else_is_refused():
+    for data in (
+        b"a,b\n1,2\n",
+        b"hello",
+        b"hello\n",
+        b"\n",
+        b"{}\n",
+        b"\n\n",
+        b"{}\n{}\n",
+        b"\x89PNG\r\n\x1a\n" * 9,
+        bytes(100) + WHOLE,
+    ):
+        refuses(data)
+
+
+def test_reading_says_how_many_bytes_are_sound():
+    assert read_events(b"", "j") == ([], 0)
+    assert read_events(WHOLE, "j") == (EVENTS, len(WHOLE))
+    assert read_events(WHOLE + b'{"seq":', "j") == (EVENTS, len(WHOLE))
+
+
+def test_an_event_that_may_not_be_written_leaves_the_journal_as_it_was(path):
+    journal = Journal(path)
+    journal.append(EVENTS[:1])
+    bad = ev.TrialCompleted(time_s=0.0, trial=0, figure_of_merit=float("nan"), figure_of_merit_std=0.0)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        journal.append([EVENTS[1], bad])
+    assert path.read_bytes() == LINES[0]
+    journal.append(EVENTS[1:])
+    journal.close()
+    assert path.read_bytes() == WHOLE
+
+
+FULL_DISK = """
+import resource, sys
+from nnlo_opt.trials.events import TrialFailed
+from nnlo_opt.trials.journal import Journal
+from pathlib import Path
+
+path, room, n_events = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+journal = Journal(path)
+event = TrialFailed(time_s=1.0, trial=0, reason="x" * 50)
+journal.append([event] * 2)
+before = path.read_bytes()
+for extra in range(room):
+    # What is written stops short here, as it does where the disk is full.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + extra, resource.RLIM_INFINITY))
+    try:
+        journal.append([event] * n_events)
+    except OSError:
+        assert path.read_bytes() == before, (extra, path.read_bytes())
+    else:
+        raise AssertionError(f"room for {extra} bytes was enough")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.append([event] * n_events)
+journal.close()
+assert Journal(path).events == [event] * (2 + n_events)
+print("sound")
+"""
+
+
+@pytest.mark.parametrize("n_events", [1, 3])
+def test_an_append_that_finds_the_disk_full_leaves_no_half_line_and_can_be_repeated(path, n_events):
+    n_bytes = n_events * len(encode_line(2, ev.TrialFailed(time_s=1.0, trial=0, reason="x" * 50)))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), str(n_bytes), str(n_events)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "sound\n", done.stderr
+
+
+def test_a_directory_that_does_not_exist_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Journal(tmp_path / "no" / "journal.jsonl")

@@ -1,0 +1,252 @@
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+
+STARTED = ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"seed": 3}, settings={"a": 1})
+
+
+def suggested(trial, time_s=1.0):
+    return ev.TrialSuggested(time_s=time_s, trial=trial, point={"n": trial}, suggest_s=0.5, suggest_cpu_s=0.4)
+
+
+def assigned(assignment, trial, fold=0, attempt=1, time_s=2.0):
+    return ev.FoldAssigned(
+        time_s=time_s, assignment=assignment, trial=trial, fold=fold, attempt=attempt, block=1, team=0, n_ranks=2
+    )
+
+
+def finished(assignment, figure=0.5, time_s=3.0):
+    return ev.AssignmentFinished(
+        time_s=time_s, assignment=assignment, figure_of_merit=figure, metrics={"loss": 1.0}, n_epochs=2, train_s=0.5
+    )
+
+
+def failed(assignment, time_s=3.0):
+    return ev.AssignmentFailed(time_s=time_s, assignment=assignment, reason="no memory")
+
+
+def lost(assignment, time_s=3.0):
+    return ev.AssignmentLost(time_s=time_s, assignment=assignment)
+
+
+def stopped(assignment, time_s=3.0):
+    return ev.AssignmentStopped(time_s=time_s, assignment=assignment)
+
+
+def completed(trial, figure=0.5, time_s=4.0):
+    return ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.25)
+
+
+def trial_failed(trial, time_s=4.0):
+    return ev.TrialFailed(time_s=time_s, trial=trial, reason="fold 0: no memory")
+
+
+def ledger_of(*events):
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    return ledger
+
+
+def replayed(events):
+    """The ledger of these events after they went through the file format."""
+    read, _ = read_events(b"".join(encode_line(seq, event) for seq, event in enumerate(events)), "journal")
+    return ledger_of(*read)
+
+
+#: any event about few trials and assignments, possible at that moment or not
+numbers, times = st.integers(-1, 3), st.floats(0, 100)
+any_event = st.one_of(
+    st.builds(ev.RunStarted, time_s=times, unix_s=times, n_ranks=numbers, n_blocks=numbers, identity=st.just({"s": 1})),
+    st.builds(suggested, numbers, times),
+    st.builds(suggested, numbers, times),
+    st.builds(assigned, numbers, numbers, st.integers(0, 1), st.just(1), times),
+    st.builds(assigned, numbers, numbers, st.integers(0, 1), st.just(1), times),
+    st.builds(ev.FoldBegan, time_s=times, assignment=numbers, epoch=numbers, waited_s=st.none() | times),
+    st.builds(ev.EpochEnded, time_s=times, assignment=numbers, epoch=numbers, metrics=st.just({"loss": 1.0})),
+    st.builds(finished, numbers, times, times),
+    st.builds(failed, numbers, times),
+    st.builds(stopped, numbers, times),
+    st.builds(lost, numbers, times),
+    st.builds(completed, numbers, times, times),
+    st.builds(trial_failed, numbers, times),
+    st.builds(ev.RunCompleted, time_s=times, reason=st.just("done"), coordinator_cpu_s=times),
+)
+
+
+@given(st.lists(any_event, max_size=40))
+@settings(deadline=None, max_examples=300)
+def test_a_contradiction_changes_nothing_and_replay_of_the_journal_equals_the_live_ledger(events):
+    ledger, accepted = Ledger(), []
+    for event in events:
+        before = copy.deepcopy(vars(ledger))
+        try:
+            ledger.apply(event)
+        except ProtocolError:
+            assert vars(ledger) == before
+        else:
+            accepted.append(event)
+    assert vars(replayed(accepted)) == vars(ledger)
+    for trial in ledger.trials:
+        assert [a for a in ledger.assignments if a.trial == trial.number] == trial.assignments
+        assert (trial.figure_of_merit is not None) == (trial.state is TrialState.COMPLETE)
+        assert (trial.ended_at_s is not None) == trial.state.ended
+        assert len({a.fold for a in trial.running}) == len(trial.running)
+    assert sum(ledger.n_by_state().values()) == len(ledger.trials)
+    assert ledger.n_ended == sum(trial.state.ended for trial in ledger.trials)
+
+
+OPEN = [STARTED, suggested(0), assigned(0, 0)]
+ENDED = [*OPEN, finished(0), completed(0)]
+
+
+@pytest.mark.parametrize(
+    ("known", "event", "match"),
+    [
+        ([], ev.Event(time_s=0.0), "no rule for Event"),
+        ([STARTED], suggested(1), "Trial 1 was suggested where 0 is next"),
+        ([STARTED, suggested(0)], suggested(0), "Trial 0 was suggested where 1 is next"),
+        ([STARTED], assigned(0, 0), "Trial 0 is not known"),
+        ([STARTED, suggested(0)], assigned(0, -1), "Trial -1 is not known"),
+        ([STARTED, suggested(0)], assigned(1, 0), "Assignment 1 was made where 0 is next"),
+        (OPEN, assigned(0, 0, fold=1), "Assignment 0 was made where 1 is next"),
+        (OPEN, assigned(1, 0), "Fold 0 of trial 0 was assigned while it runs"),
+        ([*OPEN, finished(0)], assigned(1, 0), "Fold 0 of trial 0 was assigned after its end"),
+        (ENDED, assigned(1, 0, fold=1), "Fold 1 of trial 0 was assigned after its end"),
+        (OPEN, finished(1), "Assignment 1 is not known"),
+        (OPEN, finished(-1), "Assignment -1 is not known"),
+        ([*OPEN, finished(0)], finished(0), "Assignment 0 has already finished"),
+        ([*OPEN, failed(0)], finished(0), "Assignment 0 has already failed"),
+        ([*OPEN, lost(0)], ev.EpochEnded(time_s=9.0, assignment=0, epoch=1, metrics={}), "has already lost"),
+        ([*OPEN, stopped(0)], ev.FoldBegan(time_s=9.0, assignment=0), "has already stopped"),
+        (ENDED, completed(0), "Trial 0 has already ended: complete"),
+        (ENDED, trial_failed(0), "Trial 0 has already ended: complete"),
+        ([*OPEN, failed(0), trial_failed(0)], completed(0), "Trial 0 has already ended: failed"),
+        (OPEN, completed(7), "Trial 7 is not known"),
+        (OPEN, completed(-1), "Trial -1 is not known"),
+    ],
+)
+def test_a_contradiction_is_refused_by_name_and_changes_nothing(known, event, match):
+    ledger = ledger_of(*known)
+    with pytest.raises(ProtocolError, match=match):
+        ledger.apply(event)
+    assert vars(ledger) == vars(ledger_of(*known))
+
+
+def test_there_is_a_rule_for_every_type_of_event():
+    story = [
+        *OPEN,
+        ev.FoldBegan(time_s=2.0, assignment=0),
+        ev.EpochEnded(time_s=2.0, assignment=0, epoch=1, metrics={}),
+        lost(0),
+        assigned(1, 0, attempt=2),
+        stopped(1),
+        assigned(2, 0, attempt=3),
+        finished(2),
+        completed(0),
+        suggested(1),
+        assigned(3, 1),
+        failed(3),
+        trial_failed(1),
+        ev.RunCompleted(time_s=9.0, reason="done"),
+    ]
+    assert {type(event) for event in story} == set(ev.EVENT_TYPES.values())
+    ledger = ledger_of(*story)
+    assert [trial.state for trial in ledger.trials] == ["complete", "failed"]
+    assert [a.end for a in ledger.assignments] == ["lost", "stopped", "finished", "failed"]
+    assert ledger.trials[1].reason == "fold 0: no memory"
+
+
+def test_a_trial_runs_from_its_first_assignment_and_waits_again_when_all_its_ranks_are_lost():
+    ledger = ledger_of(STARTED, suggested(0))
+    trial = ledger.trials[0]
+    assert trial == Trial(number=0, point={"n": 0}, state=TrialState.PENDING)
+    ledger.apply(assigned(0, 0, fold=0))
+    ledger.apply(assigned(1, 0, fold=1))
+    assert trial.state is TrialState.RUNNING
+    assert [a.number for a in trial.running] == [0, 1]
+    ledger.apply(lost(0))
+    assert trial.state is TrialState.RUNNING
+    ledger.apply(lost(1))
+    assert trial.state is TrialState.PENDING
+    assert trial.running == []
+    ledger.apply(assigned(2, 0, fold=1, attempt=2))
+    assert trial.state is TrialState.RUNNING
+    assert trial.n_attempts(0) == 1
+    assert trial.n_attempts(1) == 2
+
+
+def test_a_finished_fold_is_kept_with_all_it_measured():
+    ledger = ledger_of(*OPEN, ev.FoldBegan(time_s=2.5, assignment=0, epoch=1, waited_s=0.01))
+    ledger.apply(ev.EpochEnded(time_s=2.75, assignment=0, epoch=2, metrics={"loss": 1.0}))
+    assignment = ledger.assignments[0]
+    assert (assignment.assigned_at_s, assignment.started_at_s, assignment.epoch) == (2.0, 2.5, 2)
+    assert assignment.waited_s == 0.01
+    assert assignment.end is None
+    ledger.apply(finished(0, figure=0.125))
+    assert (assignment.end, assignment.ended_at_s) == (AssignmentEnd.FINISHED, 3.0)
+    fold = ledger.trials[0].folds[0]
+    assert (fold.figure_of_merit, fold.metrics, fold.n_epochs, fold.train_s) == (0.125, {"loss": 1.0}, 2, 0.5)
+    ledger.apply(completed(0, figure=0.125))
+    trial = ledger.trials[0]
+    assert (trial.figure_of_merit, trial.figure_of_merit_std, trial.ended_at_s) == (0.125, 0.25, 4.0)
+
+
+def test_the_best_trial_is_the_lowest_or_the_highest_and_the_first_among_equals():
+    assert Ledger().best("min") is None
+    figures = [0.5, 0.25, 0.75, 0.25, 0.75, 0.0]
+    events = [STARTED]
+    for number, figure in enumerate(figures):
+        events += [suggested(number), assigned(number, number), finished(number, figure)]
+    for number, figure in enumerate(figures[:-1]):
+        events.append(completed(number, figure))
+    ledger = ledger_of(*events, trial_failed(5))
+    assert ledger.best("min").number == 1
+    assert ledger.best("max").number == 2
+
+
+def test_a_figure_of_zero_is_a_figure():
+    ledger = ledger_of(*OPEN, finished(0, 0.0), completed(0, 0.0))
+    assert ledger.best("min").number == 0
+    assert ledger.best("max").number == 0
+
+
+def test_sessions_keep_the_first_identity_and_the_last_settings():
+    again = ev.RunStarted(time_s=50.0, unix_s=1050.0, n_ranks=3, n_blocks=1, identity={"seed": 9}, settings={"b": 2})
+    done = ev.RunCompleted(time_s=60.0, reason="all 1 trials are done", coordinator_cpu_s=0.5)
+    ledger = ledger_of(STARTED, suggested(0, time_s=7.0))
+    assert not ledger.complete
+    ledger.apply(done)
+    assert ledger.complete
+    assert ledger.completed_because == "all 1 trials are done"
+    ledger.apply(again)
+    assert not ledger.complete
+    ledger.apply(done)
+    assert ledger.identity == {"seed": 3}
+    assert ledger.settings == {"b": 2}
+    assert ledger.first_start_unix_s == 1000.0
+    assert [s.n_blocks for s in ledger.sessions] == [2, 1]
+    assert [(s.started_at_s, s.last_at_s) for s in ledger.sessions] == [(0.0, 60.0), (50.0, 60.0)]
+    assert ledger.coordinator_cpu_s == 1.0
+    assert ledger.suggest_s == [0.5]
+
+
+def test_trials_are_counted_in_every_state():
+    ledger = ledger_of(*ENDED, suggested(1), suggested(2), assigned(1, 2))
+    counts = {state.value: 0 for state in TrialState} | {"complete": 1, "pending": 1, "running": 1}
+    assert ledger.n_by_state() == counts
+    assert ledger.n_ended == 1
+
+
+def test_mean_and_population_standard_deviation():
+    assert mean_and_std([0.25]) == (0.25, 0.0)
+    assert mean_and_std([1.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_std([0.1] * 10) == (0.1, 0.0)

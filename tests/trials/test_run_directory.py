@@ -1,0 +1,301 @@
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from nnlo_opt.errors import ConfigurationError, JournalError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.run_directory import RunRequest, choose_name, open_run, refuse_existing
+
+STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
+COMPLETED = ev.RunCompleted(time_s=1.0, reason="all done")
+
+
+def request(root, name=None, **flags):
+    return RunRequest(root=root, name=name, **flags)
+
+
+def make_run(root, name, *events):
+    run = open_run(request(root), name)
+    run.journal.append(events)
+    run.close()
+    return run.path
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", ["a", "mnist-001", "My.Run_2+b", "0"])
+def test_a_plain_file_name_is_a_name(tmp_path, name):
+    assert choose_name(request(tmp_path, name), "mnist") == (name, "")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "-x", ".hidden", "a b", "a\n", "ä", "a\0"])
+def test_a_name_that_is_no_plain_file_name_is_refused_with_rule_value_and_remedy(tmp_path, name):
+    with pytest.raises(ConfigurationError, match=r"must be a plain file name.*Received: " + re.escape(repr(name))):
+        request(tmp_path, name)
+
+
+def test_to_go_on_and_to_replace_at_once_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"`--opt-restore` .* `--overwrite` .* give one"):
+        request(tmp_path, "a", restore=True, overwrite=True)
+
+
+def test_runs_without_a_name_are_numbered_by_model(tmp_path):
+    root = tmp_path / "checkpoints"
+    assert choose_name(request(root), "mnist") == ("mnist-001", "")
+    make_run(root, "mnist-001", STARTED)
+    assert choose_name(request(root), "mnist") == ("mnist-002", "")
+    make_run(root, "mnist-002", STARTED)
+    make_run(root, "cifar10-007", STARTED)
+    (root / "mnist-2").mkdir()
+    (root / "mnist-x-009").mkdir()
+    assert choose_name(request(root), "mnist") == ("mnist-003", "")
+    assert choose_name(request(root), "cifar10") == ("cifar10-008", "")
+
+
+def test_a_number_is_never_used_again_and_may_have_four_digits(tmp_path):
+    make_run(tmp_path, "m-005", STARTED)
+    (tmp_path / "m-999").mkdir()
+    assert choose_name(request(tmp_path), "m") == ("m-1000", "")
+    (tmp_path / "m-1000").mkdir()
+    assert choose_name(request(tmp_path), "m") == ("m-1001", "")
+
+
+@pytest.mark.parametrize("model", ["a b/c", "../x", "", "...", "über (1)", "m.*"])
+def test_a_model_of_any_name_gives_a_directory_in_the_root(tmp_path, model):
+    name, _ = choose_name(request(tmp_path), model)
+    path = make_run(tmp_path, name, STARTED)
+    assert path.parent == tmp_path
+    assert name.endswith("-001")
+    assert choose_name(request(tmp_path), model)[0].endswith("-002")
+
+
+def test_restore_without_a_name_takes_the_newest_unfinished_run_and_says_so(tmp_path):
+    make_run(tmp_path, "m-001", STARTED)
+    make_run(tmp_path, "m-002", STARTED)
+    make_run(tmp_path, "m-003", STARTED, COMPLETED)
+    (tmp_path / "m-004").mkdir()
+    make_run(tmp_path, "other-005", STARTED)
+    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    assert name == "m-002"
+    assert "m-002" in remark
+    make_run(tmp_path, "m-003", STARTED)  # a finished run was gone on with, and cut short
+    assert choose_name(request(tmp_path, restore=True), "m")[0] == "m-003"
+
+
+def test_restore_does_not_pass_over_a_damaged_journal_in_silence(tmp_path):
+    make_run(tmp_path, "m-001", STARTED)
+    path = make_run(tmp_path, "m-002", STARTED)
+    (path / "journal.jsonl").write_bytes(b"damaged\nbadly\n")
+    name, _ = choose_name(request(tmp_path, restore=True), "m")
+    assert name == "m-002"
+    with pytest.raises(JournalError, match="m-002"):
+        open_run(request(tmp_path, restore=True), name)
+
+
+def test_restore_with_nothing_unfinished_starts_afresh_under_a_new_number_and_says_so(tmp_path):
+    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    assert (name, "starting afresh" in remark) == ("m-001", True)
+    make_run(tmp_path, "m-001", STARTED, COMPLETED)
+    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    assert (name, "starting afresh" in remark) == ("m-002", True)
+
+
+# ---------------------------------------------------------------- an existing run
+
+
+def test_an_existing_run_is_refused_with_the_three_ways_on(tmp_path):
+    make_run(tmp_path, "a", STARTED)
+    with pytest.raises(ConfigurationError) as refusal:
+        refuse_existing(request(tmp_path, "a"))
+    sentence = str(refusal.value)
+    assert str(tmp_path / "a") in sentence
+    for way in ("`--opt-restore`", "`--checkpoint NAME`", "`--overwrite`"):
+        assert way in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_what_is_no_run_or_was_asked_for_is_not_refused(tmp_path):
+    make_run(tmp_path, "a", STARTED)
+    (tmp_path / "only-a-folder").mkdir()
+    refuse_existing(request(tmp_path))
+    refuse_existing(request(tmp_path, "b"))
+    refuse_existing(request(tmp_path, "only-a-folder"))
+    refuse_existing(request(tmp_path, "a", restore=True))
+    refuse_existing(request(tmp_path, "a", overwrite=True))
+
+
+# ---------------------------------------------------------------- open
+
+
+def test_a_run_is_made_with_its_parents_and_found_again_with_its_ledger(tmp_path):
+    root = tmp_path / "deep" / "place"
+    run = open_run(request(root, "a"), "a")
+    assert (run.name, run.path) == ("a", root / "a")
+    assert run.ledger.sessions == []
+    run.journal.append([STARTED, ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 1})])
+    run.close()
+    run = open_run(request(root, "a", restore=True), "a")
+    assert [trial.point for trial in run.ledger.trials] == [{"n": 1}]
+    assert len(run.ledger.sessions) == 1
+    run.close()
+
+
+def test_a_damaged_journal_is_refused_and_the_lock_is_let_go(tmp_path):
+    path = make_run(tmp_path, "a", STARTED, COMPLETED)
+    journal = path / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[5:])
+    for _ in range(2):
+        with pytest.raises(JournalError, match="damaged"):
+            open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0)
+    open_run(request(tmp_path, "a", overwrite=True), "a", lock_timeout_s=0.0).close()
+    assert journal.read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["a", "b/c"])
+def test_a_root_that_is_a_file_is_refused_with_value_and_remedy(tmp_path, name):
+    (tmp_path / "a").write_text("mine")
+    (tmp_path / "b").write_text("mine")
+    root = tmp_path if name == "a" else tmp_path / "b"
+    with pytest.raises(ConfigurationError, match=r"must be writable\. Received: .*choose another place"):
+        open_run(request(root), name.split("/")[-1])
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == "mine"
+
+
+def test_a_journal_that_is_a_directory_is_refused_and_the_lock_is_let_go(tmp_path):
+    (tmp_path / "a" / "journal.jsonl").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="must be writable"):
+            open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0)
+
+
+def test_config_is_written_for_people_to_read(tmp_path):
+    run = open_run(request(tmp_path, "a"), "a")
+    run.write_config({"seed": 1, "path": tmp_path})
+    run.close()
+    text = (run.path / "config.json").read_text()
+    assert '"seed": 1' in text
+    assert str(tmp_path) in text
+
+
+# ---------------------------------------------------------------- overwrite
+
+OF_A_RUN = ("config.json", "results.csv", "summary.json", "best_model.keras", "trials/0000/fold0/w", "logs/rank-0.log")
+OF_THE_USER = (
+    "notes.txt",
+    "data/x.h5",
+    "journal.jsonl.bak",
+    "my_results.csv",
+    "trials.txt",
+    "best_model_of_mine.keras",
+)
+
+
+def fill(path):
+    for name in (*OF_A_RUN, *OF_THE_USER):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(name)
+
+
+def files_of(path):
+    return {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != "run.lock"}
+
+
+def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):
+    path = make_run(tmp_path, "a", STARTED)
+    fill(path)
+    run = open_run(request(tmp_path, "a", overwrite=True), "a")
+    assert run.ledger.sessions == []
+    run.close()
+    assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
+    assert not (path / "trials").exists()
+    assert not (path / "logs").exists()
+
+
+def test_overwrite_removes_nothing_from_a_directory_that_is_no_run(tmp_path):
+    path = tmp_path / "project"
+    fill(path)
+    open_run(request(tmp_path, "project", overwrite=True), "project").close()
+    assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
+
+
+def test_overwrite_that_was_cut_short_is_finished_by_the_next_one(tmp_path):
+    path = make_run(tmp_path, "a", STARTED)
+    fill(path)
+    (path / "results.csv").unlink()
+    (path / "results.csv").mkdir()  # cannot be removed as the file it should be
+    with pytest.raises(ConfigurationError, match="must be writable"):
+        open_run(request(tmp_path, "a", overwrite=True), "a")
+    assert (path / "journal.jsonl").stat().st_size
+    (path / "results.csv").rmdir()
+    open_run(request(tmp_path, "a", overwrite=True), "a").close()
+    assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
+
+
+def test_without_overwrite_nothing_is_removed(tmp_path):
+    path = make_run(tmp_path, "a", STARTED)
+    fill(path)
+    open_run(request(tmp_path, "a", restore=True), "a").close()
+    assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
+
+
+# ---------------------------------------------------------------- lock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from nnlo_opt.trials.run_directory import RunRequest, open_run
+
+run = open_run(RunRequest(root=Path(sys.argv[1]), name=sys.argv[2]), sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_by_another_process(root, name):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("flags", [{}, {"restore": True}, {"overwrite": True}])
+def test_a_run_that_another_process_holds_is_refused_and_left_as_it_is(tmp_path, flags):
+    path = make_run(tmp_path, "a", STARTED)
+    fill(path)
+    before = files_of(path), (path / "journal.jsonl").read_bytes()
+    with held_by_another_process(tmp_path, "a"):
+        with pytest.raises(ConfigurationError, match=r"another process holds .*choose another name by"):
+            open_run(request(tmp_path, "a", **flags), "a", lock_timeout_s=0.0)
+        open_run(request(tmp_path, "b"), "b", lock_timeout_s=0.0).close()
+    assert (files_of(path), (path / "journal.jsonl").read_bytes()) == before
+
+
+def test_the_lock_goes_with_the_process_that_held_it_however_it_died(tmp_path):
+    with held_by_another_process(tmp_path, "a") as process:
+        process.kill()
+        process.wait()
+        open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0).close()
+
+
+def test_a_process_that_is_about_to_die_is_waited_for(tmp_path):
+    with held_by_another_process(tmp_path, "a") as process:
+        process.stdin.close()
+        open_run(request(tmp_path, "a"), "a", lock_timeout_s=60.0).close()
+
+
+def test_a_closed_run_can_be_opened_again_by_the_same_process(tmp_path):
+    for _ in range(3):
+        open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0).close()
