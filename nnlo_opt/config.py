@@ -62,7 +62,10 @@ class TrainingOptions:
                 f"`--optimizer` must be one of {', '.join(OPTIMIZERS)}. Received: {self.optimizer!r}."
             )
         if self.learning_rate is not None and not (
-            isinstance(self.learning_rate, int | float) and math.isfinite(self.learning_rate) and self.learning_rate > 0
+            isinstance(self.learning_rate, int | float)
+            and not isinstance(self.learning_rate, bool)
+            and math.isfinite(self.learning_rate)
+            and self.learning_rate > 0
         ):
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."

@@ -95,6 +95,8 @@ class Master:
         self._idle_since_s: float | None = None
         #: assignment -> where its checkpoints are, until the coordinator has recorded its end
         self._unrecorded: dict[int, Path] = {}
+        #: whether checkpoints stay when a fold has ended
+        self.keeps_checkpoints = False
 
     # ------------------------------------------------------------ the coordinator's messages
 
@@ -107,7 +109,7 @@ class Master:
                 self._stop(message)
             case msg.FoldRecorded():
                 directory = self._unrecorded.pop(message.assignment, None)
-                if directory is not None:
+                if directory is not None and not self.keeps_checkpoints:
                     checkpoint.remove_all(directory)
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")

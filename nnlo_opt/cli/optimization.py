@@ -42,7 +42,6 @@ class SearchSession(Session):
     """One start of a search."""
 
     program = "OptimizationDriver"
-    restore_option = "--opt-restore"
     _search: SearchProcess | None = None
 
     def load_space(self) -> dict[str, Any] | None:

@@ -437,7 +437,8 @@ def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:
     if arguments.checkpoint and Path(arguments.checkpoint).name != arguments.checkpoint:
         path = Path(arguments.checkpoint)
         root, name = path.parent, path.name
-    return RunRequest(root=root, name=name, restore=restore, overwrite=arguments.overwrite)
+    option = "--opt-restore" if hasattr(arguments, "opt_restore") else "--restore"
+    return RunRequest(root=root, name=name, restore=restore, overwrite=arguments.overwrite, restore_option=option)
 
 
 def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str | None, **rest: Any) -> Options:

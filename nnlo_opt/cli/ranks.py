@@ -55,11 +55,14 @@ class Place:
 class _Roles:
     """Makes the roles of one rank."""
 
-    def __init__(self, place: Place, options: Options, workplace: Workplace, output: RankOutput) -> None:
+    def __init__(
+        self, place: Place, options: Options, workplace: Workplace, output: RankOutput, searches: bool
+    ) -> None:
         self._place = place
         self._options = options
         self._workplace = workplace
         self._output = output
+        self._searches = searches
 
     def master(self, run: msg.OpenRun) -> Master | None:
         self._output.open_log(Path(run.directory))
@@ -67,7 +70,10 @@ class _Roles:
         if end is None or run.settings["kind"] == "objective":
             return None
         directory = Path(run.directory)
-        return Master(self._place.orders, end, directory, self._options.training, SystemClock())
+        master = Master(self._place.orders, end, directory, self._options.training, SystemClock())
+        # A search keeps the weights of every fold; a training also what it takes to train on.
+        master.keeps_checkpoints = not self._searches
+        return master
 
     def worker(self, run: msg.OpenRun) -> Worker | None:
         end = self._place.worker_end
@@ -93,7 +99,7 @@ def make_server(place: Place, options: Options, n_threads: int, output: RankOutp
     """The server of a rank that is not only the coordinator."""
     workplace = Workplace(options, n_threads, searches)
     return RankServer(
-        place.orders, place.master_end, place.worker_end, workplace, _Roles(place, options, workplace, output)
+        place.orders, place.master_end, place.worker_end, workplace, _Roles(place, options, workplace, output, searches)
     )
 
 

@@ -22,7 +22,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
-from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.coordinator.state import CoordinatorState, SearchPlan
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
     EXIT_FAILURE,
@@ -52,8 +52,6 @@ class Session(ABC):
 
     #: the command, for the journal
     program: ClassVar[str]
-    #: the option that goes on with a run
-    restore_option: ClassVar[str]
 
     def __init__(self, options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool]) -> None:
         """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
@@ -77,6 +75,10 @@ class Session(ABC):
     @abstractmethod
     def start_search(self, findings: dict[str, Any]) -> Search:
         """What suggests points."""
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        """What is to be reached from where the run stands."""
+        return self.options.plan
 
     @abstractmethod
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
@@ -161,13 +163,14 @@ class Session(ABC):
         identity = identity_of(options, findings)
         if ledger.sessions:
             refuse_existing(options.run)
-            check_same(ledger.identity, identity, str(directory.path), self.restore_option)
+            check_same(ledger.identity, identity, str(directory.path), options.run.restore_option)
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.path}`: starting afresh.")
         if self.topology.remark:
             self.say(self.topology.remark)
         self.greet(directory, findings)
         self._compare_training(ledger.settings)
+        plan = self.plan_for(directory)
         search = self.start_search(findings)
         opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
         for rank in range(self._ranks.size):
@@ -175,16 +178,15 @@ class Session(ABC):
                 self._ranks.send(rank, opened)
         self._record_start(directory, identity)
         reporter = Reporter(directory.path)
-        coordinator = self._coordinate(directory, search)
+        coordinator = self._coordinate(directory, search, plan)
         model_path = self._export_best(directory, findings["kind"])
         coordinator.complete()
         if not reporter.finish():
             write_results(directory.path, ledger)
         return self.conclude(directory, findings["figure"], model_path)
 
-    def _coordinate(self, directory: RunDirectory, search: Search) -> Coordinator:
+    def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
         """Run the coordinator until the search is over."""
-        plan = self.options.plan
         progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
         state = CoordinatorState(plan, self.topology, directory.ledger)
         coordinator = Coordinator(state, directory.journal, self._ranks, search, self._clock, [progress])

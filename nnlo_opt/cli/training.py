@@ -1,8 +1,10 @@
 """TrainingDriver: one model on all ranks. A search of one trial whose only block is the whole world."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from nnlo_opt.comm.mpi import World
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.coordinator.state import SearchPlan
 from nnlo_opt.devices import threads_per_rank
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
 from nnlo_opt.files import atomic_write
@@ -87,7 +90,16 @@ class TrainingSession(Session):
     """One start of a training."""
 
     program = "TrainingDriver"
-    restore_option = "--restore"
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        """One trial; one more, from the checkpoint of the last, where a trained one is to have more epochs."""
+        trials = directory.ledger.trials
+        done = trials[-1].folds.get(0) if trials else None
+        if done is None or done.n_epochs >= self.options.training.epochs:
+            return replace(self.options.plan, num_iterations=max(1, len(trials)))
+        source = fold_directory(directory.path, trials[-1].number, 0)
+        shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
+        return replace(self.options.plan, num_iterations=len(trials) + 1)
 
     def load_space(self) -> None:
         return None
@@ -110,13 +122,13 @@ class TrainingSession(Session):
             self.say(line)
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
-        trial = directory.ledger.trials[0]
+        trial = directory.ledger.trials[-1]
         if not trial.folds:
             self.say(f"The training failed: {trial.reason}", sys.stderr)
             return EXIT_FAILURE
         model = str(directory.ledger.identity["model"]["name"])
         path = directory.path / f"{model}_{self.options.trial_name}_history.json"
-        fold = json.loads((fold_directory(directory.path, 0, 0) / "history.json").read_text())
+        fold = json.loads((fold_directory(directory.path, trial.number, 0) / "history.json").read_text())
         atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
         result = trial.folds[0]
         self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")

@@ -170,7 +170,6 @@ class Workplace:
 
         options = self._options.training.with_point(point)
         early, target = check_training(options)
-        info = self._data.source.info
         remarks: list[str] = []
         metrics = ["loss"]
         try:

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import uuid
+import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from nnlo_opt.files import atomic_path, sync_directory
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)")
+_MASTER_FILES = {"master.npz", "master.json"}
+#: what reading a damaged file may raise
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with np.load(directory / "weights.npz", allow_pickle=False) as archive:
             return archive["weights"], archive["state"]
-    except (OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise CheckpointError(f"`{directory / 'weights.npz'}` cannot be read: {error}") from error
 
 
@@ -105,19 +109,22 @@ def load_latest(directory: Path) -> Checkpoint | None:
 def load(place: Path) -> Checkpoint:
     """Read the checkpoint at `place`; CheckpointError where it is not valid as a whole."""
     try:
-        manifest = json.loads((place / "manifest.json").read_text())
-        for name, expected in manifest["files"].items():
+        files = json.loads((place / "manifest.json").read_text())["files"]
+        if missing := _MASTER_FILES - files.keys():
+            raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
+        for name, expected in files.items():
             if _fingerprint(place / name) != expected:
                 raise CheckpointError(f"`{place / name}` does not agree with its manifest")
         with np.load(place / "master.npz", allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         master = json.loads((place / "master.json").read_text())
         workers = {
-            int(path.stem.removeprefix("worker-")): json.loads(path.read_text()) for path in place.glob("worker-*.json")
+            int(name.removeprefix("worker-").removesuffix(".json")): json.loads((place / name).read_text())
+            for name in sorted(files.keys() - _MASTER_FILES)
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers)
+    except _UNREADABLE as error:
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
-    return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers)
 
 
 def remove_all(directory: Path) -> None:

@@ -33,6 +33,8 @@ class RunRequest:
     name: str | None
     restore: bool = False
     overwrite: bool = False
+    #: the command's option that goes on with a run, for messages
+    restore_option: str = "--opt-restore"
 
     def __post_init__(self) -> None:
         if self.name is not None and not _NAME.fullmatch(self.name):
@@ -41,7 +43,9 @@ class RunRequest:
                 f"`.`, `_`, `+` and `-`, for `--checkpoint` behind the folder it is to lie in. Received: {self.name!r}."
             )
         if self.restore and self.overwrite:
-            raise ConfigurationError("`--opt-restore` goes on with a run and `--overwrite` replaces it: give one.")
+            raise ConfigurationError(
+                f"`{self.restore_option}` goes on with a run and `--overwrite` replaces it. Received: both; give one."
+            )
 
 
 class RunDirectory:
@@ -78,7 +82,7 @@ def refuse_existing(request: RunRequest) -> None:
     if (request.root / request.name / JOURNAL_NAME).exists():
         raise ConfigurationError(
             f"The run `{request.root / request.name}` exists and is never touched without a word: go on with it by "
-            "`--opt-restore`, choose another name by `--checkpoint NAME`, or replace it by `--overwrite`."
+            f"`{request.restore_option}`, choose another name by `--checkpoint NAME`, or replace it by `--overwrite`."
         )
 
 

@@ -22,7 +22,8 @@ def test_messages_arrive_whole_and_in_order(tmp_path, n_ranks):
 
 
 @pytest.mark.parametrize(
-    "name", ["a_sent_buffer_may_be_reused", "gated_collectives_work", "a_gate_gives_up_when_told", "waiting_ends_in_time"]
+    "name",
+    ["a_sent_buffer_may_be_reused", "gated_collectives_work", "a_gate_gives_up_when_told", "waiting_ends_in_time"],
 )
 def test_on_three_ranks(tmp_path, name):
     run(name, 3, tmp_path)

@@ -209,5 +209,5 @@ def test_weights_that_cannot_be_read_are_a_checkpoint_error(tmp_path, damage):
             path.write_bytes(data[: len(data) // 2])
         case "text":
             path.write_text("weights")
-    with pytest.raises(CheckpointError, match="weights.npz"):
+    with pytest.raises(CheckpointError, match=r"weights\.npz"):
         load_weights(tmp_path)

@@ -1,11 +1,11 @@
-"""Real digits for real ranks, made once a test session."""
+"""What tests of several folders share: the launcher of real ranks, and real digits made once a session."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "mpi"))  # the launcher
 
 
 @pytest.fixture(scope="session")

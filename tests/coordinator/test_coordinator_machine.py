@@ -1,0 +1,302 @@
+"""A virtual world around `CoordinatorState`: its journal, its search, its masters, and everything that can go wrong."""
+
+import math
+from collections import deque
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator import state as co
+from nnlo_opt.coordinator.state import Begin, FromMaster, Phase, SearchPlan, Suggested
+from nnlo_opt.search.base import History
+from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.space import Integer, Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import AssignmentEnd
+
+figures = st.floats(0, 1)
+plans = st.builds(
+    SearchPlan,
+    num_iterations=st.integers(1, 7),
+    n_fold=st.integers(1, 3),
+    direction=st.sampled_from(["min", "max"]),
+    target_objective=st.none() | figures,
+)
+#: of the world and of a block
+sizes = st.tuples(st.integers(1, 12), st.integers(1, 6))
+
+
+class VirtualMaster:
+    """A team's master: it runs one assignment at a time, and what it says takes its time."""
+
+    def __init__(self):
+        self.current = None
+        self.told_to_stop = False
+        #: sent and not yet received by the coordinator
+        self.under_way = deque()
+        self.epoch = 0
+
+    def order(self, message):
+        match message:
+            case msg.RunFold():
+                assert self.current is None, "two assignments on one team"
+                self.current, self.told_to_stop, self.epoch = message, False, 0
+            case msg.StopFold():
+                # One that comes too late is about an assignment that has ended.
+                self.told_to_stop |= self.current is not None and self.current.assignment == message.assignment
+
+    def end(self, message):
+        self.under_way.append(message)
+        self.current = None
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """Any order of suggestions, reports, ends, losses and crashes."""
+
+    @initialize(plan=plans, size=sizes, n_points=st.integers(2, 12), seed=st.integers(0, 5))
+    def start(self, plan, size, n_points, seed):
+        self.plan = plan
+        self.space = Space([Integer(1, n_points, name="n")])
+        self.algorithm = RandomSearch(self.space, seed)
+        #: what is on disk; the first `n_durable` events survive any crash
+        self.disk, self.n_durable = [], 0
+        self.now_s = 0.0
+        #: events of the next step that reach the disk before the crash; None: no crash
+        self.crash_after = None
+        self.size = size
+        self.open()
+
+    def open(self):
+        """A new process reads the journal and begins."""
+        lines = b"".join(encode_line(seq, event) for seq, event in enumerate(self.disk))
+        self.ledger = Ledger()
+        for event in read_events(lines, "journal")[0]:
+            self.ledger.apply(event)
+        topology = Topology.plan(*self.size, self.plan.n_fold)
+        self.state = co.CoordinatorState(self.plan, topology, self.ledger)
+        self.masters = [VirtualMaster() for _ in topology.teams]
+        self.history = History(self.space)
+        self.owed = None
+        self.finished_because = None
+        started = ev.RunStarted(
+            time_s=self.tick(), unix_s=self.now_s, n_ranks=self.size[0], n_blocks=topology.n_blocks, identity={}
+        )
+        self.ledger.apply(started)
+        self.disk.append(started)
+        self.n_durable = len(self.disk)
+        self.feed(Begin())
+
+    def tick(self):
+        self.now_s += 1.0
+        return self.now_s
+
+    def feed(self, event):
+        """Let the coordinator handle `event` and carry out what it says, or crash while doing so."""
+        instructions = self.state.handle(event, self.tick())
+        self.state.check()
+        appends = [i for i in instructions if isinstance(i, co.Append)]
+        assert instructions[: len(appends)] == appends, "something was done before it was written"
+        assert len(appends) <= 1
+        if self.crash_after is not None:
+            n_written, self.crash_after = self.crash_after, None
+            for append in appends:
+                self.disk.extend(append.events[:n_written])
+            self.open()
+            return
+        for instruction in instructions:
+            self.carry_out(instruction)
+        assert (self.state.phase is Phase.OVER) == (self.finished_because is not None)
+
+    def carry_out(self, instruction):
+        match instruction:
+            case co.Append():
+                self.disk.extend(instruction.events)
+                if instruction.durable:
+                    self.n_durable = len(self.disk)
+            case co.Send():
+                number = instruction.message.assignment
+                assert self.n_durable > self.index_of(number, ev.FoldAssigned), "sent before it was on disk"
+                if isinstance(instruction.message, msg.FoldRecorded):
+                    assert self.ledger.assignments[number].end is not None
+                self.masters[instruction.team].order(instruction.message)
+            case co.Tell():
+                # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
+                self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
+            case co.Ask():
+                assert self.owed is None, "asked twice"
+                assert instruction.number == self.history.n_suggested
+                self.owed = instruction.number
+            case co.Finish():
+                assert self.finished_because is None, "finished twice"
+                self.finished_because = instruction.reason
+
+    def index_of(self, assignment, kind):
+        return next(i for i, e in enumerate(self.disk) if isinstance(e, kind) and e.assignment == assignment)
+
+    # ------------------------------------------------------------ what may happen
+
+    @precondition(lambda self: self.owed is not None)
+    @rule()
+    def the_search_answers(self):
+        self.owed = None
+        self.feed(Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
+
+    def busy(self, pick):
+        teams = [i for i, master in enumerate(self.masters) if master.current is not None]
+        return (i := teams[pick % len(teams)]), self.masters[i]
+
+    @precondition(lambda self: any(m.current for m in self.masters))
+    @rule(pick=st.integers(0, 99), epoch=st.integers(0, 2))
+    def a_master_reports(self, pick, epoch):
+        _, master = self.busy(pick)
+        number = master.current.assignment
+        if master.epoch == 0:
+            master.under_way.append(msg.FoldStarted(assignment=number, epoch=epoch))
+        else:
+            master.under_way.append(msg.EpochReported(assignment=number, epoch=master.epoch, metrics={"loss": 1.0}))
+        master.epoch += 1
+
+    @precondition(lambda self: any(m.current for m in self.masters))
+    @rule(
+        pick=st.integers(0, 99), figure=figures, outcome=st.sampled_from(["finish", "finish", "finish", "fail", "stop"])
+    )
+    def a_master_ends_its_assignment(self, pick, figure, outcome):
+        _, master = self.busy(pick)
+        number = master.current.assignment
+        if outcome == "fail":
+            master.end(msg.FoldFailed(assignment=number, reason="no memory"))
+        elif outcome == "stop" and master.told_to_stop:
+            master.end(msg.FoldStopped(assignment=number))
+        else:
+            finished = msg.FoldFinished(assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0)
+            master.end(finished)
+
+    @precondition(lambda self: any(m.under_way for m in self.masters))
+    @rule(pick=st.integers(0, 99))
+    def a_message_arrives(self, pick):
+        teams = [i for i, master in enumerate(self.masters) if master.under_way]
+        team = teams[pick % len(teams)]
+        self.feed(FromMaster(team=team, message=self.masters[team].under_way.popleft()))
+
+    @precondition(lambda self: any(a.end is not None for a in self.ledger.assignments))
+    @rule(pick=st.integers(0, 99), team=st.integers(0, 99), figure=figures, fails=st.booleans())
+    def a_late_message_arrives(self, pick, team, figure, fails):
+        ended = [a.number for a in self.ledger.assignments if a.end is not None]
+        number = ended[pick % len(ended)]
+        message = (
+            msg.FoldFailed(assignment=number, reason="late")
+            if fails
+            else msg.FoldFinished(assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=0.0)
+        )
+        n_events, planned, self.crash_after = len(self.disk), self.crash_after, None
+        self.feed(FromMaster(team=team % len(self.masters), message=message))
+        self.crash_after = planned
+        assert len(self.disk) == n_events, "a late message was written down"
+
+    @rule(n_lost=st.integers(0, 5), size=st.none() | sizes, more=st.integers(0, 2))
+    def the_run_is_ended_and_restarted(self, n_lost, size, more):
+        """Events that nobody waited for may be lost; the next start may have other ranks and ask for more trials."""
+        n_kept = max(self.n_durable, len(self.disk) - n_lost)
+        del self.disk[n_kept:]
+        if self.finished_because is not None:
+            self.disk.append(ev.RunCompleted(time_s=self.tick(), reason=self.finished_because))
+        self.size = size or self.size
+        self.plan = replace(self.plan, num_iterations=self.plan.num_iterations + more)
+        self.open()
+
+    @rule(n_written=st.integers(0, 3))
+    def the_coordinator_will_die_in_its_next_step(self, n_written):
+        self.crash_after = n_written
+
+    # ------------------------------------------------------------ what must always hold
+
+    @invariant()
+    def the_journal_tells_what_the_ledger_knows(self):
+        ledger = Ledger()
+        for event in self.disk:
+            ledger.apply(event)
+        assert vars(ledger) == vars(self.ledger)
+
+    @invariant()
+    def no_two_trials_share_a_point_and_none_ends_twice(self):
+        points = [trial.point["n"] for trial in self.ledger.trials]
+        assert len(set(points)) == len(points)
+        ends = [e.trial for e in self.disk if isinstance(e, ev.TrialCompleted | ev.TrialFailed)]
+        assert len(set(ends)) == len(ends)
+        assert len(self.ledger.trials) <= self.plan.num_iterations
+
+    @invariant()
+    def no_team_and_no_fold_has_two_assignments(self):
+        running = [a for a in self.ledger.assignments if a.end is None]
+        assert len({a.team for a in running}) == len(running)
+        assert len({(a.trial, a.fold) for a in running}) == len(running)
+
+    @invariant()
+    def a_complete_trial_has_the_mean_of_all_its_folds(self):
+        for trial in self.ledger.trials:
+            if trial.figure_of_merit is not None:
+                values = [trial.folds[fold].figure_of_merit for fold in range(self.plan.n_fold)]
+                assert math.isclose(trial.figure_of_merit, math.fsum(values) / self.plan.n_fold)
+                finished = [a.fold for a in trial.assignments if a.end is AssignmentEnd.FINISHED]
+                assert sorted(finished) == list(range(self.plan.n_fold))
+
+    @invariant()
+    def something_is_under_way_until_the_search_is_over(self):
+        if self.finished_because is None:
+            assert self.owed is not None or self.state.assignment_of_team
+        for team, assignment in self.state.assignment_of_team.items():
+            master = self.masters[team]
+            known = {m.assignment for m in master.under_way} | (
+                {master.current.assignment} if master.current else set()
+            )
+            assert assignment.number in known, "an assignment that no master knows"
+
+    @invariant()
+    def no_block_is_idle_while_a_trial_waits(self):
+        if len(self.state.trial_of_block) < self.state.topology.n_blocks:
+            assert not self.state.to_resume
+            assert not self.state.ready
+
+    # ------------------------------------------------------------ the end
+
+    def teardown(self):
+        """Whatever has happened, the search comes to its end and says why."""
+        if not hasattr(self, "state"):
+            return
+        self.crash_after = None
+        for turn in range(2000):
+            if self.finished_because is not None:
+                break
+            if self.owed is not None:
+                self.the_search_answers()
+            elif any(m.under_way for m in self.masters):
+                self.a_message_arrives(turn)
+            else:
+                self.a_master_ends_its_assignment(turn, 0.5, "finish")
+            self.no_two_trials_share_a_point_and_none_ends_twice()
+        self.the_journal_tells_what_the_ledger_knows()
+        trials = self.ledger.trials
+        assert all(trial.state.ended for trial in trials), "a trial was lost"
+        assert all(a.end is not None for a in self.ledger.assignments)
+        reason = self.finished_because
+        assert reason is not None
+        if reason.startswith("all "):
+            assert len(trials) == self.plan.num_iterations
+        elif reason.startswith("the search space is used up"):
+            assert len(trials) == self.space.n_points < self.plan.num_iterations
+        else:
+            assert reason.startswith("the target of")
+            best = self.ledger.best(self.plan.direction).figure_of_merit
+            assert (
+                best > self.plan.target_objective if self.plan.direction == "max" else best < self.plan.target_objective
+            )
+
+
+TestCoordinator = CoordinatorMachine.TestCase
+TestCoordinator.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,101 @@
+"""SIGKILL the whole job at random moments and run the same command again: nothing finished is lost or done twice."""
+
+import collections
+import json
+import random
+import time
+from pathlib import Path
+
+import launcher
+import objectives
+import pytest
+
+from nnlo_opt.report.results import read_ledger
+
+pytestmark = pytest.mark.mpi
+
+
+def kill_and_resume(folder: Path, command: list[str], pauses_s: list[float]) -> tuple[list[dict], launcher.Outcome]:
+    """Kill a job of 5 ranks after each pause, then let it end; the events of the journal and the last outcome."""
+    journal = folder / "checkpoints/K/journal.jsonl"
+    seen: list[bytes] = []
+    for pause_s in pauses_s:
+        job = launcher.start(5, command, folder)
+        # Wait for the run to begin, so that a pause is time spent in it, whatever the machine's speed.
+        size = journal.stat().st_size if journal.exists() else 0
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and (not journal.exists() or journal.stat().st_size <= size):
+            if job.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        time.sleep(pause_s)
+        job.kill()
+        job.process.wait(30)
+        if journal.exists():
+            seen.append(journal.read_bytes())
+    outcome = launcher.run(5, command, folder, 240)
+    assert outcome.code == 0, outcome.out[-3000:] + outcome.err[-3000:]
+    final = journal.read_bytes()
+    for data in seen:
+        assert final.startswith(data[: data.rfind(b"\n") + 1]), "what was in the journal has changed"
+    return [json.loads(line) for line in final.splitlines()], outcome
+
+
+def check_journal(folder: Path, events: list[dict], n_trials: int) -> None:
+    ledger = read_ledger(folder / "checkpoints/K")
+    assert ledger.complete
+    assert ledger.n_by_state()["complete"] == n_trials == len(ledger.trials)
+    completed = collections.Counter(event["trial"] for event in events if event["event"] == "TrialCompleted")
+    assert completed == collections.Counter(range(n_trials)), "a trial was lost or done twice"
+    suggested = [json.dumps(event["point"], sort_keys=True) for event in events if event["event"] == "TrialSuggested"]
+    assert len(set(suggested)) == n_trials, "two trials share a point"
+    finished = [event["assignment"] for event in events if event["event"] == "AssignmentFinished"]
+    assert len(finished) == len(set(finished)) == n_trials, "a finished fold was trained again"
+    assert json.loads((folder / "checkpoints/K/summary.json").read_text())["complete"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "40", "--checkpoint", "K"]
+    rng = random.Random(seed)
+    pauses_s = [rng.uniform(0.0, 0.8) for _ in range(5)]
+    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], pauses_s)
+    check_journal(tmp_path, events, 40)
+    assert sum(event["event"] == "RunStarted" for event in events) >= 4
+
+
+@pytest.mark.keras
+def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
+    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "4", "--checkpoint", "K"]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [1.5, 1.0, 2.0])
+    check_journal(tmp_path, events, 4)
+    assigned = {event["assignment"]: event for event in events if event["event"] == "FoldAssigned"}
+    written: dict[int, int] = {}
+    for event in events:
+        if event["event"] == "EpochEnded":
+            trial = assigned[event["assignment"]]["trial"]
+            assert event["epoch"] == written.get(trial, 0) + 1 or event["epoch"] <= written.get(trial, 0) + 1
+            written[trial] = event["epoch"] if event["checkpointed"] else written.get(trial, 0)
+        if event["event"] == "FoldBegan":
+            # At least what the journal knew of; a checkpoint may be newer than its line.
+            assert event["epoch"] >= written.get(assigned[event["assignment"]]["trial"], 0)
+    for number in range(4):
+        history = json.loads((tmp_path / f"checkpoints/K/trials/{number:04d}/fold0/history.json").read_text())
+        assert len(history["epochs"]) == 4
+
+
+def test_a_resume_may_have_another_number_of_ranks(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]
+    job = launcher.start(5, command, tmp_path)
+    journal = tmp_path / "checkpoints/K/journal.jsonl"
+    while not journal.exists() or journal.read_bytes().count(b"TrialCompleted") < 3:
+        assert job.process.poll() is None
+        time.sleep(0.02)
+    job.kill()
+    job.process.wait(30)
+    outcome = launcher.run(4, [*command, "--opt-restore", "--block-size", "1"], tmp_path)
+    assert outcome.code == 0, outcome.err
+    check_journal(tmp_path, [json.loads(line) for line in journal.read_text().splitlines()], 20)

@@ -1,0 +1,151 @@
+"""Both drivers on real digits under real mpirun."""
+
+import csv
+import json
+import zipfile
+from pathlib import Path
+
+import launcher
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.keras]
+
+SPACE = """
+from skopt.space import Categorical, Integer, Real
+
+parameter_range = [
+    Integer(8, 32, name="n_units"),
+    Real(1e-3, 1e-1, prior="log-uniform", name="train.learning_rate"),
+    Categorical(["adam", "sgd", "rmsprop"], name="train.optimizer"),
+    Categorical([True, False], name="train.synchronous"),
+    Integer(1, 3, name="train.sync_every"),
+]
+"""
+#: a network with all that needs care: batch normalisation (float state), dropout (seed counters)
+MODEL = """
+import keras
+
+
+def get_model(n_units=16):
+    return keras.Sequential([
+        keras.Input((28, 28, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(n_units),
+        keras.layers.BatchNormalization(),
+        keras.layers.Activation("relu"),
+        keras.layers.Dropout(0.1),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "space.py").write_text(SPACE)
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def data(digits: Path) -> list[str]:
+    return ["--train_data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+
+
+def ok(outcome: launcher.Outcome) -> launcher.Outcome:
+    assert outcome.code == 0, outcome.out[-3000:] + outcome.err[-3000:]
+    return outcome
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "6"]
+    outcome = ok(launcher.run(5, [*command, "--epochs", "2", "--checkpoint", "S", *data(digits)], folder))
+    run = folder / "checkpoints/S"
+    assert [row["state"] for row in rows(run)] == ["complete"] * 6
+    assert all(0.0 <= float(row["figure_of_merit"]) < 1.0 for row in rows(run))
+    best = json.loads((run / "summary.json").read_text())["best"]
+    assert f"Best: trial {best['trial']}" in outcome.out
+    assert zipfile.is_zipfile(run / "best_model.keras")
+    assert "categorical_crossentropy" in outcome.out  # inferred, and said
+    assert "TensorFlow" not in outcome.err
+    for number in range(6):
+        fold = run / f"trials/{number:04d}/fold0"
+        assert (fold / "weights.npz").exists()
+        assert len(json.loads((fold / "history.json").read_text())["epochs"]) == 2
+    # What the coordinator has recorded needs no checkpoints; it may not have said so to the last trials.
+    assert not list(run.glob("trials/0000/fold0/checkpoint-*"))
+
+
+def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
+    ok(launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data(digits)], folder))
+    run = folder / "checkpoints/S"
+    for row in rows(run):
+        assert (row["state"], row["n_folds"], row["n_ranks"]) == ("complete", "2", "4")
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    teams = {event["team"] for event in events if event["event"] == "FoldAssigned"}
+    assert teams == {0, 1}
+
+
+def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
+    results = []
+    for name in ("A", "B"):
+        ok(launcher.run(1, [*command, "--seed", "7", "--checkpoint", name, *data(digits)], folder))
+        results.append(
+            [{k: v for k, v in row.items() if not k.endswith("_s")} for row in rows(folder / f"checkpoints/{name}")]
+        )
+    assert results[0] == results[1]
+
+
+def test_training_on_three_ranks_and_on_one(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", "--epochs", "3", "--loss", "categorical_crossentropy"]
+    for n_ranks in (1, 3):
+        name = f"on{n_ranks}"
+        ok(launcher.run(n_ranks, [*command, "--trial-name", name, *data(digits)], folder))
+        history = json.loads((folder / f"checkpoints/{name}/model_{name}_history.json").read_text())
+        assert len(history["history"]["0:-:-"]["val_acc"]) == 3
+        assert history["history"]["0:-:-"]["val_acc"][-1] > 0.5
+        if n_ranks == 3:
+            assert set(history["history"]) == {"0:-:-", "1:1:-", "2:2:-"}
+        assert zipfile.is_zipfile(folder / f"checkpoints/{name}/best_model.keras")
+
+
+def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", "--epochs", "6", "--early", "val_loss,<,2"]
+    ok(launcher.run(2, [*command, "--learning-rate", "0.05", "--trial-name", "T", *data(digits)], folder))
+    import h5py
+    import keras
+    import numpy as np
+
+    run = folder / "checkpoints/T"
+    reported = json.loads((run / "summary.json").read_text())["best"]["figure_of_merit"]
+    correct = total = 0
+    model = keras.models.load_model(run / "best_model.keras")
+    for path in sorted(digits.glob("mnist_test_*.h5")):
+        with h5py.File(path) as file:
+            predicted = model.predict(file["features"][:], verbose=0).argmax(axis=1)
+            correct += int(np.sum(predicted == file["labels"][:].argmax(axis=1)))
+            total += len(predicted)
+    assert 1 - correct / total == pytest.approx(reported)
+
+
+def test_a_training_is_restored(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--synchronous", *data(digits)]
+    ok(launcher.run(3, [*command, "--epochs", "1"], folder))
+    outcome = launcher.run(3, [*command, "--epochs", "1"], folder)
+    assert outcome.code == 2
+    assert "--restore" in outcome.err
+    outcome = ok(launcher.run(3, [*command, "--epochs", "3", "--restore"], folder))
+    assert "goes on from epoch 1" in outcome.out
+    history = json.loads((folder / "checkpoints/T/model_train_history.json").read_text())
+    assert len(history["history"]["0:-:-"]["val_acc"]) == 3
+
+
+def test_a_model_architecture_in_json_is_trained(folder, digits):
+    ok(launcher.run(1, ["BuildModel", "mnist"], folder))
+    ok(launcher.run(2, ["TrainingDriver", "--model", "mnist_arch.json", "--trial-name", "J", *data(digits)], folder))
+    assert (folder / "checkpoints/J/mnist_J_history.json").exists()

@@ -1,0 +1,175 @@
+"""Wrong requests of every kind: one clear sentence, exit code 2, before any rank trains, and nothing is left behind."""
+
+from pathlib import Path
+
+import launcher
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+MODEL = """
+import keras
+from nnlo_opt.space import Integer
+
+
+def get_model(n_units=8, n_in=28, n_out=10):
+    return keras.Sequential([
+        keras.Input((n_in, 28, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(n_units),
+        keras.layers.Dense(n_out, activation="softmax"),
+    ])
+
+
+get_model.parameter_range = [Integer(8, 16, name="n_units")]
+"""
+
+
+def files(folder: Path, digits: Path) -> None:
+    """Everything the requests below name."""
+    space = "from skopt.space import Categorical, Integer, Real\nspace = [{}]\n"
+    for name, dimensions in {
+        "good": "Integer(8, 16, name='n_units')",
+        "empty": "",
+        "duplicate": "Integer(8, 16, name='n_units'), Integer(2, 6, name='n_units')",
+        "backwards": "Integer(16, 8, name='n_units')",
+        "unnamed": "Integer(8, 16)",
+        "one_value": "Categorical(['a'], name='n_units')",
+        "unknown_name": "Integer(8, 16, name='n_unit')",
+        "unknown_option": "Integer(8, 16, name='train.bach')",
+        "bad_choice": "Categorical(['adam', 'adamm'], name='train.optimizer')",
+        "bad_bound": "Integer(0, 5, name='train.batch')",
+    }.items():
+        (folder / f"{name}.py").write_text(space.format(dimensions))
+    (folder / "model.py").write_text(MODEL)
+    (folder / "wrong_input.py").write_text(MODEL.replace("n_in=28", "n_in=20"))
+    (folder / "wrong_output.py").write_text(MODEL.replace("n_out=10", "n_out=7"))
+    (folder / "broken.py").write_text("def get_model(:\n")
+    (folder / "neither.py").write_text("x = 1\n")
+    (folder / "empty.list").write_text("\n")
+    (folder / "gone.list").write_text("nowhere.h5\n")
+    whole = next(digits.glob("mnist_train_0.h5")).read_bytes()
+    (folder / "torn.h5").write_bytes(whole[: len(whole) // 2])
+    (folder / "torn.list").write_text("torn.h5\n")
+    (folder / "text.h5").write_text("not HDF5\n")
+    (folder / "text.list").write_text("text.h5\n")
+    (folder / "a_file").write_text("")
+
+
+SPACE = ["--search-space", "good.py"]
+
+#: option list -> what the sentence must name
+EARLY = {
+    "no model": ([], "--model"),
+    "model is gone": (["--model", "gone.py"], "gone.py"),
+    "list is gone": (["--model", "model.py", "--train-data", "gone2.list"], "gone2.list"),
+    "list is empty": (["--model", "model.py", "--train-data", "empty.list"], "empty.list"),
+    "listed file is gone": (["--model", "model.py", "--train-data", "gone.list"], "nowhere.h5"),
+    "block size 0": (["--model", "model.py", "--block-size", "0"], "--block-size"),
+    "unknown option": (["--model", "model.py", "--epoch-number", "3"], "--epoch"),
+    "unknown optimizer": (["--model", "model.py", "--optimizer", "adamm"], "adamm"),
+    "unknown search": (["--model", "model.py", "--hyper-opt", "annealing"], "annealing"),
+    "unknown loss": (["--model", "model.py", "--loss", "categorical_crosentropy"], "categorical_crossentropy"),
+    "no number": (["--model", "model.py", "--epochs", "many"], "many"),
+    "later option": (["--model", "model.py", "--n-masters", "2"], "--n-masters"),
+    "later mode": (["--model", "model.py", "--mode", "gem"], "gem"),
+    "space is gone": (["--model", "model.py", "--search-space", "gone.py"], "gone.py"),
+    "empty space": (["--model", "model.py", "--search-space", "empty.py"], "at least one parameter"),
+    "duplicate name": (["--model", "model.py", "--search-space", "duplicate.py"], "more than once"),
+    "bounds backwards": (["--model", "model.py", "--search-space", "backwards.py"], "backwards.py"),
+    "unnamed": (["--model", "model.py", "--search-space", "unnamed.py"], "name"),
+    "one category": (["--model", "model.py", "--search-space", "one_value.py"], "at least 2 categories"),
+    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
+    "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
+}
+LATE = {
+    "unknown parameter": (["--model", "model.py", "--search-space", "unknown_name.py"], "n_unit"),
+    "unknown train option": (["--model", "model.py", "--search-space", "unknown_option.py"], "train.bach"),
+    "value no option takes": (["--model", "model.py", "--search-space", "bad_choice.py"], "adamm"),
+    "bound no option takes": (["--model", "model.py", "--search-space", "bad_bound.py"], "train.batch"),
+    "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
+    "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
+    "module does not parse": (["--model", "broken.py"], "broken.py"),
+    "module defines nothing": (["--model", "neither.py"], "get_model"),
+    "file is torn": (["--model", "model.py", "--train-data", "torn.list"], "torn.h5"),
+    "file is no HDF5": (["--model", "model.py", "--train-data", "text.list"], "text.h5"),
+    "no such data set": (["--model", "model.py", "--features-name", "images"], "images"),
+    "no such metric": (["--model", "model.py", "--target-metric", "val_auc,>,0.9"], "val_auc"),
+}
+
+
+def refused(n_ranks: int, options: list[str], folder: Path, digits: Path, word: str) -> None:
+    files(folder, digits)
+    before = {path.name for path in folder.iterdir()}
+    command = ["OptimizationDriver", *options]
+    if "--train-data" not in options:
+        command += ["--train-data", str(digits / "train_mnist.list")]
+    command += ["--val-data", str(digits / "test_mnist.list")]
+    outcome = launcher.run(n_ranks, command, folder)
+    assert outcome.code == 2, outcome.out + outcome.err
+    said = outcome.err.split("\n---")[0].strip()
+    assert word in said
+    assert "Traceback" not in outcome.err
+    assert len(said.splitlines()) == 1, said
+    after = {path.name for path in folder.iterdir() if not path.name.startswith((".out", ".err"))}
+    assert after - before <= {"__pycache__", "checkpoints"}
+    assert not list(folder.glob("checkpoints/*/journal.jsonl"))
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_refused_before_anything_is_imported(tmp_path, digits, name):
+    options, word = EARLY[name]
+    refused(1, options, tmp_path, digits, word)
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("name", LATE)
+def test_refused_by_a_trainer_rank(tmp_path, digits, name):
+    options, word = LATE[name]
+    refused(1, options, tmp_path, digits, word)
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("name", ["block size 0", "list is empty", "features do not fit"])
+def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
+    options, word = (EARLY | LATE)[name]
+    refused(3, options, tmp_path, digits, word)
+
+
+@pytest.mark.keras
+def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
+    """A model that raises, one whose loss is not a number, one that is no model: failed trials with their reason."""
+    (tmp_path / "model.py").write_text(
+        MODEL.replace("n_units=8,", "kind='good', n_units=8,")
+        .replace(
+            "    return keras",
+            "    if kind == 'raises':\n        raise RuntimeError('no such layer')\n"
+            "    if kind == 'no model':\n        return 7\n"
+            "    if kind == 'memory':\n        raise MemoryError('too large')\n"
+            "    if kind == 'shape':\n        n_out = 3\n"
+            "    scale = float('nan') if kind == 'infinite' else 1.0\n    return keras",
+        )
+        .replace("keras.layers.Flatten(),", "keras.layers.Flatten(), keras.layers.Rescaling(scale),")
+        .replace('Integer(8, 16, name="n_units")', 'Categorical(KINDS, name="kind")')
+        .replace(
+            "import Integer",
+            "import Categorical\nKINDS = ['good', 'raises', 'no model', 'infinite', 'memory', 'shape']",
+        )
+    )
+    data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    command = ["OptimizationDriver", "--model", "model.py", "--num-iterations", "10", "--checkpoint", "S", *data]
+    outcome = launcher.run(3, command, tmp_path)
+    assert outcome.code == 0, outcome.out + outcome.err
+    import pandas
+
+    rows = pandas.read_csv(tmp_path / "checkpoints/S/results.csv").set_index("p:kind")
+    assert dict(rows["state"]) == {kind: "complete" if kind == "good" else "failed" for kind in rows.index}
+    assert len(rows) == 6
+    for kind, word in {
+        "raises": "no such layer",
+        "no model": "int",
+        "infinite": "nan",
+        "memory": "memory",
+        "shape": "(3,)",
+    }.items():
+        assert word in rows.loc[kind, "reason"].lower(), rows.loc[kind, "reason"]

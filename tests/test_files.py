@@ -1,0 +1,113 @@
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from nnlo_opt.files import atomic_path, atomic_write, sync_directory, write_fully
+
+
+class Interrupted(BaseException):
+    """As a KeyboardInterrupt: not an Exception."""
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("data", ["text with ä", b"bytes\0", ""])
+def test_a_file_is_written_as_a_whole_and_nothing_else_stays(tmp_path, data, durable):
+    atomic_write(tmp_path / "a.json", data, durable=durable)
+    assert (tmp_path / "a.json").read_bytes() == (data.encode() if isinstance(data, str) else data)
+    assert names_in(tmp_path) == ["a.json"]
+
+
+def test_a_file_that_exists_is_replaced_and_not_written_into(tmp_path):
+    path = tmp_path / "a"
+    atomic_write(path, "old and longer")
+    with path.open() as reader:
+        atomic_write(path, "new")
+        assert reader.read() == "old and longer"
+    assert path.read_text() == "new"
+
+
+def test_others_may_read_what_is_written_as_the_umask_says(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        atomic_write(tmp_path / "a", "x")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_a_write_into_a_folder_that_is_not_there_fails_and_leaves_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        atomic_write(tmp_path / "missing" / "a", "x")
+    assert names_in(tmp_path) == []
+
+
+def test_a_write_over_a_folder_fails_and_leaves_nothing_else(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        atomic_write(tmp_path / "a", "x")
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_a_temporary_path_keeps_its_suffix_for_writers_that_go_by_it(tmp_path):
+    with atomic_path(tmp_path / "w.npz") as path:
+        assert path.suffix == ".npz"
+        assert path.parent == tmp_path
+        np.savez(path, a=np.arange(3))
+        assert not (tmp_path / "w.npz").exists()
+    assert names_in(tmp_path) == ["w.npz"]
+    with np.load(tmp_path / "w.npz") as archive:
+        assert list(archive["a"]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [ValueError, Interrupted])
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    atomic_write(tmp_path / "a.txt", "old")
+
+    def write():
+        with atomic_path(tmp_path / "a.txt") as path:
+            path.write_text("half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert names_in(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_a_block_that_writes_nothing_is_an_error_and_leaves_the_old_file(tmp_path):
+    atomic_write(tmp_path / "a.txt", "old")
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a.txt"):
+        pass
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_all_bytes_are_written(tmp_path):
+    data = bytes(range(256)) * 1000
+    fd = os.open(tmp_path / "a", os.O_WRONLY | os.O_CREAT)
+    try:
+        write_fully(fd, b"")
+        write_fully(fd, data)
+    finally:
+        os.close(fd)
+    assert (tmp_path / "a").read_bytes() == data
+
+
+def test_a_full_disk_is_an_error():
+    fd = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="space"):
+            write_fully(fd, b"x")
+    finally:
+        os.close(fd)
+
+
+def test_a_folder_can_be_synced(tmp_path):
+    sync_directory(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync_directory(tmp_path / "missing")

@@ -1,0 +1,257 @@
+"""The separation the design promises: who may import what. Imports inside functions count, and so do processes.
+
+A module that is new stands in `LAYERS` by the longest name that fits, and fails here until it does.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import nnlo_opt
+
+ROOT = Path(nnlo_opt.__file__).parent
+REPOSITORY = ROOT.parent
+
+#: from the bottom to the top; a module imports from its own layer and from those below it
+LAYERS: dict[str, list[str]] = {
+    "foundations": ["__init__", "errors", "clock", "devices", "files", "log", "vectors"],
+    "pure data": [
+        "config",
+        "space",
+        "trials.trial",
+        "trials.events",
+        "trials.ledger",
+        "comm.messages",
+        "comm.codec",
+        "comm.topology",
+        "comm.transport",
+        "data.source",
+        "data.folds",
+        "data.shards",
+        "data.batches",
+        "models.adapter",
+        "models.layout",
+        "models.losses",
+        "algorithms",
+        "training.figure",
+        "training.history",
+        "training.stopping",
+        "search.base",
+    ],
+    "pure decisions": ["coordinator.state", "block.master_state", "search.random", "search.design", "search.targets"],
+    "adapters": ["space.loading", "trials", "comm", "data", "models", "training", "search"],
+    "shells": ["coordinator", "block", "report"],
+    "cli": ["cli"],
+}
+PURE = ("foundations", "pure data", "pure decisions")
+
+#: third-party packages and the only places that may import them; NumPy may be imported everywhere
+DOORS: dict[str, list[str]] = {
+    "mpi4py": ["comm.mpi"],
+    "skopt": ["search.skopt_search"],
+    "h5py": ["data.hdf5"],
+    # Keras's own loaders of data sets run in a process of their own, whose program is the second of these.
+    "keras": ["models", "data.keras_datasets"],
+    "tensorflow": ["models"],
+    "mlxtend": ["data.image_files"],
+    "filelock": ["trials.run_directory"],
+    "pandas": ["report"],
+    "rich": ["report"],
+    "pytest": ["testing"],
+}
+
+#: adapters that have an in-memory twin: whoever needs one is handed it, and only `cli` says which
+NAMED_BY_CLI = ["comm.mpi", "comm.loopback", "data.hdf5", "data.arrays", "models.keras_model", "search.process"]
+#: within one package an adapter may be put together of parts
+OWN_PACKAGE = {"models.builders": "models.keras_model"}
+
+#: nothing of this may come with what the coordinator and the master import
+HEAVY = ["keras", "tensorflow", "torch", "jax", "skopt", "sklearn", "scipy", "h5py", "pandas", "optuna"]
+
+
+def name_of(path: Path) -> str:
+    """`nnlo_opt/space/__init__.py` -> `space`, `nnlo_opt/block/master.py` -> `block.master`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+SOURCES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+#: the package that tests and extensions share: it may use all but `cli`, and nobody uses it
+OF_THE_HOUSE = [name for name in SOURCES if name.split(".")[0] != "testing"]
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Everything a file imports, absolute, wherever the import stands; `-m` programs are imports too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                found.update(alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.level == 0, f"{path} imports relatively"
+                # `from package import module` imports the module.
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            case ast.Constant(value=str(text)) if text.startswith("nnlo_opt."):
+                found.add(text)
+    return frozenset(found)
+
+
+def house_imports_of(name: str) -> set[str]:
+    """The modules of ours that a module of ours imports."""
+    found = set()
+    for imported in imports_of(SOURCES[name]):
+        parts = imported.split(".")
+        if parts[0] != "nnlo_opt":
+            continue
+        candidates = [".".join(parts[1:end]) for end in range(len(parts), 1, -1)]
+        found.add(next((candidate for candidate in candidates if candidate in SOURCES), "__init__"))
+    return found - {name}
+
+
+def is_in(name: str, places: list[str]) -> bool:
+    return any(name == place or name.startswith(place + ".") for place in places)
+
+
+def layer_of(name: str) -> int:
+    """Number of the layer whose entry fits best; -1 where none does."""
+    fits = [
+        (len(place), number)
+        for number, places in enumerate(LAYERS.values())
+        for place in places
+        if is_in(name, [place])
+    ]
+    return max(fits, default=(0, -1))[1]
+
+
+def foreign_packages_of(name: str) -> set[str]:
+    """Third-party packages that a module of ours imports, NumPy aside."""
+    packages = {imported.split(".")[0] for imported in imports_of(SOURCES[name])}
+    return packages - set(sys.stdlib_module_names) - {"nnlo_opt", "numpy"}
+
+
+def test_every_module_stands_in_a_layer():
+    assert not [name for name in OF_THE_HOUSE if layer_of(name) < 0]
+
+
+def test_imports_go_one_way():
+    upwards = [
+        f"{name} ({[*LAYERS][layer_of(name)]}) imports {other} ({[*LAYERS][layer_of(other)]})"
+        for name in OF_THE_HOUSE
+        for other in house_imports_of(name)
+        if layer_of(other) > layer_of(name)
+    ]
+    assert not upwards
+
+
+def test_pure_modules_import_no_adapter_and_no_foreign_package():
+    pure = [name for name in OF_THE_HOUSE if [*LAYERS][layer_of(name)] in PURE]
+    assert len(pure) > 20
+    for name in pure:
+        assert all([*LAYERS][layer_of(other)] in PURE for other in house_imports_of(name)), name
+        assert not foreign_packages_of(name), name
+
+
+def test_decisions_use_no_files_no_clock_and_no_processes():
+    outside = {"os", "pathlib", "subprocess", "threading", "socket", "time", "random", "tempfile", "shutil", "signal"}
+    decisions = [name for name in OF_THE_HOUSE if [*LAYERS][layer_of(name)] == "pure decisions"]
+    assert {"coordinator.state", "block.master_state"} <= set(decisions)
+    for name in decisions:
+        assert not {imported.split(".")[0] for imported in imports_of(SOURCES[name])} & outside, name
+        assert not house_imports_of(name) & {"files", "clock", "devices", "log"}, name
+
+
+@pytest.mark.parametrize(("side", "other"), [("coordinator", "block"), ("block", "coordinator")])
+def test_coordinator_and_block_know_each_other_by_messages_only(side, other):
+    known = [imported for name in SOURCES if is_in(name, [side]) for imported in house_imports_of(name)]
+    assert not [imported for imported in known if is_in(imported, [other])]
+    assert "comm.messages" in known
+
+
+def test_third_party_packages_come_in_by_their_doors():
+    breaches = [
+        f"{name} imports {package}"
+        for name in SOURCES
+        for package in foreign_packages_of(name)
+        if not is_in(name, DOORS.get(package, []))
+    ]
+    assert not breaches
+
+
+def test_only_cli_names_the_adapters_that_have_a_twin():
+    named = [
+        f"{name} names {other}"
+        for name in OF_THE_HOUSE
+        for other in house_imports_of(name)
+        if is_in(other, NAMED_BY_CLI) and not is_in(name, ["cli"]) and OWN_PACKAGE.get(name) != other
+    ]
+    assert not named
+
+
+def test_the_testing_package_is_used_by_tests_alone_and_does_not_import_cli():
+    for name in SOURCES:
+        forbidden = ["cli"] if is_in(name, ["testing"]) else ["testing"]
+        assert not [other for other in house_imports_of(name) if is_in(other, forbidden)], name
+
+
+def test_nothing_is_pickled():
+    picklers = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    assert not [name for name, path in SOURCES.items() if {i.split(".")[0] for i in imports_of(path)} & picklers]
+
+
+def test_only_cli_and_reports_print():
+    prints = [
+        f"{name} line {node.lineno}"
+        for name, path in SOURCES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        # Its standard output is its protocol.
+        if not is_in(name, ["cli", "report", "search.serve"])
+    ]
+    assert not prints
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "drivers").glob("*.py")), ids=lambda path: path.stem)
+def test_drivers_import_the_entry_points_and_nothing_else(path):
+    ours = {imported for imported in imports_of(path) if imported.startswith("nnlo_opt")}
+    assert len(ours) == 1
+    assert next(iter(ours)).startswith("nnlo_opt.cli.main.")
+
+
+def modules_after(statement: str) -> set[str]:
+    """Top-level packages in a fresh interpreter after `statement`."""
+    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY, timeout=120
+    )
+    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import nnlo_opt.cli.optimization, nnlo_opt.block.master",
+        "import nnlo_opt.cli.training, nnlo_opt.cli.ranks, nnlo_opt.cli.main",
+        "import nnlo_opt.space",
+        "import nnlo_opt.report.follow",
+    ],
+)
+def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statement):
+    assert not modules_after(statement) & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import nnlo_opt.coordinator.coordinator, nnlo_opt.block.master, nnlo_opt.block.worker",
+        "import nnlo_opt.cli.getdata, nnlo_opt.cli.buildmodel, nnlo_opt.cli.tool",
+        "import nnlo_opt.search.serve",
+    ],
+)
+def test_what_needs_no_ranks_imports_no_mpi(statement):
+    assert "mpi4py" not in modules_after(statement)
