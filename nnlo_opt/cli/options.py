@@ -249,6 +249,7 @@ def training_parser() -> argparse.ArgumentParser:
 def _parser(program: str, description: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=program,
+        usage=f"mpirun -np RANKS {program} --model MODEL [options]",
         description=description,
         add_help=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
@@ -284,7 +285,7 @@ def _add_model_and_data(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     defaults = TrainingOptions()
-    group = parser.add_argument_group("training (each of these may be searched as train.<option>)")
+    group = parser.add_argument_group("training (may be searched too, as train.batch, train.learning_rate, …)")
     group.add_argument(
         "--batch",
         metavar="SAMPLES",

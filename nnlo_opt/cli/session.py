@@ -4,6 +4,8 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `cli.optimization` and `cli.training`.
 """
 
+import hashlib
+import json
 import logging
 import sys
 from abc import ABC, abstractmethod
@@ -222,7 +224,8 @@ class Session(ABC):
         )
         ledger.apply(started)
         directory.journal.append([started])
-        directory.write_config({**settings, **identity})
+        fingerprint = hashlib.sha256(json.dumps(identity["search_space"], sort_keys=True).encode()).hexdigest()
+        directory.write_config({**settings, "search_space_fingerprint": fingerprint, **identity})
 
     def _compare_training(self, known: dict[str, Any]) -> None:
         """Say which training options are not what they were: finished trials keep theirs."""

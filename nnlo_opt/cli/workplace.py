@@ -60,7 +60,7 @@ class Workplace:
             from nnlo_opt.models.keras_model import import_framework
 
             # Before the user's module, which may import it too and does not know about threads and noise.
-            import_framework(self._n_threads)
+            import_framework(self._n_threads, quiet=self._options.log_level not in ("trace", "debug"))
 
     def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
         """Describe model, search space and data as plain data; ConfigurationError for what is wrong with them.

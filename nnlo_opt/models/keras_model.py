@@ -8,7 +8,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,18 @@ from nnlo_opt.models.layout import FloatVector, Layout
 from nnlo_opt.vectors import aligned_empty
 
 
-def import_framework(n_threads: int) -> None:
-    """Import Keras on TensorFlow with `n_threads` threads and without start-up noise.
+def import_framework(n_threads: int, *, quiet: bool = True) -> None:
+    """Import Keras on TensorFlow with `n_threads` threads; `quiet`: without start-up noise.
 
     To be called once, before anything else imports them: costs seconds of CPU and hundreds of MB.
     """
     for name, value in {
         "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_CPP_MIN_LOG_LEVEL": "3" if quiet else "0",
         "OMP_NUM_THREADS": str(n_threads),
     }.items():
         os.environ.setdefault(name, value)
-    with _quiet_stderr():
+    with _quiet_stderr() if quiet else nullcontext():
         import keras  # noqa: F401
         import tensorflow as tf
     try:

@@ -94,7 +94,7 @@ class System:
         self.ledger.apply(started)
         self.journal.append([started])
         search = InlineSearch()
-        search.start("random", SPACE, 6, {})
+        search.start("random", SPACE, 3, {})
         network = LoopbackNetwork(max(2, topology.world_size))
         folds = make_folds(shape.n_fold, n_samples=24, seed=0) if shape.n_fold > 1 else [single_fold(18, 6)]
         tasks = linear_tasks(SOURCE, folds, shape.options)
