@@ -60,7 +60,12 @@ class SearchSession(Session):
 
     def start_search(self, findings: dict[str, Any]) -> Search:
         assert self._search is not None
-        self._search.start(self.options.hyper_opt, Space.from_json(findings["space"]), self.options.seed, {})
+        options = self.options
+        settings = {}
+        if options.hyper_opt == "bayesian":
+            # A short search must not be spent on its initial design.
+            settings["n_initial_points"] = min(10, max(3, options.plan.num_iterations // 2))
+        self._search.start(options.hyper_opt, Space.from_json(findings["space"]), options.seed, settings)
         return self._search
 
     def close(self) -> None:

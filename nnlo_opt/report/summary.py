@@ -37,7 +37,7 @@ def block_utilization(ledger: Ledger) -> float | None:
     """Share of the blocks' time spent on trials, from each session's first assignment to its last end."""
     busy_s = available_s = 0.0
     starts = [session.started_at_s for session in ledger.sessions]
-    for session, next_start_s in zip(ledger.sessions, [*starts[1:], float("inf")], strict=True):
+    for session, next_start_s in zip(ledger.sessions, [*starts, float("inf")][1:], strict=True):
         spans: dict[int, list[tuple[float, float]]] = {}
         for assignment in ledger.assignments:
             if session.started_at_s <= assignment.assigned_at_s < next_start_s:

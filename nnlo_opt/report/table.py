@@ -14,7 +14,7 @@ from nnlo_opt.trials.trial import Trial
 MOST_ROWS = 40
 
 
-def trials_table(ledger: Ledger, figure_name: str, width: int = 140) -> str:
+def trials_table(ledger: Ledger, figure_name: str, width: int = 150) -> str:
     """The trials as a text table, in order of their numbers, the best one marked."""
     direction = str(ledger.identity.get("direction", "min"))
     best = ledger.best(direction)
@@ -26,7 +26,7 @@ def trials_table(ledger: Ledger, figure_name: str, width: int = 140) -> str:
         trials = sorted(complete, key=lambda trial: sign * float(trial.figure_of_merit or 0.0))[:MOST_ROWS]
         title = f"The best {len(trials)} of {len(ledger.trials)} trials"
     names = list(dict.fromkeys(name for trial in trials for name in trial.point))
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
     for column in ("trial", figure_name, "epochs", "train s", *names):
         table.add_column(column, justify="right", overflow="fold")
     table.add_column("", overflow="fold")

@@ -340,7 +340,9 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     suggest(state, n=2)
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.SEARCHING
+    suggest(state, n=3)
     out = finish(state, 1, 1, figure=0.25)
+    assert not state.ready
     assert state.phase is Phase.DRAINING
     assert not of_type(out, st.Finish)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]

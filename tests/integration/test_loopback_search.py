@@ -154,7 +154,7 @@ def run_search(directory: Path, shape: Shape, seed: int, n_crashes: int) -> Ledg
     rng = np.random.default_rng(seed)
     system = System(directory, shape)
     for _ in range(n_crashes):
-        if system.run(rng, n_steps=int(rng.integers(1, 600))):
+        if system.run(rng, n_steps=int(rng.integers(1, 160))):
             break
         crash(system, rng)
         system = System(directory, shape, start_s=system.clock.now_s)
