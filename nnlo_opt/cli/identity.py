@@ -1,10 +1,13 @@
 """What must not change between the starts of one run, and how a change is refused: by its name."""
 
+from collections.abc import Collection
 from typing import Any
 
 from nnlo_opt.cli.options import Options
+from nnlo_opt.config import option_name
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.run_directory import RunRequest
 
 
 def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
@@ -18,21 +21,22 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "fold_by": options.data.fold_by,
         "direction": options.plan.direction,
         "seed": options.seed,
+        "training": options.training.to_json(),
         "figure_of_merit": findings["figure"],
     }
 
 
-def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, restore_option: str) -> None:
+def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: RunRequest) -> None:
     """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
-    difference = _difference(known, asked)
+    difference = _difference(known, asked, request.may_change)
     if difference:
         raise ConfigurationError(
-            f"`{restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run was "
-            "started with, or start a new run under another name."
+            f"`{request.restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run "
+            "was started with, or start a new run under another name."
         )
 
 
-def _difference(known: dict[str, Any], asked: dict[str, Any]) -> str:
+def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collection[str]) -> str:
     """The first thing that differs, or nothing."""
     spaces = known["search_space"], asked["search_space"]
     if None not in spaces:
@@ -54,6 +58,10 @@ def _difference(known: dict[str, Any], asked: dict[str, Any]) -> str:
     ):
         if known[key] != asked[key]:
             return f"`{option}` differs: it was {known[key]}, now {asked[key]}"
+    for name, value in asked["training"].items():
+        before = known["training"].get(name, value)
+        if before != value and name not in may_change:
+            return f"`{option_name(name)}` differs: it was {before}, now {value}"
     return ""
 
 

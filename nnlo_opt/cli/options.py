@@ -5,7 +5,7 @@ import ast
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -438,8 +438,12 @@ def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:
     if arguments.checkpoint and Path(arguments.checkpoint).name != arguments.checkpoint:
         path = Path(arguments.checkpoint)
         root, name = path.parent, path.name
-    option = "--opt-restore" if hasattr(arguments, "opt_restore") else "--restore"
-    return RunRequest(root=root, name=name, restore=restore, overwrite=arguments.overwrite, restore_option=option)
+    request = RunRequest(root=root, name=name, restore=restore, overwrite=arguments.overwrite)
+    if hasattr(arguments, "opt_restore"):
+        return request
+    # A training may be given more epochs, and another rule for when to end.
+    ends = frozenset({"checkpoint_interval", "epochs", "early_stopping", "target_metric"})
+    return replace(request, restore_option="--restore", may_change=ends)
 
 
 def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str | None, **rest: Any) -> Options:

@@ -37,10 +37,11 @@ from nnlo_opt.errors import (
 from nnlo_opt.report.follow import Reporter
 from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
-from nnlo_opt.training.checkpoint import fold_directory
+from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.trials.trial import AssignmentEnd, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class Session(ABC):
 
     #: the command, for the journal
     program: ClassVar[str]
+    #: whether checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
+    keeps_checkpoints: ClassVar[bool] = False
 
     def __init__(self, options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool]) -> None:
         """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
@@ -81,6 +84,10 @@ class Session(ABC):
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """What is to be reached from where the run stands."""
         return self.options.plan
+
+    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
+        """The trial whose model is saved at the end."""
+        return ledger.best(self.options.plan.direction)
 
     @abstractmethod
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
@@ -139,6 +146,8 @@ class Session(ABC):
     def _inspect(self) -> dict[str, Any]:
         """Have a trainer rank read model and data; its findings."""
         space = self.load_space()
+        n_ranks = self.topology.world_size
+        self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
         reporter = self.topology.teams[0].first_trainer_rank
         for team in self.topology.teams:
             for rank in team.world_ranks[1:] or team.world_ranks:
@@ -165,13 +174,12 @@ class Session(ABC):
         identity = identity_of(options, findings)
         if ledger.sessions:
             refuse_existing(options.run)
-            check_same(ledger.identity, identity, str(directory.path), options.run.restore_option)
+            check_same(ledger.identity, identity, str(directory.path), options.run)
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.path}`: starting afresh.")
         if self.topology.remark:
             self.say(self.topology.remark)
         self.greet(directory, findings)
-        self._compare_training(ledger.settings)
         plan = self.plan_for(directory)
         search = self.start_search(findings)
         opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
@@ -183,6 +191,7 @@ class Session(ABC):
         coordinator = self._coordinate(directory, search, plan)
         model_path = self._export_best(directory, findings["kind"])
         coordinator.complete()
+        self._remove_stale_checkpoints(directory)
         if not reporter.finish():
             write_results(directory.path, ledger)
         return self.conclude(directory, findings["figure"], model_path)
@@ -211,7 +220,6 @@ class Session(ABC):
             "versions": versions(),
             "hyper_opt": options.hyper_opt,
             "plan": asdict(options.plan),
-            "training": options.training.to_json(),
             "block_size": options.block_size,
         }
         started = RunStarted(
@@ -227,20 +235,20 @@ class Session(ABC):
         fingerprint = hashlib.sha256(json.dumps(identity["search_space"], sort_keys=True).encode()).hexdigest()
         directory.write_config({**settings, "search_space_fingerprint": fingerprint, **identity})
 
-    def _compare_training(self, known: dict[str, Any]) -> None:
-        """Say which training options are not what they were: finished trials keep theirs."""
-        before, now = known.get("training"), self.options.training.to_json()
-        if before:
-            changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
-            if changed:
-                self.say(f"Changed for the trials to come: {', '.join(changed)}.")
+    def _remove_stale_checkpoints(self, directory: RunDirectory) -> None:
+        """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
+        if self.keeps_checkpoints:
+            return
+        for assignment in directory.ledger.assignments:
+            if assignment.end is not AssignmentEnd.LOST:
+                remove_all(fold_directory(directory.path, assignment.trial, assignment.fold))
 
     # ------------------------------------------------------------ the best model
 
     def _export_best(self, directory: RunDirectory, kind: str) -> Path | None:
         """Have a trainer rank save the best model; its place, None where there is none."""
-        best = directory.ledger.best(self.options.plan.direction)
-        if best is None or kind != "model":
+        best = self.trial_to_keep(directory.ledger)
+        if best is None or not best.folds or kind != "model":
             return None
         weights = fold_directory(directory.path, best.number, best_fold(best))
         order = msg.ExportModel(

@@ -27,7 +27,9 @@ from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import metrics_text
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.checkpoint import fold_directory
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.trial import Trial
 
 
 def run(world: World, options: Options, output: RankOutput) -> int:
@@ -90,6 +92,7 @@ class TrainingSession(Session):
     """One start of a training."""
 
     program = "TrainingDriver"
+    keeps_checkpoints = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """One trial; one more, from the checkpoint of the last, where a trained one is to have more epochs."""
@@ -100,6 +103,10 @@ class TrainingSession(Session):
         source = fold_directory(directory.path, trials[-1].number, 0)
         shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
         return replace(self.options.plan, num_iterations=len(trials) + 1)
+
+    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
+        """The last piece of the training, not the best of its pieces."""
+        return ledger.trials[-1]
 
     def load_space(self) -> None:
         return None

@@ -50,7 +50,8 @@ class ProgressLines:
                 point = ledger.trials[event.trial].point
                 again = f", attempt {event.attempt}" if event.attempt > 1 else ""
                 name = self._name(event.trial, event.fold)
-                self._line(event, f"{name} starts on block {event.block}{again}: {point_text(point)}")
+                values = f": {point_text(point)}" if point else ""
+                self._line(event, f"{name} starts on block {event.block}{again}{values}")
             case ev.FoldBegan() if event.epoch:
                 assignment = ledger.assignments[event.assignment]
                 name = self._name(assignment.trial, assignment.fold)

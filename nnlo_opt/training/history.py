@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nnlo_opt.errors import TrialError
+
 
 class FoldHistory:
     """Metrics per epoch of a fold, over all workers and per worker.
@@ -47,7 +49,9 @@ class FoldHistory:
         return self.epochs[epoch_index]
 
     def values(self, metric: str) -> list[float]:
-        """One value per epoch."""
+        """One value per epoch; TrialError for a metric that is not measured."""
+        if self.epochs and metric not in self.epochs[-1]:
+            raise TrialError(f"`{metric}` is not measured for this trial; measured are {', '.join(self.epochs[-1])}")
         return [metrics[metric] for metrics in self.epochs]
 
     def to_json(self) -> dict[str, Any]:

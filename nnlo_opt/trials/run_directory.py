@@ -35,6 +35,8 @@ class RunRequest:
     overwrite: bool = False
     #: the command's option that goes on with a run, for messages
     restore_option: str = "--opt-restore"
+    #: training options that may differ on resume: those that change no figure of a trial that has ended
+    may_change: frozenset[str] = frozenset({"checkpoint_interval"})
 
     def __post_init__(self) -> None:
         if self.name is not None and not _NAME.fullmatch(self.name):
@@ -149,8 +151,9 @@ def _remove_run(path: Path) -> None:
         return
     for name in ("trials", "logs"):
         shutil.rmtree(path / name, ignore_errors=True)
-    for best in path.glob("best_model.*"):
-        best.unlink()
+    for pattern in ("best_model.*", "*_history.json"):
+        for file in path.glob(pattern):
+            file.unlink()
     for name in ("config.json", "results.csv", "summary.json", JOURNAL_NAME):
         (path / name).unlink(missing_ok=True)
 
