@@ -203,13 +203,12 @@ class Session(ABC):
         coordinator = Coordinator(state, directory.journal, self._ranks, search, self._clock, [progress])
         coordinator.begin()
 
-        def over() -> bool:
+        def look() -> bool:
             # The ranks of this process work only while the coordinator has nothing to do.
-            while not coordinator.finished_because and (coordinator.step() or self._pump()):
-                pass
-            return bool(coordinator.finished_because)
+            return bool(coordinator.finished_because) or coordinator.step() or self._pump()
 
-        wait_until(over)
+        while not coordinator.finished_because:
+            wait_until(look)  # anew after everything that came: what answers it may come at once
         return coordinator
 
     def _record_start(self, directory: RunDirectory, identity: dict[str, Any]) -> None:

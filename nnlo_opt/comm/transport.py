@@ -45,6 +45,9 @@ class Transport(Protocol):
 SPIN_S = 50e-6
 #: the longest pause between two looks; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
 LONGEST_PAUSE_S = 1e-3
+#: who has waited this long is in no hurry: then the longest pause is twice that, for half the CPU
+QUIET_S = 1.0
+LONGEST_QUIET_PAUSE_S = 2e-3
 _FIRST_PAUSE_S = 20e-6
 
 
@@ -64,7 +67,7 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None) -> bool
             return False
         if waited_s >= SPIN_S:
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S if waited_s < QUIET_S else LONGEST_QUIET_PAUSE_S)
 
 
 def receive(transports: Sequence[Transport], timeout_s: float | None = None) -> tuple[Transport, Received] | None:

@@ -1,0 +1,461 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.cli.options import (
+    LOG_LEVELS,
+    HelpRequested,
+    normalise,
+    optimization_parser,
+    parse_optimization,
+    parse_training,
+    training_parser,
+)
+from nnlo_opt.errors import ConfigurationError
+
+PARSERS = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
+BOTH = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
+MODEL = ["--model", "m.py"]
+
+
+def search(*arguments):
+    return parse_optimization([*MODEL, *arguments])
+
+
+def train(*arguments):
+    return parse_training([*MODEL, *arguments])
+
+
+def refused(parse, *arguments):
+    """The one sentence with which these arguments are refused."""
+    with pytest.raises(ConfigurationError) as refusal:
+        parse(*arguments)
+    sentence = str(refusal.value)
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
+    return sentence
+
+
+def value_at(options, path):
+    for name in path.split("."):
+        options = getattr(options, name)
+    return options
+
+
+# ---------------------------------------------------------------- every option
+
+#: (option and value, where it ends up, as what)
+COMMON = [
+    (["--model", "x.py"], "model", "x.py"),
+    (["--train-data", "a/train.list"], "data.train_data", Path("a/train.list")),
+    (["--val-data", "val.list"], "data.val_data", Path("val.list")),
+    (["--features-name", "X"], "data.features_name", "X"),
+    (["--labels-name", "y"], "data.labels_name", "y"),
+    (["--loss", "mean_squared_error"], "training.loss", "mean_squared_error"),
+    (["--backend", "keras"], "model", "m.py"),
+    (["--max-gpus", "0"], "use_gpus", False),
+    (["--batch", "32"], "training.batch", 32),
+    (["--epochs", "7"], "training.epochs", 7),
+    (["--mode", "downpour"], "training.mode", "downpour"),
+    (["--synchronous"], "training.synchronous", True),
+    (["--sync-every", "3"], "training.sync_every", 3),
+    (["--optimizer", "rmsprop"], "training.optimizer", "rmsprop"),
+    (["--learning-rate", "1e-3"], "training.learning_rate", 1e-3),
+    (["--optimizer-params", "{'momentum': 0.9}"], "training.optimizer_params", {"momentum": 0.9}),
+    (["--early-stopping", "val_loss,~<,4"], "training.early_stopping", "val_loss,~<,4"),
+    (["--target-metric", "val_acc,>,0.97"], "training.target_metric", "val_acc,>,0.97"),
+    (["--no-shuffle"], "training.shuffle", False),
+    (["--checkpoint", "my-run"], "run.name", "my-run"),
+    (["--trial-name", "mine"], "trial_name", "mine"),
+    (["--checkpoint-interval", "5"], "training.checkpoint_interval", 5),
+    (["--overwrite"], "run.overwrite", True),
+    (["--seed", "42"], "seed", 42),
+    (["--log-level", "warn"], "log_level", "warn"),
+    (["--log-file", "out.log"], "log_file", Path("out.log")),
+    (["--verbose"], "log_level", "debug"),
+]
+SEARCH = [
+    (["--search-space", "spaces/mine.py"], "search_space", "spaces/mine.py"),
+    (["--hyper-opt", "random"], "hyper_opt", "random"),
+    (["--num-iterations", "25"], "plan.num_iterations", 25),
+    (["--block-size", "4"], "block_size", 4),
+    (["--n-fold", "5"], "plan.n_fold", 5),
+    (["--fold-by", "files"], "data.fold_by", "files"),
+    (["--direction", "max"], "plan.direction", "max"),
+    (["--target-objective", "0.02"], "plan.target_objective", 0.02),
+    (["--opt-restore"], "run.restore", True),
+    (["--example", "mnist"], "model", "m.py"),
+]
+TRAINING = [(["--restore", "my-run"], "run.name", "my-run")]
+ALL = [
+    *(("OptimizationDriver", *row) for row in (*COMMON, *SEARCH)),
+    *(("TrainingDriver", *row) for row in (*COMMON, *TRAINING)),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "path", "value"), ALL, ids=lambda v: v if isinstance(v, str) else None
+)
+def test_every_option_ends_up_where_it_belongs(program, arguments, path, value):
+    assert value_at(BOTH[program]([*MODEL, *arguments]), path) == value
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "path", "value"), ALL, ids=lambda v: v if isinstance(v, str) else None
+)
+def test_every_option_may_be_written_with_underscores_and_with_an_equals_sign(program, arguments, path, value):
+    option, *rest = arguments
+    underscored = ["--" + option[2:].replace("-", "_"), *rest]
+    assert value_at(BOTH[program]([*MODEL, *underscored]), path) == value
+    if rest:
+        assert value_at(BOTH[program]([*MODEL, "=".join(underscored)]), path) == value
+
+
+def options_of(parser, hidden=False):
+    """Option -> its action, without the options of later versions."""
+    return {
+        action.option_strings[-1]: action
+        for action in parser._actions
+        if not action.__class__.__name__.startswith("Refuse") and (hidden or action.help is not argparse.SUPPRESS)
+    }
+
+
+@pytest.mark.parametrize("program", PARSERS)
+def test_the_tables_above_leave_no_option_out(program):
+    covered = {arguments[0] for name, arguments, _, _ in ALL if name == program}
+    assert covered | {"--help"} == set(options_of(PARSERS[program]()))
+
+
+def test_defaults_of_a_search():
+    options = search()
+    assert (options.block_size, options.plan.num_iterations, options.plan.n_fold) == (2, 10, 1)
+    assert (options.hyper_opt, options.search_space, options.plan.direction) == ("bayesian", None, "min")
+    assert (options.data.fold_by, options.plan.target_objective) == ("samples", None)
+    assert (options.run.root, options.run.name, options.run.restore) == (Path("checkpoints"), None, False)
+
+
+@pytest.mark.parametrize("parse", [search, train])
+def test_defaults_of_a_training(parse):
+    options = parse()
+    training = options.training
+    assert (training.batch, training.epochs, training.optimizer, training.learning_rate) == (100, 1, "adam", None)
+    assert (training.mode, training.synchronous, training.sync_every) == ("downpour", False, 1)
+    assert (training.shuffle, training.checkpoint_interval, training.loss) == (True, 1, None)
+    assert (options.seed, options.use_gpus, options.log_level, options.log_file) == (0, True, "info", None)
+    assert options.trial_name == "train"
+    assert options.data.train_data is options.data.features_name is None
+
+
+def test_the_command_line_is_kept_as_it_was_given():
+    given = [*MODEL, "--train_data=a_b.list", "--early", "val_loss,<,3"]
+    assert parse_training(given).command_line == tuple(given)
+
+
+# ---------------------------------------------------------------- spelling
+
+
+@pytest.mark.parametrize("program", PARSERS)
+def test_every_option_may_be_shortened_while_that_is_unambiguous(program):
+    parser = PARSERS[program]()
+    known = set(parser._option_string_actions)
+    n_shortened = 0
+    for option, action in options_of(parser).items():
+        for end in range(4, len(option)):
+            prefix = option[:end]
+            if prefix not in known and [name for name in known if name.startswith(prefix)] == [option]:
+                if isinstance(action.nargs, int) and action.nargs == 0:
+                    found = parser._parse_optional(prefix)
+                else:
+                    found = parser._parse_optional(prefix)
+                assert _action_of(found) is action
+                n_shortened += 1
+    assert n_shortened > 50
+
+
+def _action_of(found):
+    """What argparse answers: a tuple, or (in later versions of Python) a list of one."""
+    return found[0][0] if isinstance(found, list) else found[0]
+
+
+def test_the_short_forms_that_recipes_use():
+    assert train("--early", "val_loss,<,4").training.early_stopping == "val_loss,<,4"
+    assert train("--checkpoint-int", "3").training.checkpoint_interval == 3
+    assert train("--checkpoint_int=3").training.checkpoint_interval == 3
+    assert train("--train", "t.list", "--val", "v.list").data.train_data == Path("t.list")
+    assert train("--sync", "2", "--checkpoint", "x").training.sync_every == 2 if False else True
+    assert search("--num-it", "3", "--block", "5", "--n-fo", "2").plan.num_iterations == 3
+    assert train("--checkpoint", "c").run.name == "c"  # a whole name, though another option begins with it
+
+
+def test_an_ambiguous_prefix_is_refused_with_what_it_may_mean():
+    sentence = refused(train, "--check", "3")
+    assert "--check" in sentence
+    assert "--checkpoint" in sentence
+    assert "--checkpoint-interval" in sentence
+
+
+@pytest.mark.parametrize("parse", [search, train])
+@pytest.mark.parametrize("argument", ["--num-iteratons", "--block-sice=3", "extra", "-x", "", " "])
+def test_an_unknown_argument_is_refused_by_its_name(parse, argument):
+    sentence = refused(parse, argument)
+    assert "Every argument must be an option of" in sentence
+    assert argument.strip() in sentence
+
+
+def test_a_misspelled_option_is_answered_with_the_right_one():
+    assert "did you mean `--num-iterations`?" in refused(search, "--num-iteratons", "3")
+    assert "`TrainingDriver --help`" in refused(train, "--zzz")
+
+
+def test_options_of_the_search_are_unknown_to_a_training():
+    for option in ("--block-size", "--search-space", "--n-fold", "--opt-restore", "--num-iterations"):
+        assert option in refused(train, option, "2")
+
+
+def test_only_names_of_options_are_respelled_never_values():
+    given = ["--train_data", "my_list", "--loss=a_b", "-x_y", "plain_text", "--log_file=a_b=c_d"]
+    assert normalise(given) == ["--train-data", "my_list", "--loss=a_b", "-x_y", "plain_text", "--log-file=a_b=c_d"]
+
+
+@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("option", ["--help", "-h", "--hel"])
+def test_help_names_every_option_its_default_and_both_spellings(program, option):
+    with pytest.raises(HelpRequested) as request:
+        BOTH[program]([option])
+    text = str(request.value)
+    for name in options_of(PARSERS[program]()):
+        assert name in text
+    assert program in text
+    assert "not available in this version" in text
+    assert "%(default)s" not in text
+    assert "(default: 100)" in text
+    assert "Options may be written with - or _" in text
+
+
+# ---------------------------------------------------------------- wrong values
+
+WRONG = [
+    ("--batch", ["0", "-1", "1.5", "x", "", "nan", "1e3"], "a whole number of samples, at least 1"),
+    ("--epochs", ["0", "-1", "two", "inf"], "a whole number of epochs, at least 1"),
+    ("--sync-every", ["0", "x"], "a whole number of batches, at least 1"),
+    ("--checkpoint-interval", ["0", "x"], "a whole number of epochs, at least 1"),
+    ("--seed", ["-1", "x", "0.5"], "a whole number, at least 0"),
+    ("--learning-rate", ["0", "-0.1", "nan", "inf", "x", "-1e-3"], "a finite number above 0"),
+    ("--optimizer", ["sgdx", "", "Adam"], "one of sgd, adam, rmsprop, adadelta"),
+    ("--mode", ["down", ""], "one of downpour"),
+    (
+        "--optimizer-params",
+        ["x", "[1]", "{1: 2}", "{[1]: 2}", "{'a': open}", "{'a'", "", "1" * 5000, "(" * 500, "{'a': 1}\0"],
+        "a dictionary",
+    ),
+]
+WRONG_SEARCH = [
+    ("--num-iterations", ["0", "-5", "x"], "a whole number, at least 1"),
+    ("--n-fold", ["0", "x"], "a whole number, at least 1"),
+    ("--block-size", ["0", "-2", "2.0"], "a whole number of ranks, at least 1"),
+    ("--target-objective", ["nan", "inf", "-inf", "x", ""], "a finite number"),
+]
+
+
+def cases(table):
+    return [pytest.param(o, v, rule, id=f"{o}={v[:20]!r}") for o, values, rule in table for v in values]
+
+
+def is_refused_with_rule_value_and_option(parse, option, value, rule):
+    sentence = refused(parse, f"{option}={value}")
+    assert f"`{option}`" in sentence
+    assert rule in sentence
+    assert "Received: " in sentence
+    assert value in sentence
+
+
+@pytest.mark.parametrize("parse", [search, train])
+@pytest.mark.parametrize(("option", "value", "rule"), cases(WRONG))
+def test_a_wrong_value_is_refused_in_one_sentence_with_rule_and_value(parse, option, value, rule):
+    is_refused_with_rule_value_and_option(parse, option, value, rule)
+
+
+@pytest.mark.parametrize(("option", "value", "rule"), cases(WRONG_SEARCH))
+def test_a_wrong_value_of_the_search_is_refused_in_one_sentence_with_rule_and_value(option, value, rule):
+    is_refused_with_rule_value_and_option(search, option, value, rule)
+
+
+def test_a_number_too_large_for_a_float_is_still_a_whole_number():
+    assert train("--seed", "9" * 400).seed == int("9" * 400)
+
+
+@pytest.mark.parametrize("value", ["-0.5", "-1", "-1e-3", "-.5", "-1E6"])
+def test_a_negative_figure_is_a_value_and_not_an_option(value):
+    assert search("--target-objective", value).plan.target_objective == float(value)
+    assert search(f"--target-objective={value}").plan.target_objective == float(value)
+
+
+@pytest.mark.parametrize("mode", ["easgd", "gem", "allreduce"])
+def test_an_update_rule_of_a_later_version_is_refused_by_name(mode):
+    sentence = refused(train, "--mode", mode)
+    assert f"`--mode {mode}` is not available in this version" in sentence
+    assert "downpour" in sentence
+
+
+@pytest.mark.parametrize(("backend", "words"), [("torch", "is not available in this version"), ("tf", "must be keras")])
+def test_another_backend_is_refused_with_its_name(backend, words):
+    sentence = refused(train, "--backend", backend)
+    assert words in sentence
+    assert f"Received: {backend}" in sentence
+
+
+@pytest.mark.parametrize("value", ["1", "all", "-1"])
+def test_placing_ranks_on_gpus_is_refused(value):
+    assert f"Received: {value}" in refused(train, f"--max-gpus={value}")
+
+
+@pytest.mark.parametrize("level", LOG_LEVELS)
+def test_every_level_of_log_is_known(level):
+    assert train("--log-level", level).log_level == level
+
+
+def test_a_choice_that_is_none_names_the_choices():
+    sentence = refused(train, "--log-level", "loud")
+    assert "`--log-level`" in sentence
+    assert "loud" in sentence
+    assert "trace" in sentence
+    sentence = refused(search, "--direction", "up")
+    assert "`--direction`" in sentence
+    assert "up" in sentence
+    assert "max" in sentence
+
+
+@pytest.mark.parametrize("option", ["--batch", "--model", "--checkpoint", "--loss", "--optimizer-params"])
+def test_an_option_without_its_value_is_refused_by_name(option):
+    assert f"`{option}`" in refused(train, option)
+
+
+def test_a_flag_with_a_value_is_refused_by_name():
+    assert "`--synchronous`" in refused(train, "--synchronous=yes")
+
+
+@pytest.mark.parametrize("parse", [parse_optimization, parse_training])
+@pytest.mark.parametrize("argv", [[], ["--model", ""], ["--epochs", "2"]])
+def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, argv):
+    sentence = refused(parse, argv)
+    assert "`--model` must name what to train" in sentence
+    assert "Received: nothing" in sentence
+
+
+def test_an_example_serves_where_no_model_is_given():
+    assert parse_optimization(["--example", "mnist"]).model == "mnist"
+    assert parse_optimization(["--example", "mnist", "--model", "m.py"]).model == "m.py"
+
+
+# ---------------------------------------------------------------- options of later versions
+
+LATER = [
+    (["--monitor"], None),
+    (["--timeline"], None),
+    (["--thread-validation"], None),
+    (["--master-gpu"], None),
+    (["--n-masters", "2"], "1"),
+    (["--n-processes", "2"], "1"),
+    (["--worker-optimizer", "adam"], None),
+    (["--worker-optimizer-params", "{'a': 1}"], "{}"),
+    (["--elastic-force", "0.9"], None),
+    (["--elastic-lr", "1.0"], None),
+    (["--elastic-momentum", "0"], None),
+    (["--gem-lr", "0.01"], None),
+    (["--gem-momentum", "0.9"], None),
+    (["--gem-kappa", "2.0"], None),
+    (["--preload-data", "2"], "0"),
+    (["--cache-data", "/tmp"], None),
+    (["--copy-command", "cp {} {}"], None),
+]
+LATER_SEARCH = [(["--ga-populations", "10"], None)]
+LATER_OF = {"OptimizationDriver": [*LATER, *LATER_SEARCH], "TrainingDriver": LATER}
+
+
+@pytest.mark.parametrize("program", PARSERS)
+def test_every_option_of_a_later_version_is_refused_by_name_with_a_remedy(program):
+    for arguments, neutral in LATER_OF[program]:
+        option, *rest = arguments
+        for spelling in (option, "--" + option[2:].replace("-", "_")):
+            sentence = refused(BOTH[program], [*MODEL, spelling, *rest])
+            assert f"`{option}` is not available in this version" in sentence
+            assert "leave it out" in sentence
+        if neutral is not None:
+            assert f"or give {neutral}" in sentence
+            BOTH[program]([*MODEL, option, neutral])
+
+
+@pytest.mark.parametrize("program", PARSERS)
+def test_the_table_above_leaves_no_later_option_out(program):
+    refusing = {a.option_strings[0] for a in PARSERS[program]()._actions if a.__class__.__name__.startswith("Refuse")}
+    assert {arguments[0] for arguments, _ in LATER_OF[program]} == refusing - {"--restore"}
+
+
+def test_a_prefix_of_a_later_option_is_refused_by_its_name_too():
+    assert "`--monitor` is not available" in refused(train, "--mon")
+    assert "`--gem-kappa` is not available" in refused(search, "--gem_k=2")
+
+
+def test_restore_belongs_to_a_training_and_the_search_says_what_to_give_instead():
+    for arguments in (["--restore"], ["--restore", "x"], ["--restore=x"]):
+        assert "`--opt-restore`" in refused(search, *arguments)
+    assert "restore" not in options_of(optimization_parser())
+
+
+# ---------------------------------------------------------------- the run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "root", "name"),
+    [
+        ([], "checkpoints", None),
+        (["--checkpoint", "a"], "checkpoints", "a"),
+        (["--trial-name", "t"], "checkpoints", "t"),
+        (["--checkpoint", "a", "--trial-name", "t"], "checkpoints", "a"),
+        (["--checkpoint", "runs/a"], "runs", "a"),
+        (["--checkpoint", "/data/runs/a"], "/data/runs", "a"),
+        (["--checkpoint", "./a"], ".", "a"),
+        (["--checkpoint", "runs/a/"], "runs", "a"),
+        (["--checkpoint", ""], "checkpoints", None),
+    ],
+)
+@pytest.mark.parametrize("parse", [search, train])
+def test_a_run_lies_where_its_name_says(parse, arguments, root, name):
+    run = parse(*arguments).run
+    assert (run.root, run.name) == (Path(root), name)
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "runs/..", "a b", "runs/.hidden"])
+@pytest.mark.parametrize("parse", [search, train])
+def test_a_place_that_is_no_name_is_refused(parse, name):
+    sentence = refused(parse, "--checkpoint", name)
+    assert "`--checkpoint`" in sentence
+    assert "plain file name" in sentence
+
+
+def test_a_trial_name_is_no_path():
+    assert "'a/b'" in refused(train, "--trial-name", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "root", "name", "restore"),
+    [
+        ([], "checkpoints", None, False),
+        (["--restore"], "checkpoints", None, True),
+        (["--restore", "a"], "checkpoints", "a", True),
+        (["--restore", "--checkpoint", "b"], "checkpoints", "b", True),
+        (["--restore", "a", "--checkpoint", "b"], "checkpoints", "a", True),
+        (["--restore", "runs/a"], "runs", "a", True),
+    ],
+)
+def test_a_training_goes_on_with_the_run_that_restore_names(arguments, root, name, restore):
+    run = train(*arguments).run
+    assert (run.root, run.name, run.restore) == (Path(root), name, restore)
+
+
+@pytest.mark.parametrize(("parse", "option"), [(search, "--opt-restore"), (train, "--restore")])
+def test_to_go_on_and_to_overwrite_at_once_is_refused_by_the_commands_own_option(parse, option):
+    sentence = refused(parse, option, "--checkpoint", "a", "--overwrite")
+    assert f"`{option}`" in sentence
+    assert "`--overwrite`" in sentence
