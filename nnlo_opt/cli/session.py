@@ -24,7 +24,8 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
-from nnlo_opt.coordinator.state import CoordinatorState, SearchPlan
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
     EXIT_FAILURE,

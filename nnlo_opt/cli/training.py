@@ -19,7 +19,7 @@ from nnlo_opt.comm.mpi import World
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search
-from nnlo_opt.coordinator.state import SearchPlan
+from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.devices import threads_per_rank
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
 from nnlo_opt.files import atomic_write

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm.transport import Transport
-from nnlo_opt.coordinator import state as st
+from nnlo_opt.coordinator import instructions as ins
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted
@@ -39,7 +40,7 @@ class Coordinator:
 
     def __init__(
         self,
-        state: st.CoordinatorState,
+        state: CoordinatorState,
         journal: Journal,
         ranks: Transport,
         search: Search,
@@ -66,7 +67,7 @@ class Coordinator:
 
     def begin(self) -> None:
         """Give out the first assignments."""
-        self._handle(st.Begin())
+        self._handle(ins.Begin())
 
     def step(self) -> bool:
         """Take in what has come, if anything; -> whether something had."""
@@ -76,10 +77,10 @@ class Coordinator:
             team = self._team_of.get(received.source)
             if team is None:
                 raise ProtocolError(f"Rank {received.source} is no master. Received: {received.message}.")
-            self._handle(st.FromMaster(team=team, message=received.message))
+            self._handle(ins.FromMaster(team=team, message=received.message))
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:
-            self._handle(st.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
+            self._handle(ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
         return received is not None or suggestion is not None
 
     def complete(self) -> None:
@@ -90,22 +91,22 @@ class Coordinator:
         self._state.ledger.apply(event)
         self._write([event], durable=True)
 
-    def _handle(self, event: st.CoordinatorEvent) -> None:
+    def _handle(self, event: ins.CoordinatorEvent) -> None:
         for instruction in self._state.handle(event, self.now_s):
             match instruction:
-                case st.Append():
+                case ins.Append():
                     self._write(instruction.events, durable=instruction.durable)
-                case st.Send():
+                case ins.Send():
                     master = self._state.topology.teams[instruction.team].master_rank
                     self._ranks.send(master, instruction.message)
-                case st.Tell():
+                case ins.Tell():
                     self._search.record([self._told(instruction)])
-                case st.Ask():
+                case ins.Ask():
                     self._search.request_suggestion(instruction.number)
-                case st.Finish():
+                case ins.Finish():
                     self.finished_because = instruction.reason
 
-    def _told(self, tell: st.Tell) -> TrialRecord:
+    def _told(self, tell: ins.Tell) -> TrialRecord:
         value = tell.value
         if value is not None and self._state.plan.direction == "max":
             value = -value

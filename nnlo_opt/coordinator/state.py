@@ -7,107 +7,29 @@ instructions for the shell to carry out in order. It is the only mutator. What i
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.coordinator.instructions import (
+    Append,
+    Ask,
+    Begin,
+    CoordinatorEvent,
+    Finish,
+    FromMaster,
+    Instruction,
+    SearchPlan,
+    Send,
+    Suggested,
+    Tell,
+)
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import Assignment, Trial, TrialState
 
 logger = logging.getLogger(__name__)
-
-Point: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPlan:
-    """What the search is to reach."""
-
-    #: trials in the journal at the end of the run, failed ones included
-    num_iterations: int
-    n_fold: int = 1
-    #: "min" or "max"
-    direction: str = "min"
-    #: stop when a figure of merit is better than this
-    target_objective: float | None = None
-
-
-# ---------------------------------------------------------------- events besides the masters' messages
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """The run is open and every team is ready."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggested:
-    """The search answers: a point, or None where every point of a finite space has been tried."""
-
-    point: Point | None
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromMaster:
-    """A message of the master of team `team`."""
-
-    team: int
-    message: msg.Message
-
-
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster
-
-# ---------------------------------------------------------------- instructions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Write these events to the journal; `durable`: before anything that follows is done."""
-
-    events: tuple[ev.Event, ...]
-    durable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Send to the master of team `team`."""
-
-    team: int
-    message: msg.Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
-    """Tell the search what is known of a trial. `value` is the figure of merit as returned."""
-
-    trial: int
-    point: Point
-    state: str
-    value: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Ask the search for the next suggestion, number `number`."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """The search is over."""
-
-    reason: str
-
-
-Instruction: TypeAlias = Append | Send | Tell | Ask | Finish
 
 
 class Phase(Enum):
@@ -443,8 +365,3 @@ class CoordinatorState:
 
 #: events that justify no message: losing them in a crash loses nothing, so nobody waits for the disk
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
-
-
-def sends_to(instructions: Sequence[Instruction], team: int) -> list[msg.Message]:
-    """The messages among `instructions` that go to `team`; a convenience for tests and simulation."""
-    return [i.message for i in instructions if isinstance(i, Send) and i.team == team]

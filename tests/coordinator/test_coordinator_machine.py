@@ -10,8 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.state import Begin, FromMaster, Phase, SearchPlan, Suggested
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Suggested
+from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Integer, Space
@@ -103,7 +105,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Let the coordinator handle `event` and carry out what it says, or crash while doing so."""
         instructions = self.state.handle(event, self.tick())
         self.state.check()
-        appends = [i for i in instructions if isinstance(i, co.Append)]
+        appends = [i for i in instructions if isinstance(i, ins.Append)]
         assert instructions[: len(appends)] == appends, "something was done before it was written"
         assert len(appends) <= 1
         if self.crash_after is not None:
@@ -118,24 +120,24 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def carry_out(self, instruction):
         match instruction:
-            case co.Append():
+            case ins.Append():
                 self.disk.extend(instruction.events)
                 if instruction.durable:
                     self.n_durable = len(self.disk)
-            case co.Send():
+            case ins.Send():
                 number = instruction.message.assignment
                 assert self.n_durable > self.index_of(number, ev.FoldAssigned), "sent before it was on disk"
                 if isinstance(instruction.message, msg.FoldRecorded):
                     assert self.ledger.assignments[number].end is not None
                 self.masters[instruction.team].order(instruction.message)
-            case co.Tell():
+            case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
                 self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
-            case co.Ask():
+            case ins.Ask():
                 assert self.owed is None, "asked twice"
                 assert instruction.number == self.history.n_suggested < self.plan.num_iterations
                 self.owed = instruction.number
-            case co.Finish():
+            case ins.Finish():
                 assert self.finished_because is None, "finished twice"
                 self.finished_because = instruction.reason
 

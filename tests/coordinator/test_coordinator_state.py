@@ -5,8 +5,10 @@ import pytest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.state import Begin, FromMaster, Phase, SearchPlan, Suggested, sends_to
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested
+from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -43,7 +45,11 @@ def fail(state, team, assignment, reason="no memory"):
 
 
 def events_of(instructions):
-    return [event for i in instructions if isinstance(i, st.Append) for event in i.events]
+    return [event for i in instructions if isinstance(i, ins.Append) for event in i.events]
+
+
+def sends_to(instructions, team):
+    return [i.message for i in instructions if isinstance(i, Send) and i.team == team]
 
 
 def of_type(instructions, kind):
@@ -140,23 +146,23 @@ def test_a_message_that_no_master_sends_raises_and_records_nothing():
 
 def test_a_fresh_search_asks_first_and_assigns_nothing():
     _, out = begin()
-    assert out == [st.Ask(number=0)]
+    assert out == [ins.Ask(number=0)]
 
 
 def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_next_is_asked_for():
     state, _ = begin()
     out = step(state, Suggested(point={"n": 4}, wall_s=0.5, cpu_s=0.25), now_s=7.0)
     assert out == [
-        st.Append(
+        ins.Append(
             events=(
                 ev.TrialSuggested(time_s=7.0, trial=0, point={"n": 4}, suggest_s=0.5, suggest_cpu_s=0.25),
                 ev.FoldAssigned(time_s=7.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
             ),
             durable=True,
         ),
-        st.Tell(trial=0, point={"n": 4}, state="pending"),
-        st.Send(team=0, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
-        st.Ask(number=1),
+        ins.Tell(trial=0, point={"n": 4}, state="pending"),
+        ins.Send(team=0, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
+        ins.Ask(number=1),
     ]
 
 
@@ -164,36 +170,36 @@ def test_one_suggestion_is_held_ahead_and_no_more():
     state, _ = begin(num_iterations=5)
     suggest(state, n=0)
     out = suggest(state, n=1)
-    assert [type(i) for i in out] == [st.Tell]
+    assert [type(i) for i in out] == [ins.Tell]
     assert len(state.ready) == 1
     out = finish(state, 0, 0)
     assert sends_to(out, 0) == [
         msg.FoldRecorded(assignment=0),
         msg.RunFold(assignment=1, trial=1, fold=0, attempt=1, point={"n": 1}),
     ]
-    assert of_type(out, st.Ask) == [st.Ask(number=2)]
+    assert of_type(out, ins.Ask) == [ins.Ask(number=2)]
 
 
 def test_news_of_a_training_is_written_without_waiting_for_the_disk():
     state = draining()
     out = step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=0, epoch=2, waited_s=0.5)), 3.0)
-    assert out == [st.Append(events=(ev.FoldBegan(time_s=3.0, assignment=0, epoch=2, waited_s=0.5),), durable=False)]
+    assert out == [ins.Append(events=(ev.FoldBegan(time_s=3.0, assignment=0, epoch=2, waited_s=0.5),), durable=False)]
     reported = msg.EpochReported(assignment=0, epoch=3, metrics={"loss": 1.0}, checkpointed=True)
     out = step(state, FromMaster(team=0, message=reported), 4.0)
     ended = ev.EpochEnded(time_s=4.0, assignment=0, epoch=3, metrics={"loss": 1.0}, checkpointed=True)
-    assert out == [st.Append(events=(ended,), durable=False)]
+    assert out == [ins.Append(events=(ended,), durable=False)]
 
 
 def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_is_over():
     state = draining()
     out = finish(state, 0, 0, figure=0.25)
-    assert isinstance(out[0], st.Append)
+    assert isinstance(out[0], ins.Append)
     assert out[0].durable
     assert [type(event) for event in out[0].events] == [ev.AssignmentFinished, ev.TrialCompleted]
     assert out[1:] == [
-        st.Send(team=0, message=msg.FoldRecorded(assignment=0)),
-        st.Tell(trial=0, point={"n": 1}, state="complete", value=0.25),
-        st.Finish(reason="all 1 trials are done"),
+        ins.Send(team=0, message=msg.FoldRecorded(assignment=0)),
+        ins.Tell(trial=0, point={"n": 1}, state="complete", value=0.25),
+        ins.Finish(reason="all 1 trials are done"),
     ]
     assert state.phase is Phase.OVER
 
@@ -209,10 +215,10 @@ def test_a_failed_trial_counts_as_one_of_the_iterations_and_the_search_goes_on()
         time_s=5.0, assignment=0, reason="NaN", traceback="Traceback", world_rank=2, host="node1"
     )
     assert events[1] == ev.TrialFailed(time_s=5.0, trial=0, reason="NaN")
-    assert of_type(out, st.Tell) == [st.Tell(trial=0, point={"n": 0}, state="failed")]
+    assert of_type(out, ins.Tell) == [ins.Tell(trial=0, point={"n": 0}, state="failed")]
     assert sends_to(out, 0)[-1].trial == 1
     out = finish(state, 0, 1)
-    assert of_type(out, st.Finish) == [st.Finish(reason="all 2 trials are done")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="all 2 trials are done")]
 
 
 def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
@@ -327,7 +333,7 @@ def test_two_folds_that_fail_make_one_failed_trial():
     first, second = fail(state, 0, 0, "first"), fail(state, 1, 1, "second")
     assert sum(isinstance(event, ev.TrialFailed) for event in events_of(first + second)) == 1
     assert state.ledger.trials[0].reason == "fold 0: first"
-    assert of_type(second, st.Finish)
+    assert of_type(second, ins.Finish)
 
 
 # ---------------------------------------------------------------- ends
@@ -344,10 +350,10 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     out = finish(state, 1, 1, figure=0.25)
     assert not state.ready
     assert state.phase is Phase.DRAINING
-    assert not of_type(out, st.Finish)
+    assert not of_type(out, ins.Finish)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]
     out = finish(state, 0, 2, figure=0.9)
-    assert of_type(out, st.Finish) == [st.Finish(reason="the target of 0.5 is reached: trial 1 has 0.25")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="the target of 0.5 is reached: trial 1 has 0.25")]
     assert len(state.ledger.trials) == 3
 
 
@@ -369,8 +375,8 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
     suggest(state)
     assert state.phase is Phase.DRAINING
     out = finish(state, 0, 1)
-    assert of_type(out, st.Finish) == [
-        st.Finish(reason="the search space is used up: all its 2 points have been tried")
+    assert of_type(out, ins.Finish) == [
+        ins.Finish(reason="the search space is used up: all its 2 points have been tried")
     ]
 
 
@@ -380,17 +386,17 @@ def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     state.asked = True  # as with a search that is asked further ahead
     suggest(state, n=1)
     state.asked = True
-    assert not of_type(suggest(state), st.Finish)
+    assert not of_type(suggest(state), ins.Finish)
     out = finish(state, 0, 0)
     assert sends_to(out, 0)[-1].trial == 1
-    assert of_type(finish(state, 0, 1), st.Finish)
+    assert of_type(finish(state, 0, 1), ins.Finish)
 
 
 def test_no_more_is_suggested_than_trials_may_begin():
     state, _ = begin(TWO_BLOCKS, num_iterations=2)
     suggest(state, n=0)
     out = suggest(state, n=1)
-    assert not of_type(out, st.Ask)
+    assert not of_type(out, ins.Ask)
     assert state.phase is Phase.DRAINING
 
 
@@ -402,28 +408,28 @@ def test_a_restart_loses_the_assignments_under_way_and_gives_their_trials_first(
     so_far = out + suggest(state, n=0) + suggest(state, n=1) + finish(state, 0, 0, figure=0.25)
     state, out = restarted(so_far, TWO_BLOCKS)
     assert [type(event) for event in events_of(out)] == [ev.AssignmentLost, ev.FoldAssigned]
-    assert of_type(out, st.Tell) == [
-        st.Tell(trial=0, point={"n": 0}, state="complete", value=0.25),
-        st.Tell(trial=1, point={"n": 1}, state="pending"),
+    assert of_type(out, ins.Tell) == [
+        ins.Tell(trial=0, point={"n": 0}, state="complete", value=0.25),
+        ins.Tell(trial=1, point={"n": 1}, state="pending"),
     ]
     assert sends_to(out, 0) == [msg.RunFold(assignment=2, trial=1, fold=0, attempt=2, point={"n": 1})]
-    assert of_type(out, st.Ask) == [st.Ask(number=2)]
+    assert of_type(out, ins.Ask) == [ins.Ask(number=2)]
 
 
 def test_a_restart_completes_a_trial_whose_last_fold_was_written_without_its_end():
     state, out = begin(num_iterations=1)
     events = events_of(out + suggest(state, n=0) + finish(state, 0, 0, figure=0.25))
     assert isinstance(events[-1], ev.TrialCompleted)
-    state, out = restarted([st.Append(events=tuple(events[:-1]))], num_iterations=1)
+    state, out = restarted([ins.Append(events=tuple(events[:-1]))], num_iterations=1)
     assert events_of(out) == [ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0)]
-    assert of_type(out, st.Finish)
+    assert of_type(out, ins.Finish)
 
 
 def test_a_restart_tries_a_trial_again_whose_failure_was_written_by_half():
     state, out = begin(num_iterations=1)
     events = events_of(out + suggest(state, n=0) + fail(state, 0, 0))
     assert isinstance(events[-1], ev.TrialFailed)
-    state, out = restarted([st.Append(events=tuple(events[:-1]))], num_iterations=1)
+    state, out = restarted([ins.Append(events=tuple(events[:-1]))], num_iterations=1)
     assert sends_to(out, 0) == [msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={"n": 0})]
 
 
@@ -440,19 +446,19 @@ def test_a_restart_of_a_finished_search_has_nothing_to_do_unless_it_is_longer():
     state, out = begin(num_iterations=1)
     so_far = out + suggest(state, n=0) + finish(state, 0, 0)
     _, out = restarted(so_far, num_iterations=1)
-    assert [type(i) for i in out] == [st.Tell, st.Finish]
+    assert [type(i) for i in out] == [ins.Tell, ins.Finish]
     _, out = restarted(so_far, num_iterations=2)
-    assert of_type(out, st.Ask) == [st.Ask(number=1)]
+    assert of_type(out, ins.Ask) == [ins.Ask(number=1)]
 
 
 def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begins_no_other():
     state, out = begin(TWO_BLOCKS, num_iterations=9)
     so_far = out + suggest(state, n=0) + suggest(state, n=1) + finish(state, 0, 0, figure=0.25)
     state, out = restarted(so_far, TWO_BLOCKS, num_iterations=9, target_objective=0.5)
-    assert not of_type(out, st.Ask)
+    assert not of_type(out, ins.Ask)
     assert sends_to(out, 0)[0].trial == 1
     out = finish(state, 0, 2)
-    assert "target of 0.5" in of_type(out, st.Finish)[0].reason
+    assert "target of 0.5" in of_type(out, ins.Finish)[0].reason
 
 
 # ---------------------------------------------------------------- check

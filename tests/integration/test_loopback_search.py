@@ -17,7 +17,8 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.coordinator import Coordinator
-from nnlo_opt.coordinator.state import CoordinatorState, SearchPlan
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space

@@ -1,0 +1,95 @@
+"""What goes into the coordinator's state machine, and what comes out of it: plain values."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.trials import events as ev
+
+Point: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """What the search is to reach."""
+
+    #: trials in the journal at the end of the run, failed ones included
+    num_iterations: int
+    n_fold: int = 1
+    #: "min" or "max"
+    direction: str = "min"
+    #: stop when a figure of merit is better than this
+    target_objective: float | None = None
+
+
+# ---------------------------------------------------------------- events besides the masters' messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """The run is open and every team is ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggested:
+    """The search answers: a point, or None where every point of a finite space has been tried."""
+
+    point: Point | None
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMaster:
+    """A message of the master of team `team`."""
+
+    team: int
+    message: msg.Message
+
+
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Write these events to the journal; `durable`: before anything that follows is done."""
+
+    events: tuple[ev.Event, ...]
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send to the master of team `team`."""
+
+    team: int
+    message: msg.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Tell the search what is known of a trial. `value` is the figure of merit as returned."""
+
+    trial: int
+    point: Point
+    state: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Ask the search for the next suggestion, number `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The search is over."""
+
+    reason: str
+
+
+Instruction: TypeAlias = Append | Send | Tell | Ask | Finish
