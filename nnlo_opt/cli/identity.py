@@ -61,6 +61,8 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
     for name, value in asked["training"].items():
         before = known["training"].get(name, value)
         if before != value and name not in may_change:
+            if name == "shuffle":
+                return f"`--no-shuffle` differs: it was {not before}, now {not value}"
             return f"`{option_name(name)}` differs: it was {before}, now {value}"
     return ""
 

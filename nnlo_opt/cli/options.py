@@ -4,13 +4,14 @@ import argparse
 import ast
 import difflib
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from nnlo_opt.config import TrainingOptions
-from nnlo_opt.coordinator.state import SearchPlan
+from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.registry import search_names
 from nnlo_opt.trials.run_directory import RunRequest
@@ -60,6 +61,11 @@ class HelpRequested(Exception):
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing: with many ranks one of them has to say it, and all have to leave."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
     def error(self, message: str) -> NoReturn:
         text = message.removeprefix("argument ")
         if message.startswith("argument ") and ": " in text:
@@ -70,7 +76,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
 
     def _unknown(self, arguments: str) -> str:
-        first = arguments.split(maxsplit=1)[0]
+        first = next(iter(arguments.split()), "an empty one")
         close = difflib.get_close_matches(first, self._option_string_actions, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"see `{self.prog} --help`."
         return f"Every argument must be an option of {self.prog} or its value. Received: {first}; {hint}"
@@ -91,7 +97,7 @@ def _number(kind: type[int] | type[float], rule: str, low: float | None = None) 
     def convert(text: str) -> Any:
         try:
             value = kind(text)
-            sound = math.isfinite(value) and (low is None or value >= low)
+            sound = (kind is int or math.isfinite(value)) and (low is None or value >= low)
         except ValueError:
             sound = False
         if not sound:
@@ -104,7 +110,7 @@ def _number(kind: type[int] | type[float], rule: str, low: float | None = None) 
 def _dictionary(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = None
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise argparse.ArgumentTypeError(f"must be a dictionary such as \"{{'momentum': 0.9}}\". Received: {text}.")
@@ -438,12 +444,12 @@ def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:
     if arguments.checkpoint and Path(arguments.checkpoint).name != arguments.checkpoint:
         path = Path(arguments.checkpoint)
         root, name = path.parent, path.name
-    request = RunRequest(root=root, name=name, restore=restore, overwrite=arguments.overwrite)
+    common: dict[str, Any] = {"root": root, "name": name, "restore": restore, "overwrite": arguments.overwrite}
     if hasattr(arguments, "opt_restore"):
-        return request
+        return RunRequest(**common)
     # A training may be given more epochs, and another rule for when to end.
     ends = frozenset({"checkpoint_interval", "epochs", "early_stopping", "target_metric"})
-    return replace(request, restore_option="--restore", may_change=ends)
+    return RunRequest(restore_option="--restore", may_change=ends, **common)
 
 
 def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str | None, **rest: Any) -> Options:

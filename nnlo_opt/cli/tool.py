@@ -1,6 +1,7 @@
 """`nnlo-opt`: what can be done with a run without training anything."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(trials_table(ledger, str(ledger.identity.get("figure_of_merit", "figure of merit"))))
             state = f"complete: {ledger.completed_because}" if ledger.complete else "not complete"
             print(f"\n{outcome(ledger)}; {state}")
+        sys.stdout.flush()
     except (ConfigurationError, JournalError) as error:
         print(error, file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(
+            f"The run directory must be writable. Received: `{arguments.run}` ({error.strerror or error}).",
+            file=sys.stderr,
+        )
         return EXIT_WRONG_REQUEST
     return EXIT_OK

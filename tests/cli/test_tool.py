@@ -1,0 +1,138 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import nnlo_opt
+from nnlo_opt.cli import tool
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal
+
+EVENTS = [
+    ev.RunStarted(
+        time_s=0.0,
+        unix_s=0.0,
+        n_ranks=3,
+        n_blocks=1,
+        identity={"direction": "min", "figure_of_merit": "1 - val_acc"},
+    ),
+    ev.TrialSuggested(time_s=1.0, trial=0, point={"n_filters": 12}),
+    ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    ev.AssignmentFinished(time_s=2.0, assignment=0, figure_of_merit=0.25, metrics={}, n_epochs=2, train_s=1.0),
+    ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
+    ev.RunCompleted(time_s=3.0, reason="all 1 trials are done"),
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes a journal of these events; returns the run directory."""
+
+    def write(events=EVENTS):
+        journal = Journal(tmp_path / "journal.jsonl")
+        journal.append(events)
+        journal.close()
+        return tmp_path
+
+    return write
+
+
+def files_of(path):
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, capsys):
+    path = run()
+    before = files_of(path)
+    assert tool.main(["show", str(path)]) == EXIT_OK
+    text = capsys.readouterr().out
+    for words in ("1 - val_acc", "n_filters", "0.25", "best", "1 complete; complete: all 1 trials are done"):
+        assert words in text
+    assert files_of(path) == before
+
+
+def test_show_says_that_a_run_is_not_complete(run, capsys):
+    assert tool.main(["show", str(run(EVENTS[:-3]))]) == EXIT_OK
+    assert "1 running; not complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("events", [[], EVENTS[:1]], ids=["an empty journal", "no trial"])
+def test_a_run_that_has_hardly_begun_can_be_shown_and_reported(run, capsys, events):
+    path = run(events)
+    assert tool.main(["show", str(path)]) == EXIT_OK
+    assert tool.main(["report", str(path)]) == EXIT_OK
+    assert "no trial" in capsys.readouterr().out
+    assert json.loads((path / "summary.json").read_text())["best"] is None
+
+
+def test_report_writes_both_files_from_the_journal_alone(run, capsys):
+    path = run()
+    (path / "results.csv").write_text("old")
+    journal = (path / "journal.jsonl").read_bytes()
+    assert tool.main(["report", str(path)]) == EXIT_OK
+    assert "1 trials" in capsys.readouterr().out
+    assert (path / "results.csv").read_text().splitlines()[1].startswith("0,complete,0.25,")
+    assert json.loads((path / "summary.json").read_text())["best"]["trial"] == 0
+    assert (path / "journal.jsonl").read_bytes() == journal
+
+
+def refused(arguments, capsys):
+    assert tool.main(arguments) == EXIT_WRONG_REQUEST
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_directory_without_a_journal_is_refused_in_one_sentence(tmp_path, capsys, command):
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
+        (tmp_path / "file").write_text("x")
+        sentence = refused([command, str(path)], capsys)
+        assert "must hold a journal.jsonl" in sentence
+        assert str(path) in sentence
+        assert "checkpoints/" in sentence
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_damaged_journal_is_refused_in_one_sentence_and_left_as_it_is(run, capsys, command):
+    path = run()
+    (path / "journal.jsonl").write_bytes((path / "journal.jsonl").read_bytes()[7:])
+    before = files_of(path)
+    assert "damaged in line 1" in refused([command, str(path)], capsys)
+    assert files_of(path) == before
+
+
+def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, capsys):
+    path = run()
+    (path / "results.csv").mkdir()
+    assert "must be writable" in refused(["report", str(path)], capsys)
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"]], ids=str)
+def test_a_wrong_command_line_is_left_with_code_2_and_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        tool.main(arguments)
+    assert leaving.value.code == EXIT_WRONG_REQUEST
+    assert "usage: nnlo-opt" in capsys.readouterr().err
+
+
+def test_the_version_is_said(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        tool.main(["--version"])
+    assert leaving.value.code == EXIT_OK
+    assert capsys.readouterr().out == f"nnlo_opt {nnlo_opt.__version__}\n"
+
+
+def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(run):
+    path = run()
+    show = "import sys; from nnlo_opt.cli import tool; sys.exit(tool.main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", show, "show", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.wait()
+    process.stderr.close()
