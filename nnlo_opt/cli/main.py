@@ -4,7 +4,6 @@ Nothing heavy is imported before a handler for SIGUSR1 stands: without one the s
 the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -107,10 +106,8 @@ def _ignore_signal(*_: Any) -> None:
 
 
 def _leave(exit_code: int) -> NoReturn:
-    """Finalize MPI and leave at once: frameworks take seconds, and sometimes crash, to take themselves down."""
+    """Finalize MPI and leave. Not by `os._exit`: MPICH then takes the rank for a crashed one and kills the others."""
     from nnlo_opt.comm.mpi import finalize
 
-    sys.stdout.flush()
-    sys.stderr.flush()
     finalize()
-    os._exit(exit_code)
+    sys.exit(exit_code)

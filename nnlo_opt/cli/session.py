@@ -10,7 +10,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
@@ -174,7 +174,7 @@ class Session(ABC):
         options, ledger = self.options, directory.ledger
         identity = identity_of(options, findings)
         if ledger.sessions:
-            refuse_existing(options.run)
+            refuse_existing(replace(options.run, name=directory.name))
             check_same(ledger.identity, identity, str(directory.path), options.run)
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.path}`: starting afresh.")
