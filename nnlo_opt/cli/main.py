@@ -54,7 +54,7 @@ def _launch(command: str, argv: Sequence[str]) -> int:
     from nnlo_opt import devices
 
     devices.cap_threads()
-    from nnlo_opt.cli import options as opt
+    from nnlo_opt.cli.parsers import HelpRequested
     from nnlo_opt.comm.mpi import World
     from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
     from nnlo_opt.log import RankOutput
@@ -63,7 +63,7 @@ def _launch(command: str, argv: Sequence[str]) -> int:
     parse, run = _command(command)
     try:
         options = parse(argv)
-    except opt.HelpRequested as request:
+    except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")
         return EXIT_OK

@@ -3,15 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.options import (
-    LOG_LEVELS,
-    HelpRequested,
-    normalise,
-    optimization_parser,
-    parse_optimization,
-    parse_training,
-    training_parser,
-)
+from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
+from nnlo_opt.cli.parsers import LOG_LEVELS, HelpRequested, optimization_parser, training_parser
 from nnlo_opt.errors import ConfigurationError
 
 PARSERS = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}

@@ -1,0 +1,350 @@
+"""The parsers of the two drivers: every option with its unit, its default and its rule."""
+
+import argparse
+import ast
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.errors import ConfigurationError
+
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
+#: the folder of all runs
+RUNS = "checkpoints"
+
+
+class HelpRequested(Exception):
+    """`--help`: the text is to be printed by rank 0."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing: with many ranks one of them has to say it, and all have to leave."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def error(self, message: str) -> NoReturn:
+        text = message.removeprefix("argument ")
+        if message.startswith("argument ") and ": " in text:
+            option, rule = text.split(": ", 1)
+            raise ConfigurationError(f"`{option.split('/')[0]}` {rule}")
+        if message.startswith("unrecognized arguments: "):
+            raise ConfigurationError(self._unknown(message.removeprefix("unrecognized arguments: ")))
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
+
+    def _unknown(self, arguments: str) -> str:
+        first = next(iter(arguments.split()), "an empty one")
+        close = difflib.get_close_matches(first, self._option_string_actions, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"see `{self.prog} --help`."
+        return f"Every argument must be an option of {self.prog} or its value. Received: {first}; {hint}"
+
+
+class _Help(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show this text and leave")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        raise HelpRequested(parser.format_help())
+
+
+# ---------------------------------------------------------------- values
+
+
+def _number(kind: type[int] | type[float], rule: str, low: float | None = None) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+            sound = (kind is int or math.isfinite(value)) and (low is None or value >= low)
+        except ValueError:
+            sound = False
+        if not sound:
+            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}.")
+        return value
+
+    return convert
+
+
+def _dictionary(text: str) -> dict[str, Any]:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise argparse.ArgumentTypeError(f"must be a dictionary such as \"{{'momentum': 0.9}}\". Received: {text}.")
+    return value
+
+
+# ---------------------------------------------------------------- options of later steps
+
+#: options of the reference that this version does not fill in: (option, is a flag, the value that means "not used")
+_LATER: tuple[tuple[str, bool, str], ...] = (
+    ("--monitor", True, ""),
+    ("--timeline", True, ""),
+    ("--thread-validation", True, ""),
+    ("--master-gpu", True, ""),
+    ("--n-masters", False, "1"),
+    ("--n-processes", False, "1"),
+    ("--worker-optimizer", False, ""),
+    ("--worker-optimizer-params", False, "{}"),
+    ("--elastic-force", False, ""),
+    ("--elastic-lr", False, ""),
+    ("--elastic-momentum", False, ""),
+    ("--gem-lr", False, ""),
+    ("--gem-momentum", False, ""),
+    ("--gem-kappa", False, ""),
+    ("--preload-data", False, "0"),
+    ("--cache-data", False, ""),
+    ("--copy-command", False, ""),
+)
+_LATER_SEARCH: tuple[tuple[str, bool, str], ...] = (("--ga-populations", False, ""),)
+
+
+def _later(option: str, neutral: str) -> type[argparse.Action]:
+    class Refuse(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, name: Any = None) -> None:
+            if values == [] or values != neutral:
+                remedy = f"leave it out or give {neutral}" if neutral else "leave it out"
+                raise ConfigurationError(f"`{option}` is not available in this version: {remedy}.")
+
+    return Refuse
+
+
+def _add_later(parser: argparse.ArgumentParser, options: Sequence[tuple[str, bool, str]]) -> None:
+    group = parser.add_argument_group("known from the reference, not available in this version (refused by name)")
+    for option, is_flag, neutral in options:
+        arguments: dict[str, Any] = {"nargs": 0} if is_flag else {"metavar": "X"}
+        group.add_argument(option, action=_later(option, neutral), default=argparse.SUPPRESS, **arguments)
+
+
+# ---------------------------------------------------------------- the parsers
+
+
+def optimization_parser() -> argparse.ArgumentParser:
+    """All options of OptimizationDriver."""
+    parser = _parser(
+        "OptimizationDriver",
+        "Search hyperparameters: rank 0 coordinates, every other rank trains in a block of --block-size ranks.",
+    )
+    group = parser.add_argument_group("search")
+    whole = _number(int, "a whole number, at least 1", 1)
+    group.add_argument(
+        "--search-space",
+        metavar="MODULE",
+        help="Python file or dotted module with a list of Real, Integer and Categorical parameters "
+        "(default: get_model.parameter_range of the model module)",
+    )
+    group.add_argument(
+        "--hyper-opt",
+        metavar="NAME",
+        default="bayesian",
+        help="search algorithm: bayesian or random (default: %(default)s)",
+    )
+    group.add_argument(
+        "--num-iterations",
+        metavar="TRIALS",
+        type=whole,
+        default=10,
+        help="trials in the journal at the end, failed ones included; may be raised on resume (default: %(default)s)",
+    )
+    group.add_argument(
+        "--block-size",
+        metavar="RANKS",
+        type=_number(int, "a whole number of ranks, at least 1", 1),
+        default=2,
+        help="ranks that train one trial, a master and its workers; 1: a single-process trainer (default: %(default)s)",
+    )
+    group.add_argument(
+        "--n-fold",
+        metavar="FOLDS",
+        type=whole,
+        default=1,
+        help="folds of the cross validation; 1: the given training and validation data (default: %(default)s)",
+    )
+    group.add_argument(
+        "--fold-by",
+        metavar="UNIT",
+        default="samples",
+        help="what folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
+        "values stay together (default: %(default)s)",
+    )
+    group.add_argument(
+        "--direction",
+        choices=("min", "max"),
+        help="whether an objective module's value is minimised or maximised (default: min)",
+    )
+    group.add_argument(
+        "--target-objective",
+        metavar="FIGURE",
+        type=_number(float, "a finite number"),
+        help="stop when a figure of merit is better than this",
+    )
+    group.add_argument("--opt-restore", action="store_true", help="go on with the run where it stopped")
+    group.add_argument("--example", metavar="NAME", help="builtin model (mnist, cifar10) where no --model is given")
+    group.add_argument(
+        "--restore",
+        action=_refused("`--restore` belongs to TrainingDriver; a search goes on with `--opt-restore`."),
+        nargs="?",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+    _add_later(parser, (*_LATER, *_LATER_SEARCH))
+    return parser
+
+
+def training_parser() -> argparse.ArgumentParser:
+    """All options of TrainingDriver."""
+    parser = _parser(
+        "TrainingDriver",
+        "Train one model on all ranks: rank 0 is the master, the others are its workers; one rank trains by itself.",
+    )
+    group = parser.add_argument_group("training driver")
+    group.add_argument(
+        "--restore",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        help="go on from the last checkpoint of the run NAME (default name: that of --checkpoint or --trial-name)",
+    )
+    _add_later(parser, _LATER)
+    return parser
+
+
+def _parser(program: str, description: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        usage=f"mpirun -np RANKS {program} --model MODEL [options]",
+        description=description,
+        add_help=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+        epilog="Options may be written with - or _ and shortened while they stay unambiguous.",
+    )
+    parser.add_argument("-h", "--help", action=_Help)
+    _add_model_and_data(parser)
+    _add_training(parser)
+    _add_run(parser)
+    return parser
+
+
+def _add_model_and_data(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and data")
+    group.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="file.py with get_model(**parameters) or objective(parameters, comm, report); "
+        "a builtin name (mnist, cifar10); or an architecture arch.json of Keras 3",
+    )
+    group.add_argument("--train-data", metavar="LIST", help="text file with one HDF5 file of training samples a line")
+    group.add_argument("--val-data", metavar="LIST", help="text file with one HDF5 file of validation samples a line")
+    group.add_argument("--features-name", metavar="NAME", help="data set of the features (default: features)")
+    group.add_argument("--labels-name", metavar="NAME", help="data set of the labels (default: labels)")
+    group.add_argument(
+        "--loss", metavar="NAME", help="Keras name (default: the module's get_loss, else inferred and announced)"
+    )
+    group.add_argument("--backend", metavar="NAME", default="keras", help="keras (default: %(default)s)")
+    group.add_argument(
+        "--max-gpus", metavar="N", help="0 hides all GPUs; placing ranks on GPUs is not available in this version"
+    )
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    defaults = TrainingOptions()
+    group = parser.add_argument_group("training (may be searched too, as train.batch, train.learning_rate, …)")
+    group.add_argument(
+        "--batch",
+        metavar="SAMPLES",
+        type=_number(int, "a whole number of samples, at least 1", 1),
+        default=defaults.batch,
+        help="samples a worker takes for one gradient (default: %(default)s)",
+    )
+    group.add_argument(
+        "--epochs",
+        metavar="EPOCHS",
+        type=_number(int, "a whole number of epochs, at least 1", 1),
+        default=defaults.epochs,
+        help="passes over the training data, counted over all workers (default: %(default)s)",
+    )
+    group.add_argument(
+        "--mode", metavar="RULE", default=defaults.mode, help="update rule: downpour (default: %(default)s)"
+    )
+    group.add_argument(
+        "--synchronous",
+        action="store_true",
+        help="average the gradients of all workers (default: each at its own pace)",
+    )
+    group.add_argument(
+        "--sync-every",
+        metavar="BATCHES",
+        type=_number(int, "a whole number of batches, at least 1", 1),
+        default=defaults.sync_every,
+        help="batches between two exchanges of a worker with its master (default: %(default)s)",
+    )
+    group.add_argument(
+        "--optimizer",
+        metavar="NAME",
+        default=defaults.optimizer,
+        help="at the master: sgd, adam, rmsprop or adadelta, with Keras's defaults (default: %(default)s)",
+    )
+    group.add_argument(
+        "--learning-rate",
+        metavar="RATE",
+        type=_number(float, "a finite number above 0"),
+        help="of the optimizer (default: the optimizer's own)",
+    )
+    group.add_argument(
+        "--optimizer-params", metavar="DICT", type=_dictionary, default={}, help="such as \"{'momentum': 0.9}\""
+    )
+    group.add_argument(
+        "--early-stopping",
+        metavar="RULE",
+        help="metric,<,patience: stop after so many epochs without improvement and take the best weights; "
+        "~< compares means of as many epochs",
+    )
+    group.add_argument("--target-metric", metavar="RULE", help="metric,>,value: stop when the metric is past the value")
+    group.add_argument("--no-shuffle", action="store_true", help="keep the order of samples in every epoch")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help=f"name of the run, whose directory is {RUNS}/NAME, or a path (default: --trial-name, else <model>-001, …)",
+    )
+    group.add_argument("--trial-name", metavar="NAME", help="name of the run in its files (default: train)")
+    group.add_argument(
+        "--checkpoint-interval",
+        metavar="EPOCHS",
+        type=_number(int, "a whole number of epochs, at least 1", 1),
+        default=1,
+        help="epochs between two checkpoints of a training (default: %(default)s)",
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
+    group.add_argument(
+        "--seed",
+        metavar="N",
+        type=_number(int, "a whole number, at least 0", 0),
+        default=0,
+        help="of the search, the folds, the initial weights and the shuffling (default: %(default)s)",
+    )
+    group.add_argument(
+        "--log-level",
+        metavar="LEVEL",
+        choices=LOG_LEVELS,
+        default="info",
+        help=f"{', '.join(LOG_LEVELS)} (default: info)",
+    )
+    group.add_argument("--log-file", metavar="FILE", help="write what rank 0 prints to this file too")
+    group.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
+
+
+def _refused(sentence: str) -> type[argparse.Action]:
+    class Refuse(argparse.Action):
+        def __call__(self, *_: Any, **__: Any) -> None:
+            raise ConfigurationError(sentence)
+
+    return Refuse
