@@ -8,56 +8,17 @@ import traceback
 
 import numpy as np
 
-from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.mpi import GatedComm, MpiTransport, World, finalize
-from nnlo_opt.comm.transport import Received, receive, wait_until
+from nnlo_opt.comm.mpi import GatedComm, World, finalize
+from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.errors import TrialError
+from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 
 LIMIT_S = 30.0
 
 
-def take(transport: MpiTransport) -> Received:
-    found = receive([transport], LIMIT_S)
-    assert found is not None, f"rank {transport.rank} waited in vain"
-    return found[1]
-
-
-def messages_arrive_whole_and_in_order(world: World) -> None:
-    transport = world.transport()
-    others = [rank for rank in range(world.size) if rank != world.rank]
-    sizes = [0, 1, 1000, 300_000]
-    for number, size in enumerate(sizes):
-        payload = np.full(size, world.rank + number, np.float32)
-        for rank in others:
-            transport.send(rank, msg.StopFold(assignment=number), payload if size else None)
-    next_number = dict.fromkeys(others, 0)
-    for _ in range(len(others) * len(sizes)):
-        received = take(transport)
-        number = next_number[received.source]
-        next_number[received.source] += 1
-        assert received.message == msg.StopFold(assignment=number)
-        if sizes[number]:
-            assert received.payload is not None
-            assert received.payload.ctypes.data % 64 == 0
-            assert np.array_equal(received.payload, np.full(sizes[number], received.source + number, np.float32))
-        else:
-            assert received.payload is None
-    transport.flush(LIMIT_S)
-    assert transport.poll() is None
-
-
-def a_sent_buffer_may_be_reused(world: World) -> None:
-    transport = world.transport()
-    if world.rank == 0:
-        payload = np.ones(500_000, np.float32)
-        for rank in range(1, world.size):
-            transport.send(rank, msg.StopFold(assignment=1), payload)
-        payload[:] = -1.0
-        transport.flush(LIMIT_S)
-    else:
-        payload_received = take(transport).payload
-        assert payload_received is not None
-        assert np.all(payload_received == 1.0)
+def the_transport_conforms(world: World) -> None:
+    for scenario in SCENARIOS:
+        play(scenario, world.transport(), LIMIT_S)
 
 
 def gated_collectives_work(world: World) -> None:

@@ -17,13 +17,13 @@ def run(name: str, n_ranks: int, cwd: Path) -> None:
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5, 7])
-def test_messages_arrive_whole_and_in_order(tmp_path, n_ranks):
-    run("messages_arrive_whole_and_in_order", n_ranks, tmp_path)
+def test_the_transport_passes_its_conformance_suite(tmp_path, n_ranks):
+    run("the_transport_conforms", n_ranks, tmp_path)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["a_sent_buffer_may_be_reused", "gated_collectives_work", "a_gate_gives_up_when_told", "waiting_ends_in_time"],
+    ["gated_collectives_work", "a_gate_gives_up_when_told", "waiting_ends_in_time"],
 )
 def test_on_three_ranks(tmp_path, name):
     run(name, 3, tmp_path)
