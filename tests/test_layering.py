@@ -19,7 +19,7 @@ REPOSITORY = ROOT.parent
 
 #: from the bottom to the top; a module imports from its own layer and from those below it
 LAYERS: dict[str, list[str]] = {
-    "foundations": ["__init__", "errors", "clock", "devices", "files", "log", "vectors"],
+    "foundations": ["__init__", "errors", "clock", "devices", "files", "log", "processes", "vectors"],
     "pure data": [
         "config",
         "space",

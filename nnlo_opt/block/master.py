@@ -72,7 +72,8 @@ class _Fold:
     positions: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: weights and model state of the best epoch; None before there is one
     best: np.ndarray | None = None
-    remark: str = ""
+    #: weights, float model state and training samples, as all workers must have them; None before the first is ready
+    size: tuple[int, int, int] | None = None
     #: seconds this team was idle before the order came
     waited_s: float | None = None
 
@@ -125,6 +126,8 @@ class Master:
             plan = fold_plan(options, n_workers=self._block.size - 1)
             state = ms.MasterState(plan) if resumed is None else _state_from(plan, resumed)
         except Exception as error:
+            self._unrecorded[order.assignment] = directory
+            self._idle_since_s = self._clock.monotonic_s()
             self._orders.send(COORDINATOR, _failure(order.assignment, error))
             return
         self._fold = _Fold(
@@ -179,8 +182,15 @@ class Master:
     def _take_ready(self, fold: _Fold, received: Received) -> None:
         message = received.message
         assert isinstance(message, msg.WorkerReady)
+        size = (message.n_weights, message.n_state, message.n_train)
+        if fold.size not in (None, size):
+            raise TrialError(
+                "`get_model` must build the same model on every worker, and all must see the same data; worker "
+                f"{received.source} has (weights, state, training samples) {size}, another has {fold.size}"
+            )
+        fold.size = size
+        logger.debug("worker %d trains %d of %d samples", received.source, message.n_shard, message.n_train)
         fold.n_weights = message.n_weights
-        fold.remark = message.remark or fold.remark
         if received.payload is not None:
             fold.central = aligned_empty(len(received.payload))
             np.copyto(fold.central, received.payload)
@@ -246,9 +256,7 @@ class Master:
             np.copyto(fold.central, arrays["central"])
             fold.best = arrays.get("best")
             fold.optimizer.load_state(_optimizer_state(fold.checkpoint))
-        started = msg.FoldStarted(
-            assignment=fold.order.assignment, epoch=instruction.epoch, remark=fold.remark, waited_s=fold.waited_s
-        )
+        started = msg.FoldStarted(assignment=fold.order.assignment, epoch=instruction.epoch, waited_s=fold.waited_s)
         self._orders.send(COORDINATOR, started)
 
     def _send_weights(self, fold: _Fold, instruction: ms.SendWeights) -> None:

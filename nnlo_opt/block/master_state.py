@@ -115,7 +115,7 @@ class HoldState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendValidate:
-    """Average the model states and send them with the central weights to all workers, to be validated."""
+    """Send the central weights and the averaged model state to all workers, to be validated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import reprlib
 import socket
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from nnlo_opt.block.worker import reason_of
 from nnlo_opt.clock import Clock
@@ -25,6 +25,8 @@ Objective = Callable[[dict[str, Any], Any, Report], Any]
 
 #: how long ranks may take to come back after one has raised
 GRACE_S = 60.0
+#: how long block rank 0 then waits to hear that the failure is in the journal
+RECORDED_S = 10.0
 ROOT = 0
 
 
@@ -105,9 +107,9 @@ class ObjectiveRank:
         self._assignment = call.assignment
         self._returned, self._reports, self._verdict, self._failure = {}, {}, None, None
         self._last_epoch = 0
-        comm = self._make_comm(self._look_out)
         value: Any = None
         try:
+            comm = self._make_comm(self._look_out)
             value = self._objective(dict(call.point), comm, self._report)
             # All ranks must be through before the communicator goes; this is also where a rank learns of a failure.
             comm.Barrier()  # type: ignore[attr-defined]
@@ -115,7 +117,7 @@ class ObjectiveRank:
             return value, msg.ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
         except ProtocolError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             returned = msg.ObjectiveReturned(
                 assignment=call.assignment,
                 error=reason_of(error),
@@ -133,7 +135,7 @@ class ObjectiveRank:
             self._await(lambda: len(self._reports) == self._block.size - 1)
             self._reports.clear()
             if not math.isfinite(value):
-                raise TrialError(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
+                self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
             reported = msg.EpochReported(assignment=self._assignment, epoch=epoch, metrics={"value": value})
             self._orders.send(ROOT, reported)
             self._last_epoch = epoch
@@ -151,6 +153,15 @@ class ObjectiveRank:
         self._await(lambda: self._verdict is not None)
         assert self._verdict is not None
         return self._verdict.go_on
+
+    def _give_up(self, reason: str) -> NoReturn:
+        """Fail the call on every rank, also where the objective catches what is raised here."""
+        self._spread(
+            msg.ObjectiveReturned(
+                assignment=self._assignment, error=reason, world_rank=self._world_rank, host=socket.gethostname()
+            )
+        )
+        raise TrialError(reason)
 
     def _await(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         def look() -> bool:
@@ -221,12 +232,16 @@ class ObjectiveRank:
         )
         self._orders.send(ROOT, failed)
         if not came_back:
-            self._orders.flush(5.0)
+            recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
                 f"The objective raised on rank {self._failure.world_rank}, and after {GRACE_S:g} s another rank of the "
-                "block still waits for it in a call that cannot be given up; the trial is recorded as failed: go on "
-                "with `--opt-restore`."
+                "block still waits for it in a call that cannot be given up: "
+                f"the trial is {'' if recorded else 'not yet '}recorded as failed; go on with `--opt-restore`."
             )
+
+    def _is_recorded(self) -> bool:
+        received = self._orders.poll()
+        return received is not None and isinstance(received.message, msg.FoldRecorded)
 
     def _result(self, value: Any, train_s: float) -> msg.Message:
         self._look_for_orders()

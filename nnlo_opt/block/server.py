@@ -152,7 +152,7 @@ class RankServer:
             answer = msg.Inspected(findings=self._desk.inspect(message.space))
         except NnloError as error:
             answer = msg.Inspected(error=str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.exception("could not read model or data")
             last = traceback.extract_tb(error.__traceback__)[-1]
             answer = msg.Inspected(
@@ -164,7 +164,7 @@ class RankServer:
         try:
             path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
             answer = msg.ModelExported(path=str(path))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.exception("could not save the best model")
             answer = msg.ModelExported(path="", error=reason_of(error))
         self._orders.send(COORDINATOR, answer)

@@ -66,7 +66,8 @@ class Worker:
             self._dispatch(message, received.payload)
         except ProtocolError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A user's code that leaves must not take the search with it.
             self._fail(assignment, error)
 
     def _dispatch(self, message: msg.Message, payload: np.ndarray | None) -> None:
@@ -112,7 +113,6 @@ class Worker:
             n_train=task.n_train,
             n_shard=task.n_shard,
             has_validation=task.n_validation > 0,
-            remark=task.remark,
         )
         self._block.send(MASTER, ready, initial)
 
@@ -175,16 +175,17 @@ class Worker:
         self._block.send(MASTER, msg.Validated(assignment=self._number(), n_samples=n_samples, sums=sums))
 
     def _end(self) -> None:
-        had_task = self._task is not None
+        # Also after an `open` that failed half way: it may have left a model behind.
+        was_open = self._assignment is not None
         self._assignment, self._task, self._local_steps = None, None, None
-        if had_task:
+        if was_open:
             try:
                 self._tasks.close()
             except Exception:
                 # The fold is over: what a framework says on its way out changes nothing about it.
                 logger.warning("a model could not be released", exc_info=True)
 
-    def _fail(self, assignment: int | None, error: Exception) -> None:
+    def _fail(self, assignment: int | None, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)
         failed = msg.WorkerFailed(
             assignment=-1 if assignment is None else assignment,

@@ -22,6 +22,9 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "direction": options.plan.direction,
         "seed": options.seed,
         "training": options.training.to_json(),
+        # Not compared but kept: a run that is given more trials must not fall back into another initial design.
+        # A short search must not be spent on its design.
+        "n_initial_points": min(10, max(3, options.plan.num_iterations // 2)),
         "figure_of_merit": findings["figure"],
     }
 

@@ -55,8 +55,17 @@ def _launch(command: str, argv: Sequence[str]) -> int:
 
     devices.cap_threads()
     from nnlo_opt.cli.parsers import HelpRequested
+    from nnlo_opt.cli.ranks import story_of
     from nnlo_opt.comm.mpi import World
-    from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+    from nnlo_opt.errors import (
+        EXIT_FAILURE,
+        EXIT_OK,
+        EXIT_WRONG_REQUEST,
+        ConfigurationError,
+        JournalError,
+        NnloError,
+        ProtocolError,
+    )
     from nnlo_opt.log import RankOutput
 
     world = World()
@@ -79,9 +88,14 @@ def _launch(command: str, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")
         code = 128 + signal.SIGINT
+    except NnloError as error:
+        if isinstance(error, ProtocolError):
+            output.tell_terminal(story_of(world.rank, error))
+        else:
+            output.tell_terminal(f"Rank {world.rank}: {error}")
+        wrong = isinstance(error, ConfigurationError | JournalError)
+        code = EXIT_WRONG_REQUEST if wrong else EXIT_FAILURE
     except BaseException as error:
-        from nnlo_opt.cli.ranks import story_of
-
         output.tell_terminal(story_of(world.rank, error))
         code = EXIT_FAILURE
     if world.size > 1:

@@ -58,13 +58,12 @@ class SearchSession(Session):
                 f"{findings['figure']} and minimised; leave it out."
             )
 
-    def start_search(self, findings: dict[str, Any]) -> Search:
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
         assert self._search is not None
         options = self.options
         settings = {}
         if options.hyper_opt == "bayesian":
-            # A short search must not be spent on its initial design.
-            settings["n_initial_points"] = min(10, max(3, options.plan.num_iterations // 2))
+            settings["n_initial_points"] = identity["n_initial_points"]
         self._search.start(options.hyper_opt, Space.from_json(findings["space"]), options.seed, settings)
         return self._search
 

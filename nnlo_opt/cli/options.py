@@ -104,8 +104,8 @@ def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:
     common: dict[str, Any] = {"root": root, "name": name, "restore": restore, "overwrite": arguments.overwrite}
     if hasattr(arguments, "opt_restore"):
         return RunRequest(**common)
-    # A training may be given more epochs, and another rule for when to end.
-    ends = frozenset({"checkpoint_interval", "epochs", "early_stopping", "target_metric"})
+    # A training may be given more epochs, and another target.
+    ends = frozenset({"checkpoint_interval", "epochs", "target_metric"})
     return RunRequest(restore_option="--restore", may_change=ends, **common)
 
 

@@ -42,7 +42,7 @@ from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
-from nnlo_opt.trials.trial import AssignmentEnd, Trial
+from nnlo_opt.trials.trial import Trial
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Session(ABC):
         self._pump = pump
         self._clock = SystemClock()
         self._log: TextIO | None = None
+        #: whether other ranks may be at work
+        self._running = False
 
     # ------------------------------------------------------------ what the drivers do differently
 
@@ -79,8 +81,8 @@ class Session(ABC):
         """ConfigurationError where this command cannot do it with this model and these data."""
 
     @abstractmethod
-    def start_search(self, findings: dict[str, Any]) -> Search:
-        """What suggests points."""
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
+        """What suggests points; `identity` is that of the run's first start."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """What is to be reached from where the run stands."""
@@ -115,6 +117,9 @@ class Session(ABC):
         except ProtocolError:
             raise
         except NnloError as error:
+            if self._running:
+                # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
+                raise
             self.say(str(error), sys.stderr)
         finally:
             self.close()
@@ -182,11 +187,12 @@ class Session(ABC):
             self.say(self.topology.remark)
         self.greet(directory, findings)
         plan = self.plan_for(directory)
-        search = self.start_search(findings)
+        search = self.start_search(findings, ledger.identity or identity)
         opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank or self.topology.team_of_rank(rank):
                 self._ranks.send(rank, opened)
+        self._running = True
         self._record_start(directory, identity)
         reporter = Reporter(directory.path)
         coordinator = self._coordinate(directory, search, plan)
@@ -239,9 +245,8 @@ class Session(ABC):
         """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
         if self.keeps_checkpoints:
             return
-        for assignment in directory.ledger.assignments:
-            if assignment.end is not AssignmentEnd.LOST:
-                remove_all(fold_directory(directory.path, assignment.trial, assignment.fold))
+        for trial, fold in {(assignment.trial, assignment.fold) for assignment in directory.ledger.assignments}:
+            remove_all(fold_directory(directory.path, trial, fold))
 
     # ------------------------------------------------------------ the best model
 

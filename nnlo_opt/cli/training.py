@@ -95,13 +95,16 @@ class TrainingSession(Session):
     keeps_checkpoints = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
-        """One trial; one more, from the checkpoint of the last, where a trained one is to have more epochs."""
+        """One trial; one more, from the last one's checkpoint, where it failed or is to have more epochs."""
         trials = directory.ledger.trials
-        done = trials[-1].folds.get(0) if trials else None
-        if done is None or done.n_epochs >= self.options.training.epochs:
+        if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
+        done = trials[-1].folds.get(0)
+        if done is not None and done.n_epochs >= self.options.training.epochs:
+            return replace(self.options.plan, num_iterations=len(trials))
         source = fold_directory(directory.path, trials[-1].number, 0)
-        shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
         return replace(self.options.plan, num_iterations=len(trials) + 1)
 
     def trial_to_keep(self, ledger: Ledger) -> Trial | None:
@@ -113,7 +116,7 @@ class TrainingSession(Session):
 
     def check_findings(self, findings: dict[str, Any]) -> None: ...
 
-    def start_search(self, findings: dict[str, Any]) -> Search:
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
         return _OnePoint()
 
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:

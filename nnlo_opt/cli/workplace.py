@@ -15,6 +15,7 @@ from nnlo_opt.data.folds import Fold, classes_of, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models import losses
+from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.builders import Files, ModelDefinition, names_objective, open_model
 from nnlo_opt.space.loading import space_from_dimensions
 from nnlo_opt.space.parameters import Categorical, Integer, Real
@@ -22,7 +23,7 @@ from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import load_weights
 from nnlo_opt.training.figure import figure_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, check_metric
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+from nnlo_opt.training.task import FoldTaskFactory
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +96,11 @@ class Workplace:
 
     def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
         """Save the model of `point` with the weights of a finished fold as `path`."""
-        built = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
+        adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
         weights, state = load_weights(weights_directory)
-        built.adapter.write_weights(weights)
-        built.adapter.write_state(state)
-        built.adapter.save(path)
+        adapter.write_weights(weights)
+        adapter.write_state(state)
+        adapter.save(path)
         self._release()
         return path
 
@@ -234,20 +235,24 @@ class Workplace:
         source = self._data.source
         return source.read(np.arange(min(_N_HINT, source.info.n_samples)))[1]
 
-    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> BuiltModel:
+    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
         from nnlo_opt.models.keras_model import KerasAdapter, build_variables, set_seed
 
         set_seed(seed)
         model = self.definition.build(parameters)
-        loss, why = self._checked_loss(options, model, TrialError)
+        loss, _ = self._checked_loss(options, model, TrialError)
         build_variables(model, self._data.source.info.feature_shape)
         self._adapter = KerasAdapter(model, loss)
-        return BuiltModel(adapter=self._adapter, remark=f"loss {loss}: {why}" if why else "")
+        return self._adapter
 
     def _release(self) -> None:
-        if self._adapter is not None:
-            self._adapter.release()
-            self._adapter = None
+        from nnlo_opt.models.keras_model import forget_models
+
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.release()
+        else:
+            forget_models()
 
     # ------------------------------------------------------------ the data
 

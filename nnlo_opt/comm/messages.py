@@ -115,7 +115,6 @@ class FoldStarted(Message):
 
     assignment: int
     epoch: int = 0
-    remark: str = ""
     waited_s: float | None = None
 
 
@@ -131,7 +130,7 @@ class EpochReported(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldFinished(Message):
-    """The fold is trained. `figure_of_merit` as returned, finite; `epoch` is the one it was taken from."""
+    """The fold is trained. `figure_of_merit` as returned, finite; `metrics` are those of the epoch it is from."""
 
     assignment: int
     figure_of_merit: float
@@ -185,7 +184,6 @@ class WorkerReady(Message):
     n_train: int
     n_shard: int
     has_validation: bool
-    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

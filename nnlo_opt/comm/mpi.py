@@ -7,7 +7,7 @@ their own; waiting is by Iprobe, never by a blocking call, so that a rank that f
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import mpi4py
 import numpy as np
@@ -22,12 +22,18 @@ from nnlo_opt.comm.transport import Received, Transport, wait_until  # noqa: E40
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
 
 _TAG = 1
+#: how long a rank that leaves waits for the others
+LEAVE_TIMEOUT_S = 60.0
 
 
 class MpiTransport(Transport):
     """The ranks of a communicator as ends. The communicator carries nothing else."""
 
+    #: every transport of this process, to be drained before it leaves MPI
+    open_transports: ClassVar[list["MpiTransport"]] = []
+
     def __init__(self, comm: MPI.Intracomm) -> None:
+        self.open_transports.append(self)
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
@@ -65,6 +71,12 @@ class MpiTransport(Transport):
         while self._sending and time.monotonic() < deadline_s:
             self._reap()
             time.sleep(1e-4)
+
+    def drain(self) -> bool:
+        """Throw away what has come; -> whether something sent from here has not been received yet."""
+        while self.poll() is not None:
+            pass
+        return bool(self._sending)
 
     def _reap(self) -> None:
         self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
@@ -214,6 +226,24 @@ for _name in ("Recv", "recv", "Probe", "probe"):
 
 
 def finalize() -> None:
-    """Leave MPI. Collective: every rank of the world, and only when none has failed."""
-    if not MPI.Is_finalized():
-        MPI.Finalize()
+    """Leave MPI. Collective: every rank of the world, and only when none has failed.
+
+    A worker may still be sending to a master that has dropped its assignment: all take in what comes until all are
+    through, as no rank may finalize before its messages have been received.
+    """
+    if MPI.Is_finalized():
+        return
+
+    def all_sent() -> bool:
+        # All of them: each must take in what comes, also while another still waits.
+        return not sum([transport.drain() for transport in MpiTransport.open_transports])
+
+    wait_until(all_sent, LEAVE_TIMEOUT_S)
+    everybody = MPI.COMM_WORLD.Ibarrier()
+
+    def all_here() -> bool:
+        all_sent()
+        return everybody.Test()
+
+    wait_until(all_here, LEAVE_TIMEOUT_S)
+    MPI.Finalize()

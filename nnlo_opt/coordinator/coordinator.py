@@ -10,7 +10,7 @@ from nnlo_opt.clock import Clock
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted
 from nnlo_opt.trials.journal import Journal
@@ -113,7 +113,13 @@ class Coordinator:
         return {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": value}
 
     def _write(self, events: Sequence[Event], *, durable: bool) -> None:
-        self._journal.append(events, durable=durable)
+        try:
+            self._journal.append(events, durable=durable)
+        except OSError as error:
+            raise NnloError(
+                f"`{self._journal.path}` cannot be written ({error.strerror or error}): the search stops here, free "
+                "some space and go on with `--opt-restore`."
+            ) from error
         for observer in self._observers:
             for event in events:
                 observer.observe(event, self._state.ledger)

@@ -27,7 +27,7 @@ from nnlo_opt.coordinator.instructions import (
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
-from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-#: which events each phase takes; the phase after it is decided by `_phase_after`
+#: which events each phase takes; `_drain` and `_settle` lead to the next one
 _ACCEPTED: dict[Phase, frozenset[type]] = {
     Phase.OPENING: frozenset({Begin}),
     Phase.SEARCHING: frozenset({Suggested, FromMaster}),
@@ -120,6 +120,11 @@ class CoordinatorState:
                 ev.AssignmentLost(time_s=self._now_s, assignment=assignment.number, reason="the run was ended")
             )
         for trial in self.ledger.trials:
+            # The end of a fold and what follows from it are one write, of which a crash may have kept the beginning.
+            failed = next((a for a in trial.assignments if a.end is AssignmentEnd.FAILED), None)
+            if not trial.state.ended and failed is not None:
+                self._fail(trial, failed.fold, failed.reason)
+                continue
             if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
                 self._complete(trial)
             if not trial.state.ended:

@@ -163,7 +163,7 @@ class ModelDefinition:
             model = self.functions["get_model"](**parameters)
         except NnloError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise TrialError(
                 f"`get_model` of {self.source} failed at {dict(parameters)}{line_in(self.source, error)}, "
                 f"{describe(error)}."

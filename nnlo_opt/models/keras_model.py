@@ -135,6 +135,14 @@ def check_shapes(
     return losses.label_mismatch(loss, outputs, label_shape)
 
 
+def forget_models() -> None:
+    """Make Keras and TensorFlow let go of every model that nobody holds, also one whose building has failed."""
+    import keras
+
+    keras.backend.clear_session(free_memory=False)
+    gc.collect()
+
+
 class KerasAdapter:
     """A `ModelAdapter` of one Keras model under one loss. Call `release` when done with it, or its memory stays."""
 
@@ -230,11 +238,8 @@ class KerasAdapter:
 
     def release(self) -> None:
         """Let go of the model and all that Keras and TensorFlow remember of it; the adapter is of no use after."""
-        import keras
-
         self._model = self._graph = self._gradient_graph = self._figures_graph = None
-        keras.backend.clear_session(free_memory=False)
-        gc.collect()
+        forget_models()
 
 
 def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nnlo_opt.processes import module_command, without_mpi
 from nnlo_opt.report.results import write_results
 from nnlo_opt.trials.journal import decode_line
 from nnlo_opt.trials.ledger import Ledger
@@ -43,11 +44,10 @@ class Reporter:
     """The reporter's process, as the coordinator sees it."""
 
     def __init__(self, run_directory: Path) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nnlo_opt.report.follow", str(run_directory)],
+            module_command("nnlo_opt.report.follow", str(run_directory)),
             stdin=subprocess.PIPE,
-            env=environment,
+            env=without_mpi(os.environ),
             start_new_session=True,
         )
 

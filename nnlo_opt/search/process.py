@@ -4,22 +4,19 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from nnlo_opt.errors import ConfigurationError, NnloError
+from nnlo_opt.processes import module_command, without_mpi
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.space import Point, Space
 
-#: variables by which an MPI library would take the process for one of its ranks
-_MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
 #: trials in one line, so that none is long
 _TRIALS_A_LINE = 200
 #: a process has this long to load a space or an algorithm: a module may import a framework from a slow file system
@@ -86,11 +83,11 @@ class SearchProcess:
         #: what the process says besides answers; a file, as a pipe that nobody reads would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "nnlo_opt.search.serve"],
+            module_command("nnlo_opt.search.serve"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=_without_mpi(os.environ if environment is None else environment),
+            env=without_mpi(os.environ if environment is None else environment),
             # Signals that mpirun or a terminal sends to this process's group are not for the search.
             start_new_session=True,
             bufsize=0,
@@ -274,11 +271,3 @@ def _suggestion(answer: dict[str, Any]) -> Suggestion:
     if "error" in answer:
         raise NnloError(f"The search algorithm has failed:\n{answer['error']}")
     return Suggestion(**answer)
-
-
-def _without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if not name.startswith(_MPI_PREFIXES)}
-    # The process must find this very package, from wherever it was imported here.
-    root = str(Path(__file__).resolve().parents[2])
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
-    return kept

@@ -22,10 +22,10 @@ from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import Fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory, TaskFactory
+from nnlo_opt.training.task import FoldTaskFactory, TaskFactory
 
 Reported = TypeVar("Reported", bound=Message)
 
@@ -149,10 +149,10 @@ def linear_tasks(
 ) -> Callable[[], FoldTaskFactory]:
     """A maker of factories of linear models; a point may hold `fault`, one of `FAULTS`, and `at`."""
 
-    def build(parameters: dict[str, Any], options: TrainingOptions, seed: int) -> BuiltModel:
+    def build(parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
         (n_features,) = source.info.feature_shape
         fault, at = str(parameters.get("fault") or ""), int(parameters.get("at", 0))
-        return BuiltModel(adapter=FaultyAdapter(n_features, seed, fault, at), remark="a linear model")
+        return FaultyAdapter(n_features, seed, fault, at)
 
     def make() -> FoldTaskFactory:
         return FoldTaskFactory(build, lambda: None, source, folds, options, seed)

@@ -33,8 +33,6 @@ class FoldTask:
     n_train: int
     n_shard: int
     n_validation: int
-    #: one sentence for the log, such as the loss that was inferred
-    remark: str = ""
 
     def validation_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The validation samples in order."""
@@ -51,20 +49,12 @@ class TaskFactory(Protocol):
         """Release the model of the last task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltModel:
-    """A model ready to train, and a sentence for the log."""
-
-    adapter: ModelAdapter
-    remark: str = ""
-
-
 class FoldTaskFactory:
     """Tasks from a data source with fixed folds and a function that builds the model of a point."""
 
     def __init__(
         self,
-        build: Callable[[dict[str, Any], TrainingOptions, int], BuiltModel],
+        build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter],
         release: Callable[[], None],
         source: DataSource,
         folds: list[Fold],
@@ -89,11 +79,11 @@ class FoldTaskFactory:
         model_seed = (
             int(np.random.SeedSequence((self._seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
         )
-        built = self._build(model_parameters(start.point), options, model_seed)
+        adapter = self._build(model_parameters(start.point), options, model_seed)
         x, y = self._load("train", fold.train, start)
         x_validation, y_validation = self._load("validation", fold.validation, start)
         return FoldTask(
-            adapter=built.adapter,
+            adapter=adapter,
             stream=BatchStream(
                 x,
                 y,
@@ -107,7 +97,6 @@ class FoldTaskFactory:
             n_train=len(fold.train),
             n_shard=len(x),
             n_validation=len(fold.validation),
-            remark=built.remark,
         )
 
     def close(self) -> None:

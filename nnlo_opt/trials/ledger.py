@@ -136,7 +136,7 @@ class Ledger:
         )
 
     def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
-        self._end(event, AssignmentEnd.FAILED)
+        self._end(event, AssignmentEnd.FAILED).reason = event.reason
 
     def _assignment_stopped(self, event: ev.AssignmentStopped) -> None:
         self._end(event, AssignmentEnd.STOPPED)

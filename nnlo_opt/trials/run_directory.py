@@ -61,6 +61,7 @@ class RunDirectory:
         self.ledger = Ledger()
         for event in journal.events:
             self.ledger.apply(event)
+        journal.events.clear()  # the ledger has all of them
 
     @property
     def name(self) -> str:

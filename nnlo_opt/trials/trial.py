@@ -54,6 +54,8 @@ class Assignment:
     #: None while it is under way
     end: AssignmentEnd | None = None
     ended_at_s: float | None = None
+    #: why it failed; empty unless it did
+    reason: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

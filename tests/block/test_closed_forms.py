@@ -13,7 +13,7 @@ from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
 from nnlo_opt.training.checkpoint import fold_directory, load, load_weights
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+from nnlo_opt.training.task import FoldTaskFactory
 
 N_TRAIN, N_VALIDATION = 26, 7
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
@@ -217,7 +217,7 @@ def recorded(directory, options, n_train, n_workers, rng=None):
     seen: list[int] = []
 
     def build(parameters, options, seed):
-        return BuiltModel(adapter=RecordingAdapter(seen))
+        return RecordingAdapter(seen)
 
     source, folds = numbered_source(n_train), [single_fold(n_train, 0)]
     team = LoneTeam(

@@ -3,9 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.block.master import fold_plan
+from nnlo_opt.block.master import Master, fold_plan
 from nnlo_opt.block.master_state import FoldPlan
+from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.transport import Received
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -52,7 +55,6 @@ def test_a_fold_is_started_reported_epoch_by_epoch_and_finished(tmp_path, synchr
     assert finished.metrics == team.reported(msg.EpochReported)[-1].metrics
     assert set(finished.metrics) == {"loss", "val_loss"}
     assert "3 epochs" in finished.reason
-    assert team.reported(msg.FoldStarted)[0].remark == "a linear model"
 
 
 def test_a_finished_fold_leaves_its_weights_and_its_history(tmp_path):
@@ -367,3 +369,16 @@ def test_a_message_no_coordinator_sends_is_a_protocol_error(tmp_path):
     team.order(msg.EndFold(assignment=0))
     with pytest.raises(ProtocolError):
         team.step()
+
+
+def test_workers_whose_models_differ_fail_the_trial(tmp_path):
+    network = LoopbackNetwork(3)
+    orders = LoopbackNetwork(2)
+    master = Master(orders.end(1), network.end(0), tmp_path, TrainingOptions(), ManualClock())
+    master.handle_order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}))
+    ready = {"assignment": 0, "n_state": 0, "n_train": 8, "n_shard": 4, "has_validation": False}
+    master.handle(Received(1, msg.WorkerReady(n_weights=10, **ready), np.zeros(10, np.float32)))
+    master.handle(Received(2, msg.WorkerReady(n_weights=12, **ready), None))
+    failed = orders.end(0).poll().message
+    assert isinstance(failed, msg.FoldFailed)
+    assert "the same model" in failed.reason

@@ -14,7 +14,7 @@ from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
 from nnlo_opt.training.checkpoint import fold_directory, load_weights
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+from nnlo_opt.training.task import FoldTaskFactory
 
 EPOCHS = 4
 SOURCE = linear_source(33, n_features=4)
@@ -33,7 +33,7 @@ class DropoutAdapter(LinearAdapter):
 
 def team_of(directory, options, n_workers, source=SOURCE, folds=FOLDS, n_features=4):
     def build(parameters, options, seed):
-        return BuiltModel(adapter=DropoutAdapter(n_features, seed))
+        return DropoutAdapter(n_features, seed)
 
     return LoneTeam(
         directory, options, lambda: FoldTaskFactory(build, lambda: None, source, folds, options, 0), n_workers

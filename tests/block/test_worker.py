@@ -10,7 +10,7 @@ from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+from nnlo_opt.training.task import FoldTaskFactory
 
 N_FEATURES = 3
 SOURCE = linear_source(25, N_FEATURES)
@@ -167,7 +167,7 @@ class Ledger:
     def tasks(self):
         def build(parameters, options, seed):
             self.events.append("build")
-            return BuiltModel(adapter=LinearAdapter(N_FEATURES))
+            return LinearAdapter(N_FEATURES)
 
         return FoldTaskFactory(build, self._release, SOURCE, FOLDS, options_of(), 0)
 

@@ -425,12 +425,14 @@ def test_a_restart_completes_a_trial_whose_last_fold_was_written_without_its_end
     assert of_type(out, ins.Finish)
 
 
-def test_a_restart_tries_a_trial_again_whose_failure_was_written_by_half():
+def test_a_restart_fails_a_trial_whose_failure_was_written_by_half():
     state, out = begin(num_iterations=1)
     events = events_of(out + suggest(state, n=0) + fail(state, 0, 0))
     assert isinstance(events[-1], ev.TrialFailed)
     state, out = restarted([ins.Append(events=tuple(events[:-1]))], num_iterations=1)
-    assert sends_to(out, 0) == [msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={"n": 0})]
+    assert events_of(out) == [ev.TrialFailed(time_s=1.0, trial=0, reason="no memory")]
+    assert sends_to(out, 0) == []
+    assert of_type(out, ins.Finish)
 
 
 def test_a_restart_runs_only_the_folds_that_are_not_finished_on_whatever_blocks_there_are():

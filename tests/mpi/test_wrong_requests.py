@@ -144,6 +144,7 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
         .replace(
             "    return keras",
             "    if kind == 'raises':\n        raise RuntimeError('no such layer')\n"
+            "    if kind == 'exits':\n        raise SystemExit(3)\n"
             "    if kind == 'no model':\n        return 7\n"
             "    if kind == 'memory':\n        raise MemoryError('too large')\n"
             "    if kind == 'shape':\n        n_out = 3\n"
@@ -153,7 +154,7 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
         .replace('Integer(8, 16, name="n_units")', 'Categorical(KINDS, name="kind")')
         .replace(
             "import Integer",
-            "import Categorical\nKINDS = ['good', 'raises', 'no model', 'infinite', 'memory', 'shape']",
+            "import Categorical\nKINDS = ['good', 'raises', 'exits', 'no model', 'infinite', 'memory', 'shape']",
         )
     )
     data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
@@ -164,9 +165,10 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
 
     rows = pandas.read_csv(tmp_path / "checkpoints/S/results.csv").set_index("p:kind")
     assert dict(rows["state"]) == {kind: "complete" if kind == "good" else "failed" for kind in rows.index}
-    assert len(rows) == 6
+    assert len(rows) == 7
     for kind, word in {
         "raises": "no such layer",
+        "exits": "systemexit",
         "no model": "int",
         "infinite": "nan",
         "memory": "memory",

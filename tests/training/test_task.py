@@ -7,7 +7,7 @@ from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.memory_source import numbered_source
-from nnlo_opt.training.task import BuiltModel, FoldTaskFactory
+from nnlo_opt.training.task import FoldTaskFactory
 
 
 class CountingSource:
@@ -38,7 +38,7 @@ class Bench:
 
     def _build(self, parameters, options, seed):
         self.built.append((parameters, options, seed))
-        return BuiltModel(adapter=LinearAdapter(1, seed), remark="linear")
+        return LinearAdapter(1, seed)
 
     def _release(self):
         self.n_released += 1
@@ -85,7 +85,6 @@ def test_the_point_is_divided_between_the_model_and_the_options():
     assert parameters == {"units": 3}
     assert options.batch == task.options.batch == 5
     assert len(task.stream.next().x) == 5
-    assert task.remark == "linear"
 
 
 def test_initial_weights_depend_on_seed_trial_and_fold_and_on_nothing_else():
