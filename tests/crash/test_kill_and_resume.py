@@ -72,15 +72,21 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
     events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [1.5, 1.0, 2.0])
     check_journal(tmp_path, events, 4)
     assigned = {event["assignment"]: event for event in events if event["event"] == "FoldAssigned"}
+    #: trial -> epochs whose checkpoint the journal knows of; epochs trained in the attempt under way
     written: dict[int, int] = {}
+    reached: dict[int, int] = {}
     for event in events:
+        if event["event"] == "FoldBegan":
+            trial = assigned[event["assignment"]]["trial"]
+            # A checkpoint may be newer than its line: the job may die between the two.
+            assert event["epoch"] >= written.get(trial, 0)
+            reached[trial] = event["epoch"]
         if event["event"] == "EpochEnded":
             trial = assigned[event["assignment"]]["trial"]
-            assert event["epoch"] == written.get(trial, 0) + 1 or event["epoch"] <= written.get(trial, 0) + 1
-            written[trial] = event["epoch"] if event["checkpointed"] else written.get(trial, 0)
-        if event["event"] == "FoldBegan":
-            # At least what the journal knew of; a checkpoint may be newer than its line.
-            assert event["epoch"] >= written.get(assigned[event["assignment"]]["trial"], 0)
+            assert event["epoch"] == reached[trial] + 1
+            reached[trial] = event["epoch"]
+            if event["checkpointed"]:
+                written[trial] = event["epoch"]
     for number in range(4):
         history = json.loads((tmp_path / f"checkpoints/K/trials/{number:04d}/fold0/history.json").read_text())
         assert len(history["epochs"]) == 4
