@@ -128,10 +128,11 @@ class ObjectiveRank:
             logger.info("the objective raised on this rank: %s", returned.error)
             return None, returned
 
-    def _report(self, epoch: int, value: float) -> bool:
+    def _report(self, epoch: int, value: Any) -> bool:
         """`report(epoch, value)` of the objective. Collective: every rank of the block. -> whether to go on."""
-        epoch, value = int(epoch), float(value)
+        epoch = int(epoch)
         if self._is_root:
+            value = float(value)
             self._await(lambda: len(self._reports) == self._block.size - 1)
             self._reports.clear()
             if not math.isfinite(value):
@@ -144,10 +145,8 @@ class ObjectiveRank:
             for rank in range(1, self._block.size):
                 self._block.send(rank, verdict)
             return verdict.go_on
-        # Only block rank 0's value counts; one that is not finite there must not stop this rank's message.
-        sent = msg.ObjectiveReport(
-            assignment=self._assignment, epoch=epoch, value=value if math.isfinite(value) else 0.0
-        )
+        # Only block rank 0's value counts: other ranks may report anything, None too.
+        sent = msg.ObjectiveReport(assignment=self._assignment, epoch=epoch, value=0.0)
         self._block.send(ROOT, sent)
         self._verdict = None
         self._await(lambda: self._verdict is not None)
