@@ -1,7 +1,8 @@
 """A block that runs a user's objective: every rank calls it at the same point, block rank 0 answers.
 
-The objective is ordinary blocking MPI code, so this is not reactive. What keeps it from hanging is that every wait of
-ours, and every gated call of the communicator it is given, looks out for a rank that has raised.
+The objective is ordinary blocking MPI code, so this is not reactive. What keeps it from hanging: before a collective
+call, `report` and its return, every rank tells block rank 0 where it is, and goes on only when block rank 0 has seen
+all of them at the same place. So a call that a rank has left, or is late for by an error, is begun by none.
 """
 
 import logging
@@ -11,6 +12,8 @@ import socket
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
+
+import numpy as np
 
 from nnlo_opt.block.worker import reason_of
 from nnlo_opt.clock import Clock
@@ -28,6 +31,8 @@ GRACE_S = 60.0
 #: how long block rank 0 then waits to hear that the failure is in the journal
 RECORDED_S = 10.0
 ROOT = 0
+#: where a rank is that has come to the end of the objective
+_RETURN = "return"
 
 
 class BlockComm(Protocol):
@@ -41,8 +46,8 @@ class StuckBlockError(NnloError):
     """A rank does not come back from an objective in which another rank raised: the job has to end."""
 
 
-class _PeerRaised(TrialError):
-    """Another rank of the block raised."""
+class _CallFailed(TrialError):
+    """The call has failed for a reason that is already known."""
 
 
 class ObjectiveRank:
@@ -53,10 +58,10 @@ class ObjectiveRank:
         orders: Transport,
         block: Transport,
         objective: Objective,
-        make_comm: Callable[[Callable[[], None]], BlockComm],
+        make_comm: Callable[[Any], BlockComm],
         clock: Clock,
     ) -> None:
-        """`make_comm(look_out)` is collective over the block; `orders` is used by block rank 0 only."""
+        """`make_comm(self)` is collective over the block; `orders` is used by block rank 0 only."""
         self._orders = orders
         self._block = block
         self._objective = objective
@@ -67,11 +72,14 @@ class ObjectiveRank:
         self._assignment = -1
         #: when the last call ended (at the root only); None before there was one
         self._idle_since_s: float | None = None
-        #: ranks that have returned from the call under way: rank -> their message (at the root only)
+        #: the communicator of the last call, where that failed and the ranks were not together; else None
+        self._comm: BlockComm | None = None
+        #: ranks that are out of the call under way: rank -> their message (at the root only)
         self._returned: dict[int, msg.ObjectiveReturned] = {}
-        #: reports of the other ranks not yet answered (at the root only)
-        self._reports: dict[int, msg.ObjectiveReport] = {}
-        self._verdict: msg.ObjectiveVerdict | None = None
+        #: where the other ranks wait: rank -> name of the collective call (at the root only)
+        self._arrived: dict[int, str] = {}
+        #: the root's answer to the last arrival of this rank
+        self._proceed: msg.ObjectiveProceed | None = None
         self._stop_asked = False
         #: last epoch reported in this call
         self._last_epoch = 0
@@ -98,22 +106,23 @@ class ObjectiveRank:
         if isinstance(message, msg.CallObjective):
             _, returned = self._call(message)
             self._block.send(ROOT, returned)
-        elif not isinstance(message, msg.ObjectiveFailed | msg.ObjectiveVerdict):
+        elif not isinstance(message, msg.ObjectiveFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
     # ------------------------------------------------------------ the call, on every rank
 
     def _call(self, call: msg.CallObjective) -> tuple[Any, msg.ObjectiveReturned]:
         self._assignment = call.assignment
-        self._returned, self._reports, self._verdict, self._failure = {}, {}, None, None
+        self._returned, self._arrived, self._proceed, self._failure = {}, {}, None, None
         self._last_epoch = 0
-        value: Any = None
+        if self._comm is not None:
+            self._comm.close()
         try:
-            comm = self._make_comm(self._look_out)
+            self._comm = comm = self._make_comm(self)
             value = self._objective(dict(call.point), comm, self._report)
-            # All ranks must be through before the communicator goes; this is also where a rank learns of a failure.
-            comm.Barrier()  # type: ignore[attr-defined]
+            self.meet(_RETURN)
             comm.close()
+            self._comm = None
             return value, msg.ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
         except ProtocolError:
             raise
@@ -121,7 +130,7 @@ class ObjectiveRank:
             returned = msg.ObjectiveReturned(
                 assignment=call.assignment,
                 error=reason_of(error),
-                traceback="" if isinstance(error, _PeerRaised) else "".join(traceback.format_exception(error)),
+                traceback="" if isinstance(error, _CallFailed) else "".join(traceback.format_exception(error)),
                 world_rank=self._world_rank,
                 host=socket.gethostname(),
             )
@@ -130,28 +139,44 @@ class ObjectiveRank:
 
     def _report(self, epoch: int, value: Any) -> bool:
         """`report(epoch, value)` of the objective. Collective: every rank of the block. -> whether to go on."""
-        epoch = int(epoch)
-        if self._is_root:
-            value = float(value)
-            self._await(lambda: len(self._reports) == self._block.size - 1)
-            self._reports.clear()
-            if not math.isfinite(value):
-                self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
-            reported = msg.EpochReported(assignment=self._assignment, epoch=epoch, metrics={"value": value})
-            self._orders.send(ROOT, reported)
-            self._last_epoch = epoch
-            self._look_for_orders()
-            verdict = msg.ObjectiveVerdict(assignment=self._assignment, go_on=not self._stop_asked)
-            for rank in range(1, self._block.size):
-                self._block.send(rank, verdict)
-            return verdict.go_on
         # Only block rank 0's value counts: other ranks may report anything, None too.
-        sent = msg.ObjectiveReport(assignment=self._assignment, epoch=epoch, value=0.0)
-        self._block.send(ROOT, sent)
-        self._verdict = None
-        self._await(lambda: self._verdict is not None)
-        assert self._verdict is not None
-        return self._verdict.go_on
+        return self.meet("report", (int(epoch), float(value)) if self._is_root else None)
+
+    def meet(self, name: str, reported: tuple[int, float] | None = None) -> bool:
+        """Wait until every rank is at the collective call `name`. Collective: every rank of the block.
+
+        `reported`: block rank 0's epoch and value where the call is a report. -> whether to go on with the trial.
+        Raises when the call of the objective has failed, also where the ranks are at different places.
+        """
+        self.look_out()
+        if not self._is_root:
+            self._proceed = None
+            self._block.send(ROOT, msg.ObjectiveArrived(assignment=self._assignment, at=name))
+            self._await(lambda: self._proceed is not None)
+            assert self._proceed is not None
+            return self._proceed.go_on
+        self._await(lambda: len(self._arrived) == self._block.size - 1)
+        elsewhere = {rank: at for rank, at in self._arrived.items() if at != name}
+        if elsewhere:
+            rank, at = min(elsewhere.items())
+            self._give_up(
+                "every rank of a block must make the same collective calls, of which `report` is one; block rank 0 "
+                f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+            )
+        self._arrived.clear()
+        if reported is not None:
+            self._pass_on(*reported)
+        proceed = msg.ObjectiveProceed(assignment=self._assignment, go_on=not self._stop_asked)
+        for rank in range(1, self._block.size):
+            self._block.send(rank, proceed)
+        return proceed.go_on
+
+    def _pass_on(self, epoch: int, value: float) -> None:
+        if not math.isfinite(value):
+            self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
+        self._orders.send(ROOT, msg.EpochReported(assignment=self._assignment, epoch=epoch, metrics={"value": value}))
+        self._last_epoch = epoch
+        self._look_for_orders()
 
     def _give_up(self, reason: str) -> NoReturn:
         """Fail the call on every rank, also where the objective catches what is raised here."""
@@ -164,16 +189,16 @@ class ObjectiveRank:
 
     def _await(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         def look() -> bool:
-            self._look_out()
+            self.look_out()
             return done()
 
         return wait_until(look, timeout_s)
 
-    def _look_out(self) -> None:
-        """Take in what came from the other ranks; raise if one of them has raised."""
+    def look_out(self) -> None:
+        """Take in what came from the other ranks; raise if the call has failed."""
         self._take_in()
         if self._failure is not None:
-            raise _PeerRaised(f"rank {self._failure.world_rank} raised: {self._failure.error}")
+            raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.error}")
 
     def _take_in(self) -> None:
         while (received := self._block.poll()) is not None:
@@ -185,10 +210,10 @@ class ObjectiveRank:
                     self._returned[received.source] = message
                     if message.error and self._failure is None:
                         self._spread(message)
-                case msg.ObjectiveReport():
-                    self._reports[received.source] = message
-                case msg.ObjectiveVerdict():
-                    self._verdict = message
+                case msg.ObjectiveArrived():
+                    self._arrived[received.source] = message.at
+                case msg.ObjectiveProceed():
+                    self._proceed = message
                 case msg.ObjectiveFailed():
                     self._failure = msg.ObjectiveReturned(
                         assignment=message.assignment, error=message.reason, world_rank=message.world_rank
@@ -247,7 +272,7 @@ class ObjectiveRank:
         if self._stop_asked:
             return msg.FoldStopped(assignment=self._assignment)
         try:
-            figure = float(value)
+            figure = float(np.asarray(value, dtype=float).item())
         except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
             figure = math.nan
         if not math.isfinite(figure):
@@ -268,3 +293,7 @@ class ObjectiveRank:
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
+
+
+def _is_at(name: str) -> str:
+    return "has returned" if name == _RETURN else f"is in `{name}`"

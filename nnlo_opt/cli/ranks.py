@@ -1,7 +1,6 @@
 """Every rank's part of a command: its role from the topology, its server from its role."""
 
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi import GatedComm, MpiTransport
+from nnlo_opt.comm.mpi import Gate, GatedComm, MpiTransport
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.log import RankOutput
@@ -89,8 +88,8 @@ class _Roles:
         block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.master_end or place.worker_end
         assert block is not None
 
-        def make_comm(look_out: Callable[[], None]) -> GatedComm:
-            return GatedComm(place.comm, look_out)
+        def make_comm(gate: Gate) -> GatedComm:
+            return GatedComm(place.comm, gate)
 
         return ObjectiveRank(place.orders, block, self._workplace.definition.objective, make_comm, SystemClock())
 

@@ -9,7 +9,7 @@ about an assignment repeats its number, so that a late one is recognised and dro
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldFailed
     master -> a worker           StartFold, Train, Fence, Validate, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, WorkerFailed
-    between ranks that run an objective    CallObjective, ObjectiveReport, ObjectiveVerdict, ObjectiveReturned,
+    between ranks that run an objective    CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned,
                                            ObjectiveFailed
 """
 
@@ -273,8 +273,24 @@ class CallObjective(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveArrived(Message):
+    """This rank waits for the others in a collective call of the objective: `at` says in which."""
+
+    assignment: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveProceed(Message):
+    """All ranks have arrived at the same call: make it. `go_on` is the answer of `report`."""
+
+    assignment: int
+    go_on: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveReturned(Message):
-    """The objective returned on this rank; `error` is empty unless it raised."""
+    """This rank is out of the objective; `error` is empty unless it raised."""
 
     assignment: int
     error: str = ""
@@ -284,25 +300,8 @@ class ObjectiveReturned(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveReport(Message):
-    """A rank has called `report(epoch, value)`."""
-
-    assignment: int
-    epoch: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveVerdict(Message):
-    """All ranks have reported: whether to go on."""
-
-    assignment: int
-    go_on: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveFailed(Message):
-    """A rank of the block raised: give up the call."""
+    """The call cannot succeed any more (a rank raised, or the ranks disagree): give it up."""
 
     assignment: int
     reason: str

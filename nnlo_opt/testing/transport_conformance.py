@@ -148,7 +148,7 @@ def sending_never_blocks(end: Transport) -> Steps:
 def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
     """A non-finite figure, an object, a vector of the wrong type."""
     dest = (end.rank + 1) % end.size
-    bad_value = msg.ObjectiveReport(assignment=0, epoch=1, value=float("nan"))
+    bad_value = msg.EpochReported(assignment=0, epoch=1, metrics={"loss": float("nan")})
     bad_type = msg.CallObjective(assignment=0, point={"x": object()})
     wrong: list[tuple[msg.Message, np.ndarray | None]] = [
         (bad_value, None),

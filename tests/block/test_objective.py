@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from nnlo_opt.block.objective import ObjectiveRank
@@ -16,9 +17,6 @@ class AloneComm:
 
     def __init__(self):
         self.is_open = True
-
-    def Barrier(self):
-        assert self.is_open
 
     def close(self):
         self.is_open = False
@@ -35,8 +33,8 @@ class Bench:
         self.rank = ObjectiveRank(network.end(1), LoopbackNetwork(1).end(0), objective, self._make_comm, self.clock)
         self.n_calls = 0
 
-    def _make_comm(self, look_out):
-        look_out()
+    def _make_comm(self, gate):
+        gate.look_out()
         self.comms.append(AloneComm())
         return self.comms[-1]
 
@@ -93,6 +91,11 @@ def test_reports_of_one_call_do_not_count_for_the_next():
     assert bench.call(reports=False)[-1].n_epochs == 0
 
 
+@pytest.mark.parametrize("value", [2, "2.0", [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0), True + 1])
+def test_whatever_holds_one_number_is_a_figure(value):
+    assert Bench(lambda parameters, comm, report: value).call()[-1].figure_of_merit == 2.0
+
+
 class NotANumber:
     """Something `float` has its own opinion about, as a tensor of many elements has."""
 
@@ -104,7 +107,9 @@ class NotANumber:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "good", math.nan, math.inf, -math.inf, [1.0], 1j, 10**400, NotANumber()], ids=lambda v: str(v)[:20]
+    "value",
+    [None, "good", math.nan, math.inf, -math.inf, [1.0, 2.0], 1j, 10**400, NotANumber()],
+    ids=lambda v: str(v)[:20],
 )
 def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
     _, failed = Bench(lambda parameters, comm, report: value).call()

@@ -100,3 +100,62 @@ def objective(parameters, comm, report):
 
 objective.parameter_range = [Real(0.0, 1.0, name="x")]
 """
+
+#: ranks that do not call the same things, and code that catches what it is told; only "fine" is right
+MISUSED = """
+import math
+
+import numpy as np
+
+from nnlo_opt.space import Categorical
+
+
+def objective(parameters, comm, report):
+    rank, how = comm.Get_rank(), parameters["how"]
+    if how == "catches a bad report":
+        try:
+            report(1, math.inf)
+        except Exception:
+            pass
+        comm.Barrier()
+    elif how == "reports on one rank" and rank == 0:
+        report(1, 0.5)
+    elif how == "reports on another rank" and rank == 1:
+        report(1, 0.5)
+    elif how == "leaves a barrier out" and rank == 1:
+        return 1.0
+    elif how == "calls something else":
+        comm.allreduce(1) if rank else comm.Barrier()
+    elif how == "sends to one that raised":
+        if rank == 1:
+            raise ValueError("raised")
+        if rank == 0:
+            comm.Ssend(np.zeros(10), dest=1)
+    if how != "reports on one rank":
+        comm.Barrier()
+    if how == "fine":
+        part = comm.Dup().Split(rank, 0)
+        assert part.allreduce(1) == 1
+        assert comm.sendrecv(rank, rank ^ 1, source=rank ^ 1) == rank ^ 1
+        got = np.empty(1)
+        comm.Sendrecv(np.full(1, float(rank)), rank ^ 1, recvbuf=got, source=rank ^ 1)
+        assert got[0] == rank ^ 1
+        report(1, 0.5 if rank == 0 else None)
+    return np.array([0.25]) if rank == 0 else None
+
+
+objective.parameter_range = [
+    Categorical(
+        [
+            "fine",
+            "catches a bad report",
+            "reports on one rank",
+            "reports on another rank",
+            "leaves a barrier out",
+            "calls something else",
+            "sends to one that raised",
+        ],
+        name="how",
+    )
+]
+"""

@@ -44,6 +44,23 @@ def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
             assert ("raised last" if where == "last" else f"raised {where}") in row["reason"]
 
 
+def test_ranks_that_disagree_fail_the_trial_with_the_reason_and_nothing_hangs(tmp_path):
+    search(tmp_path, objectives.MISUSED, 5, "--block-size", "2", "--num-iterations", "7", "--hyper-opt", "random")
+    reasons = {row["p:how"]: row["reason"] for row in rows(tmp_path)}
+    assert len(reasons) == 7
+    expected = {
+        "fine": "",
+        "catches a bad report": "reported inf at epoch 1",
+        "reports on one rank": "rank 0 is in `report` while block rank 1 has returned",
+        "reports on another rank": "rank 0 is in `Barrier` while block rank 1 is in `report`",
+        "leaves a barrier out": "rank 0 is in `Barrier` while block rank 1 has returned",
+        "calls something else": "rank 0 is in `Barrier` while block rank 1 is in `allreduce`",
+        "sends to one that raised": "ValueError: raised",
+    }
+    for how, words in expected.items():
+        assert words in reasons[how] if words else reasons[how] == "", (how, reasons[how])
+
+
 def test_a_used_up_space_ends_the_search_complete_and_says_so(tmp_path):
     outcome = search(tmp_path, objectives.FINITE, 4, "--block-size", "1", "--num-iterations", "50")
     assert sorted(row["p:n"] for row in rows(tmp_path)) == ["1", "2", "3", "4", "5"]
