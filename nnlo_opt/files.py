@@ -47,7 +47,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Write `data` to `path` whole or not at all; `durable` also waits until the disk has it."""
     if isinstance(data, str):
-        data = data.encode()
+        # A text may quote what no encoding has, such as a file name that is not UTF-8.
+        data = data.encode(errors="backslashreplace")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

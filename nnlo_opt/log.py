@@ -34,7 +34,7 @@ class RankOutput:
         self.terminal_error: TextIO = sys.stderr
         self._configure(level)
         if not to_terminal:
-            self.terminal_error = os.fdopen(os.dup(2), "w")
+            self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
             # Unbuffered and in append mode, as two descriptors write to it.
             self._held = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (lives until the run is open)
             self._turn_to(self._held.fileno())

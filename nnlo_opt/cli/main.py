@@ -7,6 +7,7 @@ the job. Thread counts are set before NumPy is imported, which reads them once.
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def training_driver() -> NoReturn:
 
 def get_data() -> NoReturn:
     """`GetData`, one process."""
+    _print_anything()
     from nnlo_opt.cli import getdata
 
     sys.exit(getdata.main())
@@ -36,6 +38,7 @@ def get_data() -> NoReturn:
 
 def build_model() -> NoReturn:
     """`BuildModel`, one process."""
+    _print_anything()
     from nnlo_opt.cli import buildmodel
 
     sys.exit(buildmodel.main())
@@ -43,6 +46,7 @@ def build_model() -> NoReturn:
 
 def tool() -> NoReturn:
     """`nnlo-opt`, one process."""
+    _print_anything()
     from nnlo_opt.cli import tool as module
 
     sys.exit(module.main())
@@ -51,6 +55,7 @@ def tool() -> NoReturn:
 def _launch(command: str, argv: Sequence[str]) -> int:
     """Run `command` on this rank and return the exit code, on which all ranks agree."""
     signal.signal(signal.SIGUSR1, _ignore_signal)
+    _print_anything()
     from nnlo_opt import devices
 
     devices.cap_threads()
@@ -113,6 +118,13 @@ def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
     from nnlo_opt.cli import training
 
     return opt.parse_training, training.run
+
+
+def _print_anything() -> None:
+    """Let no character that a terminal cannot show end a run: it is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _ignore_signal(*_: Any) -> None:

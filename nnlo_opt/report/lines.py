@@ -7,6 +7,9 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
 
+#: of a reason, on a terminal
+MOST_CHARACTERS = 300
+
 
 def duration(seconds: float) -> str:
     """Seconds as h:mm:ss."""
@@ -27,6 +30,11 @@ def point_text(point: Mapping[str, Any]) -> str:
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Metrics on one line."""
     return " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def shortened(reason: str) -> str:
+    """A reason on a line of a terminal; the journal and results.csv have it whole."""
+    return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 
 
 class ProgressLines:
@@ -65,7 +73,7 @@ class ProgressLines:
                 ended = f"complete: {event.figure_of_merit:.6g}{spread}"
                 self._ended(event, ledger.trials[event.trial], ended, ledger)
             case ev.TrialFailed():
-                self._ended(event, ledger.trials[event.trial], f"failed: {event.reason}", ledger)
+                self._ended(event, ledger.trials[event.trial], f"failed: {shortened(event.reason)}", ledger)
 
     def _ended(self, event: ev.Event, trial: Trial, how: str, ledger: Ledger) -> None:
         best = ledger.best(self._direction)
