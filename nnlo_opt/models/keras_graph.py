@@ -96,6 +96,7 @@ class KerasGraph:
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             predictions = self._model(x, training=training)
             penalties = [tf.cast(penalty, tf.float32) for penalty in self._model.losses]
+        y = _aligned(y, predictions)
         compare = getattr(keras.losses, self._loss) if isinstance(self._loss, str) else self._loss
         loss = tf.add_n([tf.reduce_mean(tf.cast(compare(y, predictions), tf.float32)), *penalties])
         n_samples = tf.shape(x)[0]
@@ -113,6 +114,20 @@ class KerasGraph:
         shapes = tuple(predictions.shape[1:]), tuple(y.shape[1:])
         fitting = losses.infer_loss(self._activation, *shapes, y.dtype.as_numpy_dtype)
         return losses.metric_for(fitting.name, self._activation)
+
+
+def _aligned(y: Any, predictions: Any) -> Any:
+    """Labels of the rank of the predictions where only a last dimension of 1 is missing or too much.
+
+    Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss stay as they are.
+    """
+    import tensorflow as tf
+
+    if predictions.shape[-1] == 1 and y.shape.rank == predictions.shape.rank - 1:
+        return tf.expand_dims(y, -1)
+    if y.shape[-1] == 1 and y.shape.rank == predictions.shape.rank + 1:
+        return tf.squeeze(y, -1)
+    return y
 
 
 def _layout_of(variables: Sequence[Any]) -> Layout:

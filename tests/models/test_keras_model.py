@@ -133,6 +133,16 @@ def test_class_numbers_are_one_hot_labels():
         assert sparse.evaluate(x, labels).sums["acc"] == one_hot.evaluate(x, y).sums["acc"]
 
 
+@pytest.mark.parametrize("loss", ["binary_crossentropy", "mean_squared_error", "hinge"])
+def test_labels_may_leave_out_a_last_dimension_of_one(loss):
+    x, _ = images(30)
+    y = (x[:, 0] > 0).astype(np.float32)
+    flat = KerasAdapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
+    column = KerasAdapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
+    np.testing.assert_array_equal(gradient(flat, (x, y))[0], gradient(column, (x, y[:, None]))[0])
+    assert flat.evaluate(x, y).sums == column.evaluate(x, y[:, None]).sums
+
+
 def test_a_loss_of_ones_own_counts_classes_by_the_labels():
     def doubled(y_true, y_pred):
         return 2 * keras.losses.categorical_crossentropy(y_true, y_pred)
