@@ -10,6 +10,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -123,6 +124,9 @@ class Session(ABC):
             self.say(str(error), sys.stderr)
         finally:
             self.close()
+            if self._log is not None:
+                self._log.close()
+                self._log = None
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank:
                 self._ranks.send(rank, msg.Shutdown(exit_code=code))
@@ -134,7 +138,7 @@ class Session(ABC):
         options = self.options
         if options.log_file is not None:
             try:
-                self._log = options.log_file.open("a", buffering=1)
+                self._log = options.log_file.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 raise ConfigurationError(
                     f"`--log-file` must be writable. Received: `{options.log_file}` ({error.strerror}); choose another."
@@ -163,9 +167,23 @@ class Session(ABC):
             raise ConfigurationError(inspected.error)
         return inspected.findings
 
+    def _check_shares(self, findings: dict[str, Any]) -> None:
+        """ConfigurationError where a fold has fewer training samples than its team has workers."""
+        if not findings["data"]:
+            return
+        n_workers = max(team.n_workers for team in self.topology.teams)
+        n_train = findings["n_train_smallest"]
+        if n_train < n_workers:
+            raise ConfigurationError(
+                f"Every worker must have at least one training sample. Received: {n_train} samples"
+                f"{' in a fold' * (self.options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
+                "blocks (`--block-size`) or more data."
+            )
+
     def _run(self) -> int:
         findings = self._inspect()
         self.check_findings(findings)
+        self._check_shares(findings)
         name, remark = choose_name(self.options.run, findings["model"])
         if remark:
             self.say(remark)
@@ -288,10 +306,12 @@ class Session(ABC):
     # ------------------------------------------------------------ what a person sees
 
     def say(self, text: str, stream: TextIO | None = None) -> None:
-        """Print a line, and write it to the log file if there is one."""
-        print(text, file=stream or sys.stdout, flush=True)
+        """Print a line, and write it to the log file if there is one; a run outlives both."""
+        with suppress(OSError):
+            print(text, file=stream or sys.stdout, flush=True)
         if self._log is not None:
-            self._log.write(text + "\n")
+            with suppress(OSError):
+                self._log.write(text + "\n")
 
 
 def best_fold(trial: Trial) -> int:

@@ -87,6 +87,7 @@ class Workplace:
             "n_train": data.n_train,
             "n_validation": info.n_samples - data.n_train,
         }
+        findings["n_train_smallest"] = min(len(fold.train) for fold in data.folds)
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
                 "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "

@@ -118,7 +118,15 @@ class SearchProcess:
         return self._process.pid
 
     def load_space(self, source: str) -> Space:
-        return Space.from_json(self._ask({"op": "load_space", "source": source})["space"])
+        try:
+            return Space.from_json(self._ask({"op": "load_space", "source": source})["space"])
+        except ConfigurationError:
+            raise
+        except NnloError as error:
+            raise ConfigurationError(
+                f"A search space must load without ending its process. Received: {source}. "
+                + " ".join(str(error).split())
+            ) from error
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         self._ask(_start_request(algorithm, space, seed, options))

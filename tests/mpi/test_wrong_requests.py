@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import h5py
 import launcher
 import pytest
 
@@ -38,6 +39,7 @@ def files(folder: Path, digits: Path) -> None:
         "unknown_name": "Integer(8, 16, name='n_unit')",
         "unknown_option": "Integer(8, 16, name='train.bach')",
         "bad_choice": "Categorical(['adam', 'adamm'], name='train.optimizer')",
+        "exits": "Integer(8, 16, name='n_units')]\nimport os\nos._exit(7)\n[",
         "bad_bound": "Integer(0, 5, name='train.batch')",
     }.items():
         (folder / f"{name}.py").write_text(space.format(dimensions))
@@ -79,6 +81,7 @@ EARLY = {
     "bounds backwards": (["--model", "model.py", "--search-space", "backwards.py"], "backwards.py"),
     "unnamed": (["--model", "model.py", "--search-space", "unnamed.py"], "name"),
     "one category": (["--model", "model.py", "--search-space", "one_value.py"], "at least 2 categories"),
+    "space ends its process": (["--model", "model.py", "--search-space", "exits.py"], "exits.py"),
     "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
     "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
 }
@@ -134,6 +137,16 @@ def test_refused_by_a_trainer_rank(tmp_path, digits, name):
 def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
     options, word = (EARLY | LATE)[name]
     refused(3, options, tmp_path, digits, word)
+
+
+@pytest.mark.keras
+def test_fewer_samples_than_workers(tmp_path, digits):
+    with h5py.File(next(digits.glob("mnist_train_0.h5"))) as source, h5py.File(tmp_path / "one.h5", "w") as file:
+        for name in ("features", "labels"):
+            file[name] = source[name][:1]
+    (tmp_path / "one.list").write_text("one.h5\n")
+    options = ["--model", "model.py", "--train-data", "one.list", "--block-size", "3", *SPACE]
+    refused(4, options, tmp_path, digits, "1 samples for 2 workers")
 
 
 @pytest.mark.keras

@@ -140,7 +140,7 @@ def test_a_long_history_never_blocks(process):
 def test_a_dead_process_is_told_with_its_last_words(process, tmp_path):
     path = tmp_path / "deadly.py"
     path.write_text("import os, sys\nprint('the last words', file=sys.stderr, flush=True)\nos._exit(9)\n")
-    with pytest.raises(NnloError, match=r"(?s)status 9.*the last words"):
+    with pytest.raises(ConfigurationError, match=r"deadly\.py.*status 9.*the last words"):
         process.load_space(str(path))
     with pytest.raises(NnloError, match="status 9"):
         process.request_suggestion(1)
