@@ -6,6 +6,7 @@ worker; neither waits.
 
 import json
 import logging
+import socket
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,7 @@ class Master:
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._clock.monotonic_s()
-            self._orders.send(COORDINATOR, _failure(order.assignment, error))
+            self._orders.send(COORDINATOR, self._failure(order.assignment, error))
             return
         self._fold = _Fold(
             order=order,
@@ -177,7 +178,7 @@ class Master:
             raise
         except Exception as error:
             fold.state.stop()
-            self._fail(fold, _failure(fold.order.assignment, error))
+            self._fail(fold, self._failure(fold.order.assignment, error))
 
     def _take_ready(self, fold: _Fold, received: Received) -> None:
         message = received.message
@@ -352,6 +353,15 @@ class Master:
         self._unrecorded[fold.order.assignment] = fold.directory
         self._end(fold, finished)
 
+    def _failure(self, assignment: int, error: Exception) -> msg.FoldFailed:
+        return msg.FoldFailed(
+            assignment=assignment,
+            reason=reason_of(error),
+            traceback="".join(traceback.format_exception(error)),
+            world_rank=self._orders.rank,
+            host=socket.gethostname(),
+        )
+
     def _fail(self, fold: _Fold, failed: msg.FoldFailed) -> None:
         self._unrecorded[fold.order.assignment] = fold.directory
         self._end(fold, failed)
@@ -376,11 +386,6 @@ def _payload(received: Received) -> np.ndarray:
     if received.payload is None:
         raise ProtocolError(f"{type(received.message).__name__} came without its vector.")
     return received.payload
-
-
-def _failure(assignment: int, error: Exception) -> msg.FoldFailed:
-    text = "".join(traceback.format_exception(error))
-    return msg.FoldFailed(assignment=assignment, reason=reason_of(error), traceback=text)
 
 
 def _state_from(plan: ms.FoldPlan, resumed: Checkpoint) -> ms.MasterState:

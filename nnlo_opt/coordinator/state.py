@@ -93,7 +93,8 @@ class CoordinatorState:
             case FromMaster():
                 self._take_message(event.team, event.message)
         if self.phase is not Phase.OVER:
-            self._fill_blocks()
+            if not (isinstance(event, FromMaster) and isinstance(event.message, msg.EpochReported)):
+                self._fill_blocks()  # most messages are reports, which leave every block as it was
             self._ask_ahead()
             self._settle()
         return self._instructions()

@@ -9,7 +9,7 @@ from nnlo_opt.report.summary import summarise
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.trials.trial import AssignmentEnd, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -62,6 +62,10 @@ def _row(trial: Trial) -> dict[str, Any]:
     last = assignments[-1] if assignments else None
     started = [a.started_at_s for a in assignments if a.started_at_s is not None]
     epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
+    # What another session began there may have had other ranks.
+    together = [
+        a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
+    ]
     return {
         "trial": trial.number,
         "state": trial.state.value,
@@ -72,7 +76,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "attempt": max((a.attempt for a in assignments), default=0),
         "block": last.block if last else None,
         # Folds that train at the same time do so on teams of one block.
-        "n_ranks": sum({a.team: a.n_ranks for a in assignments if last and a.block == last.block}.values()) or None,
+        "n_ranks": sum({a.team: a.n_ranks for a in together}.values()) or None,
         "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
         "started_at_s": min(started, default=None),
         "finished_at_s": trial.ended_at_s,
