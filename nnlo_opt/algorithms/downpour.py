@@ -5,7 +5,7 @@ batches a worker pushes its accumulated gradient, and pulls the central weights.
 every k batches (the sync period), and the optimizer at the master is a choice, where the paper takes Adagrad.
 
 Notation: g_j is the mean gradient of batch j of n_j samples. At k = 1 a worker pushes g_1. At k > 1 it makes local
-steps x <- x - lr g_j in between and pushes
+steps x <- x - lr g_j in between (or those of another local optimizer) and pushes
 
     u = k * sum_j(n_j g_j) / sum_j(n_j)                                                        (1)
 
@@ -40,7 +40,7 @@ def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> Non
 
 
 class LocalSteps:
-    """A worker's accumulation over one sync period: local SGD steps in between, one push at the end."""
+    """A worker's accumulation over one sync period: the gradients along its local steps, one push at the end."""
 
     def __init__(self, n_weights: int) -> None:
         #: sum of n_j / n_1 * g_j: exactly g_1 after one batch, exactly the plain sum for equal batches
@@ -52,8 +52,8 @@ class LocalSteps:
         self.n_samples = 0
         self._scratch = scratch_for(n_weights)
 
-    def add(self, gradient: FloatVector, n_samples: int, local_weights: FloatVector, learning_rate: float) -> None:
-        """Take one batch in: add its `gradient`, and step `local_weights` along it in place (all (n_weights,))."""
+    def add(self, gradient: FloatVector, n_samples: int) -> None:
+        """Take one batch in: add its `gradient` (n_weights,), the mean over `n_samples`."""
         if n_samples < 1:
             raise ValueError(f"A batch of at least one sample is expected. Received: {n_samples}.")
         if self.n_batches:
@@ -61,7 +61,6 @@ class LocalSteps:
         else:
             self._n_first = n_samples
             np.copyto(self._sum, gradient)
-        add_scaled(local_weights, gradient, -learning_rate, self._scratch)
         self.n_batches += 1
         self.n_samples += n_samples
 

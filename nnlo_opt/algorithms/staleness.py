@@ -1,16 +1,63 @@
-"""How old the weights behind an update are: measured for every update, never guessed."""
+"""How old the weights behind an update are: measured for every update, never guessed; and what old ones count.
+
+The policy says what the master makes of an update, the statistics say what it met.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ConfigurationError, ProtocolError
+
+_RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
+
+#: key of `n_dropped` beside the staleness in JSON; only where updates were dropped
+_DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessPolicy:
+    """By what factor the master multiplies an update, given its staleness tau.
+
+    none      1
+    scale     1 / (1 + tau). Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning"
+              (arXiv:1511.05950), divide the learning rate by tau, and leave it as it is at tau = 0; theirs makes no
+              difference between 0 and 1, ours does, and is one form for every tau.
+    drop:N    0 where tau is more than N, else 1
+    """
+
+    #: "none", "scale" or "drop"
+    kind: str = "none"
+    #: drop: the largest staleness that still counts
+    limit: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "StalenessPolicy":
+        """Read `none`, `scale` or `drop:N`; ConfigurationError for anything else."""
+        kind, colon, limit = str(text).strip().partition(":")
+        if kind in ("none", "scale") and not colon:
+            return cls(kind=kind)
+        if kind == "drop" and limit.isascii() and limit.isdigit():
+            return cls(kind=kind, limit=int(limit))
+        raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out to apply every update as it is.")
+
+    def weight(self, staleness: int) -> float:
+        """The factor, in [0, 1], for an update of this staleness; 0 says that it is dropped."""
+        match self.kind:
+            case "scale":
+                return 1 / (1 + staleness)
+            case "drop":
+                return float(staleness <= self.limit)
+        return 1.0
 
 
 class StalenessStatistics:
     """Counts of staleness, the number of versions the central weights moved on while an update was computed."""
 
-    def __init__(self, histogram: Mapping[int, int] | None = None) -> None:
-        #: staleness -> number of updates; only staleness that occurred
+    def __init__(self, histogram: Mapping[int, int] | None = None, n_dropped: int = 0) -> None:
+        #: staleness -> number of updates, dropped ones too; only staleness that occurred
         self._histogram: dict[int, int] = dict(histogram or {})
+        #: of these updates, how many were dropped for their staleness
+        self.n_dropped = n_dropped
 
     def record(self, base_version: int, version: int) -> int:
         """Count an update computed at `base_version` that meets the central weights at `version`; its staleness."""
@@ -20,6 +67,12 @@ class StalenessStatistics:
         self._histogram[staleness] = self._histogram.get(staleness, 0) + 1
         return staleness
 
+    def drop(self) -> None:
+        """Count the update recorded last as dropped."""
+        if self.n_dropped >= self.n_updates:
+            raise ProtocolError(f"An update was dropped, but all {self.n_updates} recorded are dropped already.")
+        self.n_dropped += 1
+
     @property
     def histogram(self) -> dict[int, int]:
         """Staleness -> number of updates, smallest staleness first."""
@@ -27,6 +80,7 @@ class StalenessStatistics:
 
     @property
     def n_updates(self) -> int:
+        """Updates recorded, applied or dropped."""
         return sum(self._histogram.values())
 
     @property
@@ -41,9 +95,11 @@ class StalenessStatistics:
         return max(self._histogram, default=0)
 
     def to_json(self) -> dict[str, int]:
-        """The histogram with text keys, as JSON wants them."""
-        return {str(staleness): count for staleness, count in self.histogram.items()}
+        """The histogram with text keys, as JSON wants them; and `dropped`, where updates were."""
+        counts = {str(staleness): count for staleness, count in self.histogram.items()}
+        return {**counts, _DROPPED: self.n_dropped} if self.n_dropped else counts
 
     @classmethod
     def from_json(cls, data: Mapping[str, int]) -> "StalenessStatistics":
-        return cls({int(staleness): count for staleness, count in data.items()})
+        histogram = {int(staleness): count for staleness, count in data.items() if staleness != _DROPPED}
+        return cls(histogram, data.get(_DROPPED, 0))
