@@ -1,26 +1,55 @@
 """Model architectures as JSON text, looked at without a framework."""
 
 import json
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.legacy_json import is_legacy, no_class, translate
+
+logger = logging.getLogger(__name__)
 
 
-def check_architecture(text: str, source: str) -> None:
-    """Raise `ConfigurationError`, naming `source`, unless `text` looks like what Keras 3's `to_json` writes."""
+def check_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> None:
+    """Raise `ConfigurationError`, naming `source`, unless `text` looks like what `to_json` of a Keras writes.
+
+    `is_custom` tells which class names are known that are not Keras's own.
+    """
+    read_architecture(text, source, is_custom)
+
+
+def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> dict[str, Any]:
+    """What Keras 3 builds the model from, translated where an earlier Keras wrote it.
+
+    Raises `ConfigurationError`, naming `source`, where it is no architecture or has no counterpart in Keras 3.
+    """
     try:
         architecture = json.loads(text)
+        if isinstance(architecture, str):
+            # `to_json` returns text, and many have written that as JSON once more.
+            architecture = json.loads(architecture)
     except ValueError as error:
         architecture, what = None, f"no JSON ({error})"
     else:
         what = "JSON without a model's class"
-    if not isinstance(architecture, dict) or "class_name" not in architecture:
+    is_old = is_legacy(architecture)
+    if not is_old and not (isinstance(architecture, dict) and "class_name" in architecture):
         raise ConfigurationError(
             f"A model architecture must be a file as `BuildModel` or Keras's `to_json` writes it. "
             f"Received: {source}, {what}. Write it again."
         )
-    if "module" not in architecture:
-        version = architecture.get("keras_version", "1 or 2")
-        raise ConfigurationError(
-            f"A model architecture must be written by Keras 3. Received: {source}, written by Keras {version}, which "
-            "Keras 3 cannot read. Write it again with Keras 3, or build the model in a module with `get_model`."
-        )
+    if not is_old:
+        return architecture
+    translation = translate(architecture, source, is_custom)
+    _announce(translation.version, translation.notes, source)
+    return translation.config
+
+
+@cache
+def _announce(version: str, notes: tuple[str, ...], source: str) -> None:
+    """Say once that a file is not taken as it is; every trial reads it again."""
+    logger.info("%s was written by Keras %s and is translated to Keras 3", source, version)
+    for note in notes:
+        logger.warning("%s: %s", source, note)

@@ -1,0 +1,72 @@
+"""Weights as Keras before its third version saved them in HDF5: by `save_weights`, or with a whole model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """The arrays of a file, in its order."""
+
+    #: name of a layer and its arrays, layers without weights included
+    layers: Sequence[tuple[str, list[NDArray]]]
+    #: "1" where the file does not say, as before Keras 2
+    keras_version: str
+    #: "tensorflow", "theano" or "cntk"; None if the file does not say
+    backend: str | None
+
+
+def read_saved_weights(path: Path) -> SavedWeights:
+    """Raises `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            group = file.get("model_weights", file)
+            layers = [
+                (name, [np.asarray(group[name][weight]) for weight in weights]) for name, weights in _named(group)
+            ]
+            version, backend = (_text(group, key) or _text(file, key) for key in ("keras_version", "backend"))
+    except (OSError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigurationError(
+            f"A file of weights must be a complete HDF5 file. Received: {path} ({reason}). Check the path, or save "
+            "the weights again."
+        ) from error
+    if not layers:
+        raise ConfigurationError(
+            f"A file of weights must be one that Keras 1 or 2 saved. Received: {path}, which names no layers. "
+            "Load what Keras 3 saved with Keras 3."
+        )
+    return SavedWeights(layers, version or "1", backend)
+
+
+def _named(group: h5py.Group) -> list[tuple[str, list[str]]]:
+    """Names of the layers, and of the weights of each."""
+    if "nb_layers" in group.attrs:
+        # Keras 0 numbered them.
+        names = [f"layer_{number}" for number in range(group.attrs["nb_layers"])]
+        return [(name, [f"param_{number}" for number in range(group[name].attrs["nb_params"])]) for name in names]
+    return [(name, _texts(group[name], "weight_names")) for name in _texts(group, "layer_names")]
+
+
+def _texts(group: h5py.Group, key: str) -> list[str]:
+    """A list of names among the attributes; a long one lies in parts, as `key` and a number."""
+    if key in group.attrs:
+        return [_decoded(name) for name in group.attrs[key]]
+    parts = takewhile(lambda part: part in group.attrs, (f"{key}{number}" for number in count()))
+    return [_decoded(name) for part in parts for name in group.attrs[part]]
+
+
+def _text(group: h5py.Group, key: str) -> str | None:
+    return _decoded(group.attrs[key]) if key in group.attrs else None
+
+
+def _decoded(value: str | bytes) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,351 @@
+"""One layer of Keras 1 or 2 at a time, said in the words of Keras 3: tables of names, and no framework.
+
+The two dialects never use one word for two things, so that one set of tables reads both, whatever version a file
+claims. What Keras 3 has no word for is refused (`Untranslatable`) and never guessed; code in a file is never run.
+Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 and 2.15, and `keras/legacy/interfaces.py`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nnlo_opt.models.legacy_objects import (
+    Config,
+    Untranslatable,
+    activation,
+    constraint,
+    initializer,
+    keras_object,
+    regularizer,
+)
+
+
+def _with(names: str, *owners: str) -> frozenset[str]:
+    """`names`, and the initializer, the regularizer and the constraint of each owner of weights."""
+    parts = ("initializer", "regularizer", "constraint")
+    return frozenset([*names.split(), *(f"{owner}_{part}" for owner in owners for part in parts)])
+
+
+_CONV = "filters kernel_size strides padding data_format dilation_rate activation use_bias activity_regularizer"
+_DEPTHWISE = "kernel_size strides padding depth_multiplier data_format dilation_rate activation use_bias"
+_CELL = "units activation use_bias dropout recurrent_dropout seed"
+_LOOP = "return_sequences return_state go_backwards stateful"
+_GATES = ("kernel", "recurrent", "bias")
+_IMAGE = "fill_mode interpolation fill_value seed"
+_FAMILIES: Mapping[str, frozenset[str]] = {
+    "Conv1D Conv2D Conv3D": _with(f"{_CONV} groups", "kernel", "bias"),
+    "Conv1DTranspose Conv2DTranspose Conv3DTranspose": _with(f"{_CONV} output_padding", "kernel", "bias"),
+    "SeparableConv1D SeparableConv2D": _with(f"{_CONV} depth_multiplier", "depthwise", "pointwise", "bias"),
+    "DepthwiseConv1D DepthwiseConv2D": _with(f"{_DEPTHWISE} activity_regularizer", "depthwise", "bias"),
+    "ConvLSTM1D ConvLSTM2D ConvLSTM3D": _with(
+        f"{_CONV} recurrent_activation unit_forget_bias dropout recurrent_dropout seed {_LOOP}", *_GATES
+    ),
+    "SimpleRNN": _with(f"{_CELL} {_LOOP} unroll activity_regularizer", *_GATES),
+    "LSTM": _with(f"{_CELL} {_LOOP} unroll activity_regularizer recurrent_activation unit_forget_bias", *_GATES),
+    "GRU": _with(f"{_CELL} {_LOOP} unroll activity_regularizer recurrent_activation reset_after", *_GATES),
+    "SimpleRNNCell": _with(_CELL, *_GATES),
+    "LSTMCell": _with(f"{_CELL} recurrent_activation unit_forget_bias", *_GATES),
+    "GRUCell": _with(f"{_CELL} recurrent_activation reset_after", *_GATES),
+    "RNN": _with(f"cell {_LOOP} unroll zero_output_for_mask"),
+    "StackedRNNCells": _with("cells"),
+    "Bidirectional": _with("layer backward_layer merge_mode"),
+    "TimeDistributed": _with("layer"),
+    "Dense": _with("units activation use_bias activity_regularizer", "kernel", "bias"),
+    "EinsumDense": _with("equation output_shape activation bias_axes activity_regularizer", "kernel", "bias"),
+    "Embedding": _with("input_dim output_dim mask_zero activity_regularizer", "embeddings"),
+    "BatchNormalization": _with(
+        "axis momentum epsilon center scale moving_mean_initializer moving_variance_initializer", "beta", "gamma"
+    ),
+    "LayerNormalization": _with("axis epsilon center scale", "beta", "gamma"),
+    "GroupNormalization": _with("groups axis epsilon center scale", "beta", "gamma"),
+    "UnitNormalization Softmax Concatenate": _with("axis"),
+    "Add Subtract Multiply Average Maximum Minimum Identity": _with(""),
+    "Dot": _with("axes normalize"),
+    "Attention": _with("use_scale score_mode dropout seed"),
+    "AdditiveAttention": _with("use_scale dropout"),
+    "MultiHeadAttention": _with(
+        "num_heads key_dim value_dim dropout use_bias output_shape attention_axes activity_regularizer seed",
+        "kernel",
+        "bias",
+    ),
+    "Activation": _with("activation activity_regularizer"),
+    "ActivityRegularization": _with("l1 l2"),
+    "PReLU": _with("shared_axes", "alpha"),
+    "LeakyReLU": _with("negative_slope"),
+    "ReLU": _with("max_value negative_slope threshold"),
+    "ELU": _with("alpha"),
+    "Dropout AlphaDropout": _with("rate noise_shape seed"),
+    "SpatialDropout1D": _with("rate seed"),
+    "SpatialDropout2D SpatialDropout3D": _with("rate data_format seed"),
+    "GaussianDropout": _with("rate seed"),
+    "GaussianNoise": _with("stddev seed"),
+    "MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D": _with(
+        "pool_size strides padding data_format"
+    ),
+    "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D": _with("data_format keepdims"),
+    "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D": _with("data_format keepdims"),
+    "UpSampling1D": _with("size"),
+    "UpSampling2D": _with("size data_format interpolation"),
+    "UpSampling3D": _with("size data_format"),
+    "ZeroPadding1D ZeroPadding2D ZeroPadding3D": _with("padding data_format"),
+    "Cropping1D": _with("cropping"),
+    "Cropping2D Cropping3D": _with("cropping data_format"),
+    "Flatten": _with("data_format"),
+    "Reshape": _with("target_shape"),
+    "Permute": _with("dims"),
+    "RepeatVector": _with("n"),
+    "Masking": _with("mask_value"),
+    "Rescaling": _with("scale offset"),
+    "Normalization": _with("axis mean variance invert"),
+    "Resizing": _with("height width interpolation crop_to_aspect_ratio"),
+    "CenterCrop": _with("height width"),
+    "RandomCrop": _with("height width seed"),
+    "RandomFlip": _with("mode seed"),
+    "RandomContrast": _with("factor seed"),
+    "RandomBrightness": _with("factor value_range seed"),
+    "RandomRotation": _with(f"factor {_IMAGE}"),
+    "RandomZoom RandomTranslation": _with(f"height_factor width_factor {_IMAGE}"),
+}
+#: what each layer of Keras 3 may be told, by its name
+ARGUMENTS: Mapping[str, frozenset[str]] = {
+    name: arguments for names, arguments in _FAMILIES.items() for name in names.split()
+}
+#: layers that can be frozen
+WITH_WEIGHTS = frozenset(
+    {"TimeDistributed", "Bidirectional", "RNN"}
+    | {name for name, arguments in ARGUMENTS.items() if any(word.endswith("_initializer") for word in arguments)}
+)
+#: layers of images; Keras 1 left their data format out of some files, where it was that of the others
+OF_IMAGES = frozenset(
+    name for name, arguments in ARGUMENTS.items() if "data_format" in arguments and name.endswith(("2D", "3D"))
+)
+#: layers that go over a sequence step by step, and take their initial state as further inputs
+RECURRENT = frozenset({"SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"})
+#: layers that take a list even of one
+MERGING = frozenset({"Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate", "Dot"})
+
+#: former names of layers
+CLASSES: Mapping[str, str] = {
+    **{f"Convolution{n}D": f"Conv{n}D" for n in (1, 2, 3)},
+    **{f"AtrousConvolution{n}D": f"Conv{n}D" for n in (1, 2)},
+    **{f"SeparableConvolution{n}D": f"SeparableConv{n}D" for n in (1, 2)},
+    **{f"{old}{n}D": f"Conv{n}DTranspose" for old in ("Deconvolution", "Deconv") for n in (2, 3)},
+    **{f"MaxPool{n}D": f"MaxPooling{n}D" for n in (1, 2, 3)},
+    "BatchNormalizationV1": "BatchNormalization",
+    "BatchNormalizationV2": "BatchNormalization",
+    "SyncBatchNormalization": "BatchNormalization",
+    "CuDNNGRU": "GRU",
+    "CuDNNLSTM": "LSTM",
+    "ThresholdedReLU": "ReLU",
+    "TimeDistributedDense": "Dense",
+}
+#: what a former name implies
+IMPLIED: Mapping[str, Config] = {
+    "CuDNNGRU": {"activation": "tanh", "recurrent_activation": "sigmoid", "reset_after": True},
+    "CuDNNLSTM": {"activation": "tanh", "recurrent_activation": "sigmoid"},
+}
+#: defaults that have changed since a file could leave the argument out
+FORMER_DEFAULTS: Mapping[str, Config] = {"GRU": {"reset_after": False}, "GRUCell": {"reset_after": False}}
+
+#: modes of Keras 1's `Merge`: the layer, and what it is told
+MERGES: Mapping[str, tuple[str, str]] = {
+    "sum": ("Add", ""),
+    "mul": ("Multiply", ""),
+    "ave": ("Average", ""),
+    "max": ("Maximum", ""),
+    "concat": ("Concatenate", "axis"),
+    "dot": ("Dot", "axes"),
+    "cos": ("Dot", "axes normalize"),
+}
+
+#: former names of arguments, in any layer that has none of its own in `RENAMED_IN`
+RENAMED: Mapping[str, str] = {
+    "output_dim": "units",
+    "nb_filter": "filters",
+    "filter_length": "kernel_size",
+    "subsample": "strides",
+    "subsample_length": "strides",
+    "stride": "strides",
+    "pool_length": "pool_size",
+    "length": "size",
+    "border_mode": "padding",
+    "dim_ordering": "data_format",
+    "atrous_rate": "dilation_rate",
+    "bias": "use_bias",
+    "init": "kernel_initializer",
+    "inner_init": "recurrent_initializer",
+    "inner_activation": "recurrent_activation",
+    "forget_bias_init": "unit_forget_bias",
+    "W_regularizer": "kernel_regularizer",
+    "U_regularizer": "recurrent_regularizer",
+    "b_regularizer": "bias_regularizer",
+    "W_constraint": "kernel_constraint",
+    "b_constraint": "bias_constraint",
+    "dropout_W": "dropout",
+    "dropout_U": "recurrent_dropout",
+    "gamma_init": "gamma_initializer",
+    "beta_init": "beta_initializer",
+    "p": "rate",
+    "sigma": "stddev",
+}
+RENAMED_IN: Mapping[str, Mapping[str, str]] = {
+    "Embedding": {
+        "output_dim": "output_dim",
+        "init": "embeddings_initializer",
+        "W_regularizer": "embeddings_regularizer",
+        "W_constraint": "embeddings_constraint",
+    },
+    "PReLU": {"init": "alpha_initializer"},
+    "LeakyReLU": {"alpha": "negative_slope"},
+    "ReLU": {"theta": "threshold"},
+    "SeparableConv1D": {"init": "depthwise_initializer"},
+    "SeparableConv2D": {"init": "depthwise_initializer"},
+}
+#: sizes that were several arguments
+GATHERED: Mapping[tuple[str, ...], str] = {
+    ("nb_row", "nb_col"): "kernel_size",
+    ("kernel_dim1", "kernel_dim2", "kernel_dim3"): "kernel_size",
+}
+
+_IGNORED = (
+    "name trainable dtype input_dtype autocast batch_input_shape input_shape input_dim input_length consume_less "
+    "implementation fused virtual_batch_size renorm_clipping renorm_momentum synchronized cache_enabled "
+    "create_input_layer custom_name weights query_shape key_shape value_shape output_shape"
+)
+#: how a layer computes, or what Keras 3 finds out by itself; nothing that changes a result
+IGNORED = frozenset(_IGNORED.split())
+#: values of what a layer has inherited in TensorFlow's Keras that mean what is done without them
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "groups": (1,),
+    "dilation_rate": (1, [1], [1, 1], [1, 1, 1]),
+    "data_format": ("channels_last",),
+}
+#: arguments (None: of any value) without a counterpart that a model can do without, and what is lost with them
+LOST: Mapping[tuple[str, str, Any], str] = {
+    ("BatchNormalization", "mode", 2): "evaluates with its moving averages, not with those of the batch",
+    ("Embedding", "dropout", None): "drops no words",
+}
+
+_NO_COUNTERPART = "which Keras 3 does not have"
+_FUNCTION = "a function of TensorFlow's, which Keras 3 does not take from a file"
+#: layers that no file can bring to Keras 3, and why
+REFUSED: Mapping[str, str] = {
+    "Lambda": "whose code is compiled into the file and is not run from there",
+    "TFOpLambda": _FUNCTION,
+    "SlicingOpLambda": _FUNCTION,
+    "TensorFlowOpLayer": _FUNCTION,
+    "LocallyConnected1D": _NO_COUNTERPART,
+    "LocallyConnected2D": _NO_COUNTERPART,
+    "Highway": _NO_COUNTERPART,
+    "MaxoutDense": _NO_COUNTERPART,
+    "ParametricSoftplus": _NO_COUNTERPART,
+    "SReLU": _NO_COUNTERPART,
+}
+
+
+def translate_layer(class_name: str, config: Config, nested: Callable[[Config], Config], notes: set[str]) -> Config:
+    """A layer that is no model and no input, as Keras 3 describes it, without its name.
+
+    `nested` translates the layers inside; what is lost is added to `notes`. Raises `Untranslatable`.
+    """
+    if class_name in REFUSED:
+        raise Untranslatable(f"is a {class_name}, {REFUSED[class_name]}")
+    new_class = CLASSES.get(class_name, class_name)
+    if class_name == "Merge":
+        new_class, config = _merge(config)
+    if new_class not in ARGUMENTS:
+        raise Untranslatable(f"is a {class_name}, which is none of Keras's own layers")
+    renamed = {**RENAMED, **RENAMED_IN.get(new_class, {})}
+    result = {**FORMER_DEFAULTS.get(new_class, {}), **IMPLIED.get(class_name, {})}
+    for old, value in _gathered(config).items():
+        name = renamed.get(old, old)
+        if name in ARGUMENTS[new_class]:
+            result[name] = _convert(new_class, name, value, nested)
+        elif not _says_nothing(new_class, old, value):
+            lost = next((LOST[key] for key in LOST if key[:2] == (new_class, old) and key[2] in (None, value)), None)
+            if lost is None:
+                raise Untranslatable(f"is a {class_name} with {old}={value!r}, {_NO_COUNTERPART}")
+            notes.add(f"{new_class} with {old}={value!r} {lost}")
+    if config.get("trainable") is False and new_class in WITH_WEIGHTS:
+        result["trainable"] = False
+    return keras_object(new_class, result)
+
+
+def _says_nothing(owner: str, argument: str, value: Any) -> bool:
+    """Whether layer class `owner` of Keras 3 does the same without this argument."""
+    if "depthwise_initializer" in ARGUMENTS[owner] and argument.startswith("kernel_"):
+        return True  # inherited, too, and never used
+    return not value or argument in IGNORED or value in NEUTRAL.get(argument, ())
+
+
+def _merge(config: Config) -> tuple[str, Config]:
+    """Class and config for a `Merge` of Keras 1."""
+    mode = config.get("mode", "sum")
+    if config.get("mode_type", "raw") != "raw" or mode not in MERGES:
+        raise Untranslatable("is a Merge by a function, whose code is not run from a file")
+    class_name, arguments = MERGES[mode]
+    axes = config.get("dot_axes", -1)
+    # Keras 1.0 had a list of axes for each input.
+    axes = [axis[0] if isinstance(axis, list) else axis for axis in axes] if isinstance(axes, list) else axes
+    values = {"axis": config.get("concat_axis", -1), "axes": axes, "normalize": mode == "cos"}
+    return class_name, {key: values[key] for key in arguments.split()}
+
+
+def _gathered(config: Config) -> Config:
+    """`config` with one size where Keras 1 had an argument for each dimension."""
+    result = dict(config)
+    for names, gathered in GATHERED.items():
+        if names[0] in result:
+            result[gathered] = [result.pop(name) for name in names]
+    return result
+
+
+def _convert(owner: str, name: str, value: Any, nested: Callable[[Config], Config]) -> Any:
+    """The value of argument `name` of layer class `owner`."""
+    kind = name.rpartition("_")[2]
+    if kind in _OBJECTS:
+        return _OBJECTS[kind](value)
+    if kind == "activation":
+        return activation(value, nested)
+    if name in {"layer", "backward_layer", "cell"}:
+        return None if value is None else nested(value)
+    if name == "cells":
+        return [nested(cell) for cell in value]
+    convert = _VALUES.get(f"{owner}.{name}") or _VALUES.get(name)
+    return convert(value) if convert else value
+
+
+def _border(value: str) -> str:
+    if value not in {"valid", "same", "causal"}:
+        raise Untranslatable(f"has border mode {value!r}, which only Theano had")
+    return value
+
+
+def _margins(sides: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Keras 1 also had a dict by side or one list of all sides, where Keras 3 has pairs."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            value = [value.get(f"{side}_pad", 0) for side in sides]
+        return [value[:2], value[2:]] if isinstance(value, list) and len(value) == 4 else value
+
+    return convert
+
+
+_OBJECTS: Mapping[str, Callable[[Any], Any]] = {
+    "initializer": initializer,
+    "regularizer": regularizer,
+    "constraint": constraint,
+}
+_DATA_FORMATS = {"th": "channels_first", "tf": "channels_last", None: "channels_last"}
+#: how values of other arguments have changed, by argument, or by layer and argument
+_VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "axis": lambda value: value[0] if isinstance(value, list) and len(value) == 1 else value,
+    "data_format": lambda value: _DATA_FORMATS.get(value, value),
+    "unit_forget_bias": lambda value: value if isinstance(value, bool) else value == "one",
+    "padding": _border,
+    # Some files have it as text.
+    "rate": float,
+    "ZeroPadding1D.padding": _margins(("left", "right")),
+    "ZeroPadding2D.padding": _margins(("top", "bottom", "left", "right")),
+    "ZeroPadding3D.padding": lambda value: value,
+}

@@ -1,0 +1,182 @@
+"""Weights of Keras 1 and 2 into a model of Keras 3 that was translated from their architecture.
+
+Arrays are laid out as Keras 3 has them, which is what `preprocess_weights_for_loading` of Keras 2.2.5
+(keras/engine/saving.py) did for Keras 2: the gates of recurrent layers were arrays of their own in Keras 1, its
+convolution kernels were ordered as the images, Theano convolved where TensorFlow correlates, and CuDNN had its own
+order.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.data.hdf5_weights import SavedWeights, read_saved_weights
+from nnlo_opt.errors import ConfigurationError
+
+Arrays = list[NDArray]
+
+#: gates of recurrent layers, whose arrays Keras 1 kept apart: where in its order each of today's stands
+GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 2, 1, 3), "ConvLSTM2D": (0, 2, 1, 3), "GRU": (0, 1, 2)}
+#: today's (*space, in, out) from the kernels of Keras 1, by the order of the images
+KERNELS_OF_KERAS_1: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("Conv2D", "channels_first"): (2, 3, 1, 0),
+    ("Conv3D", "channels_first"): (2, 3, 4, 1, 0),
+    ("ConvLSTM2D", "channels_first"): (2, 3, 1, 0),
+    ("Conv2DTranspose", "channels_last"): (0, 1, 3, 2),
+    ("Conv2DTranspose", "channels_first"): (2, 3, 0, 1),
+}
+#: layers with kernels that Theano turned round
+CONVOLUTIONS = frozenset({"Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "ConvLSTM2D"})
+#: endings of the names of weights, beside those of an architecture NAME.json or NAME_arch.json
+ENDINGS = (".h5", "_weights.h5", ".hdf5", "_weights.hdf5")
+
+
+def find_legacy_weights(architecture: Path) -> Path | None:
+    """The file of weights that lies beside an architecture, told by its name; None if there is none."""
+    stems = dict.fromkeys((architecture.stem, architecture.stem.removesuffix("_arch")))
+    candidates = (architecture.with_name(stem + ending) for stem in stems for ending in ENDINGS)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def load_legacy_weights(model: Any, path: Path, backend: str | None = None) -> None:
+    """Give `model` the weights of a file of Keras 1 or 2, all or none.
+
+    `backend`: what they were trained with, where the file does not say. Raises `ConfigurationError`.
+    """
+    saved = read_saved_weights(path)
+    saved = SavedWeights(saved.layers, saved.keras_version, saved.backend or backend)
+    assignments = []
+    for layer, arrays in _paired(model, saved, path):
+        try:
+            values = [*_values(layer, arrays, saved)]
+        except (ValueError, IndexError) as error:
+            raise _misfit(layer, path, str(error)) from error
+        for variable, value in values:
+            if tuple(variable.shape) != value.shape:
+                raise _misfit(layer, path, f"an array of shape {value.shape} for one of {tuple(variable.shape)}")
+        assignments += values
+    for variable, value in assignments:
+        variable.assign(value)
+    for leaf in _leaves(model):
+        if hasattr(leaf, "finalize_state"):
+            # `Normalization` computes with something that follows from its weights, but not by itself.
+            leaf.finalize_state()
+
+
+def _paired(model: Any, saved: SavedWeights, path: Path) -> list[tuple[Any, Arrays]]:
+    """Layers and their arrays: by name if the names agree, else by their order, as Keras did."""
+    stored = {name.replace("/", "_"): arrays for name, arrays in saved.layers if arrays}
+    # Keras 1 saved the layers inside a Sequential as if they were the model's own.
+    views = [[layer for layer in layers if layer.weights] for layers in (model.layers, [*_leaves(model)])]
+    for layers in views:
+        if {layer.name for layer in layers} == set(stored):
+            return [(layer, stored[layer.name]) for layer in layers]
+    for layers in views:
+        if len(layers) == len(stored):
+            return [*zip(layers, stored.values(), strict=True)]
+    raise ConfigurationError(
+        f"A file of weights must hold those of the model, which has {len(views[0])} layers with weights. Received: "
+        f"{path} with {len(stored)}. Name the weights that belong to the architecture."
+    )
+
+
+def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[Any, NDArray]]:
+    """Every variable of `layer` and its value. Arrays are in the order of Keras: trainable ones first."""
+    leaves = [leaf for leaf in _leaves(layer) if leaf.weights]
+    counts = [len(leaf.trainable_weights) for leaf in leaves]
+    counts += [len(leaf.non_trainable_weights) for leaf in leaves]
+    if sum(counts) != len(arrays):
+        # With the gates of recurrent layers apart.
+        factors = [len(GATES.get(_class(leaf), (0,))) for leaf in leaves]
+        counts = [n * factor for n, factor in zip(counts, factors * 2, strict=True)]
+    if sum(counts) != len(arrays):
+        raise ValueError(f"{len(arrays)} arrays")
+    parts = np.split(np.arange(len(arrays)), np.cumsum(counts)[:-1])
+    for number, leaf in enumerate(leaves):
+        own = [arrays[index] for index in (*parts[number], *parts[number + len(leaves)])]
+        variables = [*leaf.trainable_weights, *leaf.non_trainable_weights]
+        yield from zip(variables, _converted(leaf, own, saved), strict=True)
+
+
+def _converted(leaf: Any, arrays: Arrays, saved: SavedWeights) -> Arrays:
+    """The arrays of a layer without layers inside, as Keras 3 has them."""
+    name = _class(leaf)
+    arrays = [*arrays]
+    if saved.keras_version.startswith("1"):
+        arrays = _from_keras_1(name, leaf, arrays)
+    if saved.backend == "theano" and name in CONVOLUTIONS:
+        n_kernels = 2 if name == "ConvLSTM2D" else 1
+        arrays[:n_kernels] = [np.flip(kernel, (*range(kernel.ndim - 2),)) for kernel in arrays[:n_kernels]]
+    convert = _FROM_CUDNN.get(name)
+    return convert(arrays) if convert else arrays
+
+
+def _from_keras_1(name: str, leaf: Any, arrays: Arrays) -> Arrays:
+    if name in GATES and len(arrays) == 3 * len(GATES[name]):
+        # Each gate had kernel, recurrent kernel and bias.
+        axis = -1 if getattr(leaf, "data_format", None) != "channels_first" else 0
+        arrays = [
+            np.concatenate([arrays[3 * gate + kind] for gate in GATES[name]], axis if arrays[kind].ndim > 1 else 0)
+            for kind in range(3)
+        ]
+    if name == "Conv1D":
+        kernel = arrays[0]
+        # Keras 1.1 had (out, in, length, 1), Keras 1.2 (length, 1, in, out).
+        is_older = kernel.shape[1] != 1 or kernel.shape[3] != leaf.filters
+        arrays[0] = (np.transpose(kernel, (2, 3, 1, 0)) if is_older else kernel)[:, 0]
+    order = KERNELS_OF_KERAS_1.get((name, getattr(leaf, "data_format", "")))
+    if order is not None:
+        arrays = [np.transpose(array, order) if array.ndim == len(order) else array for array in arrays]
+    return arrays
+
+
+def _lstm_from_cudnn(arrays: Arrays) -> Arrays:
+    return _gates_from_cudnn(arrays, 4, lambda bias: bias.reshape(2, -1).sum(0))
+
+
+def _gru_from_cudnn(arrays: Arrays) -> Arrays:
+    return _gates_from_cudnn(arrays, 3, lambda bias: bias.reshape(2, -1))
+
+
+def _gates_from_cudnn(arrays: Arrays, n_gates: int, join: Callable[[NDArray], NDArray]) -> Arrays:
+    """CuDNN had two biases and its kernels transposed; other arrays are returned as they are."""
+    if len(arrays) < 3 or arrays[2].shape != (2 * n_gates * len(arrays[1]),):
+        return arrays
+    kernel, recurrent, bias = arrays
+    return [
+        np.hstack([gate.T.reshape(gate.shape, order="F") for gate in np.hsplit(kernel, n_gates)]),
+        np.hstack([gate.T for gate in np.hsplit(recurrent, n_gates)]),
+        join(bias),
+    ]
+
+
+_FROM_CUDNN: Mapping[str, Callable[[Arrays], Arrays]] = {"LSTM": _lstm_from_cudnn, "GRU": _gru_from_cudnn}
+#: what holds layers, and where
+_INSIDE: Mapping[str, Sequence[str]] = {
+    "Bidirectional": ("forward_layer", "backward_layer"),
+    "TimeDistributed": ("layer",),
+}
+
+
+def _leaves(layer: Any) -> Iterator[Any]:
+    """The layers inside `layer` that hold none themselves, in order; itself if it is one."""
+    names = _INSIDE.get(_class(layer))
+    inside = layer.layers if names is None and hasattr(layer, "layers") else [getattr(layer, n) for n in names or ()]
+    if not inside:
+        yield layer
+    for part in inside:
+        yield from _leaves(part)
+
+
+def _class(layer: Any) -> str:
+    return type(layer).__name__
+
+
+def _misfit(layer: Any, path: Path, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Weights must fit layer {layer.name!r}, a {_class(layer)}. Received: {what}, in {path}. Name the weights that "
+        "belong to the architecture."
+    )
