@@ -4,47 +4,60 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from nnlo_opt.data.ragged import Ragged, n_bytes, take
 from nnlo_opt.data.source import DataInfo, FileInfo, Indices, check_indices, dtype_as_read
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trees import Arrays, leaves, map_tree, shapes_of
 
 
 class ArraySource:
-    """A `DataSource` of arrays x (n, ...) and y (n, ...), with further columns (n,) by name."""
+    """A `DataSource` of arrays x (n, ...) and y (n, ...), with further columns (n,) by name.
 
-    def __init__(self, x: NDArray, y: NDArray, columns: Mapping[str, NDArray] | None = None) -> None:
-        self._x = np.asarray(x, np.float32)
-        self._y = np.asarray(y, dtype_as_read(y.dtype))
+    x and y may be lists of arrays, nested, and hold a `Ragged` in the place of an array.
+    """
+
+    def __init__(self, x: Arrays, y: Arrays, columns: Mapping[str, NDArray] | None = None) -> None:
+        self._x = map_tree(lambda leaf: _as(leaf, np.float32), x)
+        self._y = map_tree(lambda leaf: _as(leaf, dtype_as_read(leaf.dtype)), y)
         self._columns = dict(columns or {})
-        for name, array in {"labels": self._y, **self._columns}.items():
-            if len(array) != len(self._x):
-                raise ConfigurationError(
-                    f"All arrays of a data source must have one row a sample. Received: {len(self._x)} features, "
-                    f"{len(array)} rows of {name}."
-                )
+        n_samples = len(next(leaves(self._x)))
+        for name, tree in {"features": self._x, "labels": self._y, **self._columns}.items():
+            for leaf in leaves(tree):
+                if len(leaf) != n_samples:
+                    raise ConfigurationError(
+                        f"All arrays of a data source must have one row a sample. Received: {n_samples} features, "
+                        f"{len(leaf)} rows of {name}."
+                    )
         self._info = DataInfo(
-            files=(FileInfo(Path("memory"), len(self._x)),),
-            feature_shape=self._x.shape[1:],
-            label_shape=self._y.shape[1:],
-            feature_dtype=self._x.dtype.name,
-            label_dtype=self._y.dtype.name,
+            files=(FileInfo(Path("memory"), n_samples),),
+            feature_shape=shapes_of(self._x),
+            label_shape=shapes_of(self._y),
+            feature_dtype=map_tree(lambda leaf: leaf.dtype.name, self._x),
+            label_dtype=map_tree(lambda leaf: leaf.dtype.name, self._y),
+            sample_bytes=n_bytes([self._x, self._y]) // max(1, n_samples),
         )
 
     @property
     def info(self) -> DataInfo:
         return self._info
 
-    def read(self, indices: Indices) -> tuple[NDArray[np.float32], NDArray]:
-        check_indices(indices, len(self._x))
-        return self._x[indices], self._y[indices]
+    def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
+        check_indices(indices, self._info.n_samples)
+        return take(self._x, indices), take(self._y, indices)
 
-    def read_labels(self) -> NDArray:
-        return self._y.copy()
+    def read_labels(self, indices: Indices | None = None) -> Arrays:
+        return take(self._y, np.arange(self._info.n_samples) if indices is None else indices)
 
-    def read_column(self, name: str) -> NDArray:
+    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         if name not in self._columns:
             raise ConfigurationError(
-                f"`--fold-by` must name a data set. Received: {name!r}. There are: {', '.join(sorted(self._columns))}."
+                f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. There are: "
+                f"{', '.join(sorted(self._columns))}."
             )
-        return self._columns[name].copy()
+        return self._columns[name].copy() if indices is None else self._columns[name][indices]
+
+
+def _as(leaf: NDArray | Ragged, dtype: DTypeLike) -> NDArray | Ragged:
+    return leaf.astype(np.dtype(dtype)) if isinstance(leaf, Ragged) else np.asarray(leaf, dtype)

@@ -3,12 +3,14 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trees import Arrays, leaves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +73,23 @@ def classes_of(labels: NDArray) -> NDArray[np.int64] | None:
     if labels.ndim == 2 and labels.shape[1] > 1 and _is_binary(labels) and np.all(labels.sum(axis=1) == 1):
         return labels.argmax(axis=1)
     return None
+
+
+def first_classes(labels: Arrays) -> tuple[int, NDArray[np.int64]] | None:
+    """(number of the first leaf of `labels` that are classes, the class of every sample); None if no leaf is."""
+    for number, leaf in enumerate(leaves(labels)):
+        classes = classes_of(leaf) if isinstance(leaf, np.ndarray) else None
+        if classes is not None:
+            return number, classes
+    return None
+
+
+def class_numbers(labels: Arrays, number: int) -> NDArray[np.int64]:
+    """The class of some samples, (n,), where `first_classes` of all samples has found leaf `number` to be classes."""
+    leaf = next(islice(leaves(labels), number, None))
+    if leaf.ndim == 2 and leaf.shape[1] > 1:
+        return leaf.argmax(axis=1)
+    return leaf.reshape(-1).astype(np.int64)
 
 
 def _is_binary(values: NDArray) -> bool:

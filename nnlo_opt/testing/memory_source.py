@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.data.arrays import ArraySource
 from nnlo_opt.data.source import DataInfo, DataSource, Indices
+from nnlo_opt.trees import Arrays
 
 
 def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySource:
@@ -31,11 +32,11 @@ class UnreadableSource:
     def info(self) -> DataInfo:
         return self._source.info
 
-    def read(self, indices: Indices) -> tuple[NDArray[np.float32], NDArray]:
+    def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
         raise self._error
 
-    def read_labels(self) -> NDArray:
-        return self._source.read_labels()
+    def read_labels(self, indices: Indices | None = None) -> Arrays:
+        return self._source.read_labels(indices)
 
-    def read_column(self, name: str) -> NDArray:
-        return self._source.read_column(name)
+    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
+        return self._source.read_column(name, indices)

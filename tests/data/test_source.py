@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from nnlo_opt.data.arrays import ArraySource
 from nnlo_opt.data.hdf5 import Hdf5Source, write_hdf5
+from nnlo_opt.data.ragged import Ragged, padded
 from nnlo_opt.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trees import leaves
 
 N = 23
 X = np.arange(N * 6, dtype=np.float64).reshape(N, 2, 3)
@@ -68,6 +71,49 @@ def test_labels_and_columns_of_all_samples(source: DataSource) -> None:
     np.testing.assert_array_equal(source.read_column("group"), GROUP)
     with pytest.raises(ConfigurationError, match="group"):
         source.read_column("grup")
+
+
+def test_labels_and_columns_of_some_samples(source: DataSource) -> None:
+    indices = np.array([0, 8, 9, 10, 22])
+    np.testing.assert_array_equal(source.read_labels(indices), Y[indices])
+    np.testing.assert_array_equal(source.read_column("group", indices), GROUP[indices])
+    assert len(source.read_column("group", indices[:0])) == len(source.read_labels(indices[:0])) == 0
+
+
+def tree_from_memory(folder: Path) -> DataSource:
+    lengths = np.arange(N) % 4
+    steps = np.concatenate([X[i, :1].repeat(n, axis=0) for i, n in enumerate(lengths)])
+    return ArraySource([Y, [X, Ragged(steps, lengths)]], [Y, GROUP])
+
+
+def tree_from_files(folder: Path) -> DataSource:
+    rows = tree_from_memory(folder).read(np.arange(N))[0][1][1]
+    with h5py.File(folder / "tree.h5", "w") as file:
+        file["c"], file["a"], file["b"] = rows.padded(), Y, X
+        file["c_length"], file["y/1"], file["y/2"] = rows.lengths, Y, GROUP
+        file["bc/a"], file["bc/b"] = X, X
+    source = Hdf5Source([folder / "tree.h5"], "a,bc", "y")
+    assert source.info.feature_shape == [(), [(2, 3), (2, 3)]]
+    return Hdf5Source([folder / "tree.h5"], "a,b,c", "y")
+
+
+@pytest.mark.parametrize("make", [tree_from_memory, tree_from_files])
+def test_trees_of_arrays_and_sequences(make: Make, tmp_path: Path) -> None:
+    source = make(tmp_path)
+    info = source.info
+    assert [*leaves(info.feature_shape)] == [(), (2, 3), (None, 3)]
+    assert info.label_shape == [(), ()]
+    assert info.label_dtype == ["int16", GROUP.dtype.name]
+    assert DataInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+    indices = np.array([1, 5, 22])
+    x, y = source.read(indices)
+    first, second, third = leaves(x)
+    assert first.dtype == second.dtype == third.dtype == np.float32
+    np.testing.assert_array_equal(second, X[indices])
+    np.testing.assert_array_equal(third.lengths, indices % 4)
+    np.testing.assert_array_equal(padded(third)[1, 0], X[5, 0])
+    np.testing.assert_array_equal(y[1], GROUP[indices])
+    np.testing.assert_array_equal(source.read_labels()[0], Y)
 
 
 def test_what_is_read_is_the_callers(source: DataSource) -> None:

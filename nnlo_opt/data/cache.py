@@ -1,0 +1,190 @@
+"""Copies of data files on a disk that is nearer, shared by the ranks of a node.
+
+A rank copies a file when it first reads samples of it, so each node holds what its ranks train on, once. A copy stays
+while anybody uses it and goes with the last: every user holds a shared lock on a file beside it, and who can lock that
+alone may remove both. The operating system lets go of the locks of a process that was killed, so the next start with
+the same folder removes what was left behind.
+"""
+
+import atexit
+import fcntl
+import getpass
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nnlo_opt.errors import ConfigurationError, TrialError
+
+logger = logging.getLogger(__name__)
+
+_LOCK = ".lock"
+_REMEDY = "Give one such as 'scp {} {}', or leave it out."
+
+
+def parse_copy_command(text: str, option: str = "--copy-command") -> tuple[str, ...]:
+    """`text` as words, two of which hold `{}`, for source and target; ConfigurationError for what cannot be run."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"`{option}` must be a command as a shell reads it. Received: {text} ({error}). {_REMEDY}"
+        ) from None
+    if sum(word.count("{}") for word in words) != 2 or not words or "{}" in words[0]:
+        raise ConfigurationError(
+            f"`{option}` must be a command with {{}} twice, for the file and for its copy. Received: {text}. {_REMEDY}"
+        )
+    if shutil.which(words[0]) is None:
+        raise ConfigurationError(
+            f"`{option}` must begin with a program that can be run. Received: {words[0]}, which is not found. {_REMEDY}"
+        )
+    return words
+
+
+class FileCache:
+    """The copies that this rank uses. `close` lets go of them, and so does the end of the process."""
+
+    def __init__(self, folder: Path, command: Sequence[str] | None = None) -> None:
+        """`command` copies, with two `{}`; None: we do. ConfigurationError if nothing can be written to `folder`."""
+        self._folder = folder / f"nnlo_opt-{_user()}"
+        self._command = command
+        #: file -> its copy, and the descriptor that holds the lock
+        self._copies: dict[Path, tuple[Path, int]] = {}
+        #: samples may be read by two threads
+        self._mutex = threading.Lock()
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = self._folder / f"probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigurationError(
+                f"`--cache-data` must name a folder in which files can be written. Received: `{folder}` "
+                f"({error.strerror}); choose another."
+            ) from None
+        self._remove_leftovers()
+        atexit.register(self.close)
+
+    def locate(self, path: Path) -> Path:
+        """The copy of `path`, made first if there is none. Raises `TrialError` if it cannot be made."""
+        with self._mutex:
+            if path not in self._copies:
+                try:
+                    self._copies[path] = self._acquire(path)
+                except OSError as error:
+                    raise TrialError(
+                        f"A data file must be copied to `--cache-data`. Received: {path} to `{self._folder}` "
+                        f"({error.strerror or error}). Make room, or choose another folder."
+                    ) from error
+            return self._copies[path][0]
+
+    def close(self) -> None:
+        """Let go of all copies, and remove those that nobody else uses."""
+        atexit.unregister(self.close)
+        with self._mutex:
+            copies, self._copies = self._copies, {}
+        for copy, lock in copies.values():
+            _remove_if_unused(copy, lock)
+        with suppress(OSError):
+            self._folder.rmdir()  # if it is empty
+
+    def _acquire(self, path: Path) -> tuple[Path, int]:
+        """(copy of `path`, descriptor of a shared lock on it)."""
+        status = path.stat()
+        key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode()
+        copy = self._folder / f"{hashlib.sha256(key).hexdigest()[:20]}-{path.name}"
+        while True:
+            lock = _locked(copy, fcntl.LOCK_SH)
+            if copy.exists():
+                return copy, lock
+            os.close(lock)
+            lock = _locked(copy, fcntl.LOCK_EX)
+            try:
+                if not copy.exists():
+                    self._copy(path, copy, status.st_size)
+            finally:
+                os.close(lock)
+
+    def _copy(self, path: Path, copy: Path, n_bytes: int) -> None:
+        logger.info("copying %s to %s (%.0f MiB)", path, copy, n_bytes / 2**20)
+        part = copy.with_name(f"{copy.name}.part")
+        try:
+            if self._command is None:
+                shutil.copyfile(path, part)
+            else:
+                self._run(path, part)
+            if not part.is_file() or part.stat().st_size != n_bytes:
+                size = f"{part.stat().st_size} bytes" if part.is_file() else "no file"
+                raise TrialError(
+                    f"A copy must be as large as its file. Received: {size} for the {n_bytes} bytes of {path}. Mend "
+                    "`--copy-command`."
+                )
+            part.rename(copy)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _run(self, path: Path, part: Path) -> None:
+        assert self._command is not None
+        places = iter((str(path.absolute()), str(part.absolute())))
+        words = [_filled(word, places) for word in self._command]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode:
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            raise TrialError(
+                f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Mend the "
+                "command, or leave it out."
+            )
+
+    def _remove_leftovers(self) -> None:
+        """Remove the copies of processes that are gone."""
+        for path in self._folder.glob(f"*{_LOCK}"):
+            with suppress(OSError):
+                copy = path.with_name(path.name.removesuffix(_LOCK))
+                _remove_if_unused(copy, os.open(path, os.O_RDWR))
+
+
+def _locked(copy: Path, how: int) -> int:
+    """A descriptor that holds the lock of `copy`, waited for."""
+    path = copy.with_name(copy.name + _LOCK)
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, how)
+        # Who removed the copy removed the lock's file too: then this one is nobody else's.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        os.close(lock)
+
+
+def _remove_if_unused(copy: Path, lock: int) -> None:
+    """Remove `copy` with its lock's file unless another process holds it; close `lock`."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = copy.with_name(copy.name + _LOCK)
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            copy.unlink(missing_ok=True)
+            copy.with_name(f"{copy.name}.part").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    except OSError:
+        pass  # in use, or removed by somebody else
+    finally:
+        os.close(lock)
+
+
+def _filled(word: str, places: Iterator[str]) -> str:
+    """`word` with each `{}` replaced by the next of `places`."""
+    parts = word.split("{}")
+    return parts[0] + "".join(next(places) + part for part in parts[1:])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())

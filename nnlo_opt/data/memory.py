@@ -1,0 +1,54 @@
+"""How much memory this rank may fill with samples."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+#: of what is free: frameworks, activations and other programs want some too
+_SHARE = 1 / 4
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def budget_bytes(n_node_ranks: int) -> int:
+    """What each of the ranks of a node may hold: a quarter of the memory that is free, divided among them."""
+    return int(available_bytes() * _SHARE / max(1, n_node_ranks))
+
+
+def available_bytes() -> int:
+    """Memory that this process could have: of the machine, or what its control group (a container, a job) has left."""
+    return min([_of_machine(), *_of_control_groups()])
+
+
+def _of_machine() -> int:
+    with suppress(OSError, ValueError, StopIteration, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _of_control_groups() -> Iterator[int]:
+    """What is left in each of the groups that this process is in, and in those that hold them."""
+    for line in _memberships():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "memory":
+            root, limit, used, cache = (
+                _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            )  # fmt: skip
+        elif not controllers:
+            root, limit, used, cache = _GROUPS, "memory.max", "memory.current", "inactive_file"
+        else:
+            continue
+        inside = Path(group.lstrip("/"))
+        for folder in (root / inside, *(root / parent for parent in inside.parents)):
+            # A container sees its own group at the root and no path that leads there.
+            with suppress(OSError, ValueError):
+                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                left = int((folder / limit).read_text()) - int((folder / used).read_text())
+                yield max(0, left + int(statistics.get(cache, 0)))
+
+
+def _memberships() -> list[str]:
+    with suppress(OSError):
+        return Path("/proc/self/cgroup").read_text().splitlines()
+    return []

@@ -1,0 +1,112 @@
+"""Sequences of variable length, and trees that may hold them beside plain arrays.
+
+A `Ragged` is a leaf like an array (n, None, ...): sample i has `lengths[i]` steps. A batch of it is an array as long as
+its longest sample, filled up with 0 (what `keras.layers.Masking` and `Embedding(mask_zero=True)` pass over).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.trees import Arrays, leaves, map_tree
+
+Rows = NDArray[np.int64] | slice
+
+
+class Ragged:
+    """n samples of `lengths[i]` steps each. What is read of it is shared, never written."""
+
+    def __init__(self, steps: NDArray, lengths: NDArray[np.int64]) -> None:
+        """`steps` (sum of lengths, ...): the steps of all samples, one sample after another."""
+        self.steps = steps
+        self.lengths = lengths
+        #: number of the first step of each sample, and of the end of the last, (n + 1,)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        if self._starts[-1] != len(steps):
+            raise ValueError(f"{self._starts[-1]} steps are expected for these lengths. Received: {len(steps)}.")
+
+    @classmethod
+    def of(cls, padded: NDArray, lengths: NDArray[np.int64]) -> "Ragged":
+        """The first `lengths[i]` steps of each row of an array (n, steps, ...)."""
+        inside = np.arange(padded.shape[1]) < lengths[:, None]
+        return cls(padded[inside], np.asarray(lengths, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of a step."""
+        return self.steps.dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """(n, None, ...)."""
+        return (len(self), None, *self.steps.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of steps and lengths."""
+        return self.steps.nbytes + 2 * self.lengths.nbytes
+
+    def take(self, rows: Rows) -> "Ragged":
+        """Samples `rows`: a view for a slice of step 1, a copy for an array of numbers."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            stop = max(start, stop)
+            return Ragged(self.steps[self._starts[start] : self._starts[stop]], self.lengths[start:stop])
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        # Number of each step here, plus how far its sample lies elsewhere there.
+        numbers = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._starts[rows] - (ends - lengths), lengths)
+        return Ragged(np.take(self.steps, numbers, axis=0), lengths)
+
+    def __getitem__(self, rows: Rows) -> "Ragged":
+        return self.take(rows)
+
+    def astype(self, dtype: np.dtype, copy: bool = True) -> "Ragged":
+        """The same in another type."""
+        return Ragged(self.steps.astype(dtype, copy=copy), self.lengths)
+
+    def padded(self) -> NDArray:
+        """All samples as an array (n, longest, ...), filled up with 0; at least one step, so that models can run."""
+        longest = max(1, int(self.lengths.max(initial=0)))
+        array = np.zeros((len(self), longest, *self.steps.shape[1:]), self.dtype)
+        array[np.arange(longest) < self.lengths[:, None]] = self.steps
+        return array
+
+
+def take(tree: Arrays, rows: Rows) -> Arrays:
+    """Samples `rows` of every leaf: views for a slice, copies for an array of numbers."""
+
+    def of_leaf(leaf: NDArray | Ragged) -> NDArray | Ragged:
+        if isinstance(leaf, Ragged):
+            return leaf.take(rows)
+        return leaf[rows] if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
+
+    return map_tree(of_leaf, tree)
+
+
+def concatenate(trees: Sequence[Arrays]) -> Arrays:
+    """The samples of all trees, one after another; a single one as it is."""
+
+    def of_leaves(*parts: NDArray | Ragged) -> NDArray | Ragged:
+        ragged = [part for part in parts if isinstance(part, Ragged)]
+        if ragged:
+            return Ragged(
+                np.concatenate([part.steps for part in ragged]), np.concatenate([part.lengths for part in ragged])
+            )
+        return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
+
+    return trees[0] if len(trees) == 1 else map_tree(of_leaves, trees[0], *trees[1:])
+
+
+def padded(tree: Arrays) -> Arrays:
+    """The tree with every `Ragged` as an array."""
+    return map_tree(lambda leaf: leaf.padded() if isinstance(leaf, Ragged) else leaf, tree)
+
+
+def n_bytes(tree: Arrays) -> int:
+    """Bytes of all leaves."""
+    return sum(leaf.nbytes for leaf in leaves(tree))

@@ -1,0 +1,123 @@
+"""How much a sample counts in training: by its class, and by a number of its own. Both multiply its loss.
+
+As in Keras's `fit`: a class without a weight counts 1, and validation counts every sample alike.
+"""
+
+import ast
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.data.folds import class_numbers, first_classes
+from nnlo_opt.data.source import Indices
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trees import Arrays
+
+#: weight of each class; "balanced": such that every class counts as much as each other
+ClassWeights: TypeAlias = Mapping[int, float] | Literal["balanced"]
+_RULE = '`--class-weights` must be balanced, or a dictionary of class numbers and weights such as "{0: 1.0, 1: 5.0}"'
+
+
+def parse_class_weights(text: str) -> ClassWeights:
+    """Read `balanced` or a dictionary; ConfigurationError for anything else."""
+    if text.strip() == "balanced":
+        return "balanced"
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not value or not all(_is_whole(key) for key in value):
+        raise ConfigurationError(f"{_RULE}. Received: {text}.")
+    for key, weight in value.items():
+        if not _is_weight(weight):
+            raise ConfigurationError(
+                f"A weight of `--class-weights` must be a finite number, at least 0. Received: {text}, with {weight!r} "
+                f"for class {key}."
+            )
+    if not any(value.values()):
+        raise ConfigurationError(f"A class must have a weight above 0 in `--class-weights`. Received: {text}.")
+    return {key: float(weight) for key, weight in value.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassTable:
+    """The weight of every class of a fold."""
+
+    #: the leaf of the labels that says the class
+    leaf: int
+    #: classes, ascending, and their weights, float32
+    classes: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    def of(self, labels: Arrays) -> NDArray[np.float32]:
+        """The weights of samples with these labels, (n,); 1 for a class that was not there."""
+        classes = class_numbers(labels, self.leaf)
+        places = np.minimum(np.searchsorted(self.classes, classes), len(self.classes) - 1)
+        return np.where(self.classes[places] == classes, self.weights[places], np.float32(1))
+
+
+def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) -> list[ClassTable]:
+    """One table for each fold, by its training samples `trains`; ConfigurationError for what does not fit `labels`."""
+    found = first_classes(labels)
+    if found is None:
+        raise ConfigurationError(
+            "`--class-weights` is for labels that are classes: whole numbers or one-hot rows. Received: labels that "
+            "are neither; leave it out, or give `--sample-weights-name`."
+        )
+    leaf, classes = found
+    known = np.unique(classes)
+    if wanted == "balanced":
+        return [_balanced(leaf, classes[train]) for train in trains]
+    if unknown := sorted(set(wanted) - set(known.tolist())):
+        raise ConfigurationError(
+            f"`--class-weights` must name classes of the labels. Received: {unknown[0]}, which no sample has; there "
+            f"are {_named(known)}."
+        )
+    weights = np.array([wanted.get(number, 1.0) for number in known.tolist()], np.float32)
+    for train in trains:
+        if not np.any(weights[np.searchsorted(known, np.unique(classes[train]))]):
+            raise ConfigurationError(
+                "A class of the training samples must have a weight above 0 in `--class-weights`. Received: 0 for all "
+                "of them."
+            )
+    return [ClassTable(leaf, known, weights)] * len(trains)
+
+
+def check_sample_weights(name: str, values: NDArray, *, some: bool = False) -> NDArray[np.float32]:
+    """The weights (n,) read from the data set `name`; ConfigurationError unless they are finite and at least 0.
+
+    `some`: they are not those of all samples, and may all be 0.
+    """
+    rule = f"`--sample-weights-name` must name a data set of finite numbers of at least 0. Received: {name!r}"
+    if values.dtype.kind not in "iufb":
+        raise ConfigurationError(f"{rule}, which holds text. Choose another data set.")
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(wrong):
+        raise ConfigurationError(f"{rule} with {values[wrong[0]]} for sample {wrong[0]}. Mend the data.")
+    if not (some or np.any(values)):
+        raise ConfigurationError(f"{rule} with nothing but 0. Mend the data, or leave the option out.")
+    return values.astype(np.float32)
+
+
+def _balanced(leaf: int, classes: NDArray[np.int64]) -> ClassTable:
+    """n / (number of classes * n of the class), as in scikit-learn: 1 on average over the samples."""
+    known, counts = np.unique(classes, return_counts=True)
+    return ClassTable(leaf, known, (len(classes) / (len(known) * counts)).astype(np.float32))
+
+
+def _named(classes: NDArray[np.int64]) -> str:
+    if len(classes) <= 10:
+        return ", ".join(map(str, classes.tolist()))
+    return f"{len(classes)} from {classes[0]} to {classes[-1]}"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
