@@ -13,13 +13,15 @@ from typing import Protocol
 from numpy.typing import NDArray
 
 from nnlo_opt.models.layout import FloatVector, Layout
+from nnlo_opt.trees import Arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Figures of some samples, kept as sums so that parts measured apart add up exactly.
 
-    `sums` maps a figure ("loss", and "acc" where classes are predicted) to its sum over `n_samples` samples.
+    `sums` maps a figure to its sum over `n_samples` samples: "loss", "acc" where classes are predicted, and for a model
+    of several outputs "<output>_loss" and "<output>_acc" too.
     """
 
     n_samples: int = 0
@@ -86,14 +88,16 @@ class ModelAdapter(Protocol):
         """Take over what `discrete_state` returned."""
         ...
 
-    def gradient(self, x: NDArray, y: NDArray, out: FloatVector) -> Metrics:
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         """Write the gradient of the mean loss over the batch, penalties of the weights included, into `out`.
 
+        `x` and `y` are arrays (n, ...), or lists of them for several inputs or outputs (`nnlo_opt.trees`).
+        `sample_weight` (n,), where given, multiplies the loss of each sample before the mean over n, as in Keras.
         The weights stay as they are; the state moves on as in training. Raises `TrialError` if the framework fails.
         """
         ...
 
-    def evaluate(self, x: NDArray, y: NDArray) -> Metrics:
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
         """Measure one batch as in inference; changes nothing. Raises `TrialError` if the framework fails."""
         ...
 

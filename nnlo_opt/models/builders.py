@@ -6,7 +6,13 @@ A model module may define, beside `get_model(**parameters)`:
     get_name()                  a name; the file's own without it
     get_train(), get_val()      data files: a list of paths, or the path of a list file
     get_features(), get_labels()   a data set's name, or (name, function applied to the array)
-    get_loss()                  Keras's name of a loss, or a function (y_true, y_pred)
+    get_loss()                  the framework's name of a loss, or a function (y_true, y_pred); for several outputs also
+                                a list of them, or a dict by the names of the outputs
+    get_loss_weights()          what the loss of each output counts: a list, or a dict by their names
+    custom_objects              a dict of layers and functions by the names under which saved architectures know them;
+                                or get_custom_objects() that returns it
+    get_model.dtype_policy      Keras's policy for the layers, such as "mixed_bfloat16"
+    get_model.jit_compile       True: compile with XLA
 
 Nothing here imports a framework but `build`, unless the module does.
 """
@@ -16,7 +22,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +30,8 @@ from typing import Any, Literal
 
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.architecture import check_architecture
+from nnlo_opt.models.framework import Framework, framework_named, framework_of
+from nnlo_opt.models.loss_terms import LossRequest, WeightRequest
 from nnlo_opt.models.user_module import describe, execute_file, line_in
 
 Kind = Literal["model", "objective"]
@@ -39,6 +47,11 @@ _BUILTIN = Path(__file__).parent / "builtin"
 def builtin_names() -> tuple[str, ...]:
     """Names of the built-in models."""
     return tuple(sorted(path.stem for path in _BUILTIN.glob("[!_]*.py")))
+
+
+def model_file(spec: str) -> Path:
+    """The file of what `--model` names, which need not exist."""
+    return _BUILTIN / f"{spec}.py" if spec in builtin_names() else Path(spec)
 
 
 def names_objective(spec: str) -> bool:
@@ -58,9 +71,9 @@ def names_objective(spec: str) -> bool:
 
 def open_model(spec: str) -> "ModelDefinition":
     """Read what `--model` names, without building it. Raises `ConfigurationError` in one sentence."""
+    path = model_file(spec)
     if spec in builtin_names():
-        return ModelDefinition.from_module(_BUILTIN / f"{spec}.py")
-    path = Path(spec)
+        return ModelDefinition.from_module(path)
     if path.suffix not in {".py", ".json"}:
         names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
         raise ConfigurationError(
@@ -85,6 +98,8 @@ class ModelDefinition:
     functions: Mapping[str, Callable[..., Any]]
     #: the dimensions as the module has them, ours or scikit-optimize's
     parameter_range: list[Any] | None = None
+    #: what a saved architecture may be made of, by name
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_module(cls, path: Path) -> "ModelDefinition":
@@ -100,11 +115,18 @@ class ModelDefinition:
         spaces = (getattr(functions[found[0]], "parameter_range", None), getattr(module, "parameter_range", None))
         space = next((space for space in spaces if space is not None), None)
         name = _call(functions, "get_name", path) if "get_name" in functions else path.stem
-        return cls(str(name), FUNCTIONS[found[0]], path, functions, None if space is None else list(space))
+        return cls(
+            name=str(name),
+            kind=FUNCTIONS[found[0]],
+            source=path,
+            functions=functions,
+            parameter_range=None if space is None else list(space),
+            custom_objects=getattr(module, "custom_objects", {}),
+        )
 
     @classmethod
-    def from_architecture(cls, path: Path) -> "ModelDefinition":
-        """Take a JSON architecture as a model without parameters."""
+    def from_architecture(cls, path: Path, custom_objects: Mapping[str, Any] | None = None) -> "ModelDefinition":
+        """Take a JSON architecture as a model without parameters; `custom_objects` it is made of, by name."""
         text = path.read_text(errors="replace")
         check_architecture(text, str(path))
 
@@ -113,7 +135,8 @@ class ModelDefinition:
 
             return model_from_architecture(text, str(path))
 
-        return cls(path.stem.removesuffix("_arch"), "model", path, {"get_model": get_model})
+        name = path.stem.removesuffix("_arch")
+        return cls(name, "model", path, {"get_model": get_model}, custom_objects=custom_objects or {})
 
     @cached_property
     def sha256(self) -> str:
@@ -155,12 +178,16 @@ class ModelDefinition:
                 f"{missing[0]!r}. Add it to the search space, or give it a default."
             )
 
-    def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Build the Keras model at `parameters`. Raises `TrialError` if that fails, with the error as its cause."""
-        from nnlo_opt.models.keras_model import is_keras_model
+    def build(self, parameters: Mapping[str, Any], framework: Framework | None = None) -> Any:
+        """Build the model at `parameters` where `framework` (None: Keras) is imported; a model of any that is.
 
+        Raises `TrialError` if that fails, with the error as its cause.
+        """
+        framework = framework or framework_named("keras")
+        function = self.functions["get_model"]
         try:
-            model = self.functions["get_model"](**parameters)
+            with framework.building(self._custom_objects(), getattr(function, "dtype_policy", None)):
+                model = function(**parameters)
         except NnloError:
             raise
         except (Exception, SystemExit) as error:
@@ -168,12 +195,17 @@ class ModelDefinition:
                 f"`get_model` of {self.source} failed at {dict(parameters)}{line_in(self.source, error)}, "
                 f"{describe(error)}."
             ) from error
-        if not is_keras_model(model):
+        if framework_of(model) is None:
             raise TrialError(
-                f"`get_model` of {self.source} must return a Keras model. Received: {type(model).__name__}. "
+                f"`get_model` of {self.source} must return {framework.NOUN}. Received: {type(model).__name__}. "
                 "Return the model itself."
             )
         return model
+
+    @property
+    def jit_compile(self) -> bool:
+        """Whether `get_model` asks for compiled computations."""
+        return bool(getattr(self.functions["get_model"], "jit_compile", False))
 
     @property
     def objective(self) -> Callable[..., Any]:
@@ -196,9 +228,26 @@ class ModelDefinition:
         """Name of the data set of the labels and what is applied to it; None if the module does not say."""
         return self._dataset("get_labels")
 
-    def loss(self) -> str | Callable[[Any, Any], Any] | None:
-        """What `get_loss()` returns, a name or a function; None if there is no such function."""
-        return self._read("get_loss", lambda value: isinstance(value, str) or callable(value), "a name or a function")
+    def loss(self) -> LossRequest:
+        """What `get_loss()` returns; None if there is no such function."""
+
+        def is_loss(value: Any) -> bool:
+            return isinstance(value, str) or callable(value)
+
+        rule = "a name or a function, or a list or dict of them"
+        return self._read("get_loss", lambda value: is_loss(value) or _holds_all(value, is_loss), rule)
+
+    def loss_weights(self) -> WeightRequest:
+        """What `get_loss_weights()` returns; None if there is no such function."""
+
+        def is_weight(value: Any) -> bool:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+
+        return self._read("get_loss_weights", lambda value: _holds_all(value, is_weight), "a list or dict of numbers")
+
+    def _custom_objects(self) -> Mapping[str, Any]:
+        own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")
+        return own or self.custom_objects
 
     def _signature(self) -> list[inspect.Parameter]:
         function = next(self.functions[name] for name, kind in FUNCTIONS.items() if kind == self.kind)
@@ -232,6 +281,12 @@ class ModelDefinition:
                 f"`{function}` of {self.source} must return {rule}. Received: {value!r}. Mend the module."
             )
         return value
+
+
+def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Whether `value` is a list or a dict, not empty, whose values `holds` accepts."""
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return bool(values) and all(map(holds, values))
 
 
 def _call(functions: Mapping[str, Callable[..., Any]], name: str, source: Path) -> Any:

@@ -1,32 +1,84 @@
-"""The two computations of a Keras model as TensorFlow graphs, from flat vectors to flat vectors, without any state.
+"""What a Keras model computes, written once for every backend: from the arrays of its variables to loss and figures.
 
-Both take (weights (n_weights,), state (n_state,), counters, x, y): the arrays of the model travel in as arguments
-and out as results, so that its own variables are never touched.
+The arrays travel in as arguments and out as results, so that the model's own variables are never touched. An `Engine`
+makes it fast on one backend: it differentiates, compiles and converts.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from nnlo_opt.models import losses
 from nnlo_opt.models.layout import Layout, WeightSpec
+from nnlo_opt.models.loss_terms import LossTerm
+from nnlo_opt.models.losses import Shape
 
-#: A loss by Keras's name, or a function (y_true, y_pred) -> loss of each sample, or their mean.
-Loss = str | Callable[[Any, Any], Any]
 
-#: The figures in the order in which a graph returns them; the second only where classes are predicted.
-FIGURES = ("loss", "acc")
+class Batch(NamedTuple):
+    """One batch, flat: arrays in the order of the model's inputs and outputs."""
+
+    x: list[Any]
+    y: list[Any]
+    #: (n,), or nothing
+    sample_weight: list[Any]
+    #: the factor of the loss whose gradient is taken, or nothing
+    loss_scale: list[Any]
+
+    @property
+    def sample_shapes(self) -> tuple[Shape, ...]:
+        """Of all its arrays."""
+        return tuple(array.shape[1:] for array in (*self.x, *self.y))
+
+
+class Vectors(NamedTuple):
+    """What a computation starts from: weights (n_weights,) and state (n_state,), and the counters as they are."""
+
+    weights: Any
+    state: Any
+    counters: list[Any]
+
+
+class Gradient(NamedTuple):
+    """What a batch in training gives; arrays that may lie in memory of the framework, to be copied."""
+
+    #: the figures as sums over the samples
+    sums: NDArray
+    #: (n_weights,), of the mean loss times the loss scale
+    gradient: NDArray
+    #: (n_state,)
+    state: NDArray
+    counters: list[NDArray]
+
+
+#: a flat tensor -> the arrays of a layout, in a way that the backend differentiates at little cost
+Split: TypeAlias = Callable[[Any, Layout], list[Any]]
+
+
+class Engine(Protocol):
+    """The computations of one graph on one backend. Raises whatever the backend raises."""
+
+    @property
+    def own_counters(self) -> list[NDArray]:
+        """Integers that it wants to be kept after those of the model, at their start; often none."""
+        ...
+
+    def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        """One batch in training."""
+        ...
+
+    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+        """The figures of one batch in inference, as sums over its samples."""
+        ...
 
 
 class KerasGraph:
-    """Traces the computations of one built model under one loss."""
+    """The computation of one built model under the losses of its outputs."""
 
-    def __init__(self, model: Any, loss: Loss, activation: str | None) -> None:
+    def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
         self._model = model
-        self._loss = loss
-        #: name of the activation the output comes from
-        self._activation = activation
+        self._terms = terms
         fixed = model.non_trainable_variables
         #: the model's variables, by what becomes of them: optimised, averaged, kept
         self.weight_variables: list[Any] = model.trainable_variables
@@ -34,111 +86,137 @@ class KerasGraph:
         self.counter_variables = [variable for variable in fixed if "float" not in variable.dtype]
         self.layout = _layout_of(self.weight_variables)
         self.state_layout = _layout_of(self.state_variables)
+        #: shapes of inputs and outputs with None where any length will do; None: not told before a batch
+        self.sample_shapes = _declared_shapes(model)
 
-    def trace_gradient(self, x: NDArray, y: NDArray) -> Callable[..., Any]:
-        """A graph to (figures as sums, gradient (n_weights,), state (n_state,), counters) of a batch in training."""
-        return self._trace(self._gradient, x, y)
+    def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
+        """The mean loss, the figures as sums (n_figures,), and the scope that holds what the call changed.
 
-    def trace_figures(self, x: NDArray, y: NDArray) -> Callable[..., Any]:
-        """A graph to the figures of a batch, as sums over its samples, in inference."""
-        return self._trace(self._figures, x, y)
-
-    def _trace(self, function: Callable[..., Any], x: NDArray, y: NDArray) -> Callable[..., Any]:
-        """Trace `function` once for batches of any length, and any length the model leaves open."""
-        import tensorflow as tf
-
-        sample_shape = getattr(self._model, "input_shape", x.shape)[1:]
-        signature = (
-            tf.TensorSpec([self.layout.n_weights], tf.float32),
-            tf.TensorSpec([self.state_layout.n_weights], tf.float32),
-            [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.counter_variables],
-            tf.TensorSpec([None, *sample_shape], x.dtype),
-            tf.TensorSpec([None, *y.shape[1:]], y.dtype),
-        )
-        return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
-
-    def _gradient(self, weights: Any, state: Any, counters: list[Any], x: Any, y: Any) -> tuple[Any, ...]:
-        import tensorflow as tf
-
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            loss, sums, scope = self._forward(weights, state, counters, (x, y), training=True)
-        # Through the split of the vector the gradient is one concatenation, zeros for unused weights included.
-        gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        arrays = [scope.get_current_value(variable) for variable in self.state_variables]
-        if arrays:
-            state = tf.concat([tf.reshape(tf.cast(array, tf.float32), [-1]) for array in arrays], axis=0)
-        return (
-            sums,
-            gradient,
-            state,
-            [scope.get_current_value(variable) for variable in self.counter_variables],
-        )
-
-    def _figures(self, weights: Any, state: Any, counters: list[Any], x: Any, y: Any) -> Any:
-        return self._forward(weights, state, counters, (x, y), training=False)[1]
-
-    def _forward(
-        self, weights: Any, state: Any, counters: list[Any], batch: tuple[Any, Any], *, training: bool
-    ) -> tuple[Any, Any, Any]:
-        """The mean loss, the figures as sums, and the scope that holds what the call changed."""
+        Vectors and batch are tensors of the backend.
+        """
         import keras
-        import tensorflow as tf
+        from keras import ops
 
-        x, y = batch
         mapping = [
-            *zip(self.weight_variables, _split(weights, self.layout), strict=True),
-            *zip(self.state_variables, _split(state, self.state_layout), strict=True),
-            *zip(self.counter_variables, counters, strict=True),
+            *zip(self.weight_variables, split(vectors.weights, self.layout), strict=True),
+            *zip(self.state_variables, split(vectors.state, self.state_layout), strict=True),
+            *zip(self.counter_variables, vectors.counters, strict=True),
         ]
-        values = [(variable, tf.cast(value, variable.dtype)) for variable, value in mapping]
+        values = [(variable, ops.cast(value, variable.dtype)) for variable, value in mapping]
         # Through `__call__`, unlike Keras's `stateless_call`: layers in a subclassed model then know that they train.
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
-            predictions = self._model(x, training=training)
-            penalties = [tf.cast(penalty, tf.float32) for penalty in self._model.losses]
-        y = _aligned(y, predictions)
-        compare = getattr(keras.losses, self._loss) if isinstance(self._loss, str) else self._loss
-        loss = tf.add_n([tf.reduce_mean(tf.cast(compare(y, predictions), tf.float32)), *penalties])
-        n_samples = tf.shape(x)[0]
-        sums = [loss * tf.cast(n_samples, tf.float32)]
-        if kind := self._accuracy_kind(predictions, y):
-            correct = tf.cast(getattr(keras.metrics, f"{kind}_accuracy")(y, predictions), tf.float32)
-            # A count of samples, hence exact; a sample of several outputs counts as the part that is right.
-            sums.append(tf.reduce_sum(tf.reduce_mean(tf.reshape(correct, [n_samples, -1]), axis=1)))
-        return loss, tf.stack(sums), scope
+            outputs = self._model(packed(self._model, batch.x), training=training)
+            penalties = [ops.cast(penalty, "float32") for penalty in self._model.losses]
+            # Layers number their penalties, batch by batch where nothing is traced.
+            self._model._clear_losses()
+        outcomes = [
+            _measure(term, y, prediction, batch.sample_weight)
+            for term, y, prediction in zip(self._terms, batch.y, keras.tree.flatten(outputs), strict=True)
+        ]
+        losses = [loss for loss, _ in outcomes]
+        correct = [n_correct for _, n_correct in outcomes if n_correct is not None]
+        loss = reduce(
+            add, [*(_scaled(loss, term.weight) for loss, term in zip(losses, self._terms, strict=True)), *penalties]
+        )
+        n_samples = ops.cast(ops.shape(batch.x[0])[0], "float32")
+        # In the order of `figures_of`.
+        sums = [loss * n_samples, *correct[:1]]
+        if len(losses) > 1:
+            sums += [*(loss * n_samples for loss in losses), *correct]
+        return loss, ops.stack(sums), scope
 
-    def _accuracy_kind(self, predictions: Any, y: Any) -> losses.AccuracyKind | None:
-        if isinstance(self._loss, str):
-            return losses.metric_for(self._loss, self._activation)
-        # A user's own loss: classes are counted as under the loss that would fit the model.
-        shapes = tuple(predictions.shape[1:]), tuple(y.shape[1:])
-        fitting = losses.infer_loss(self._activation, *shapes, y.dtype.as_numpy_dtype)
-        return losses.metric_for(fitting.name, self._activation)
+    def moved(self, scope: Any) -> tuple[Any, list[Any]]:
+        """State (n_state,) and counters as `forward` left them in its scope."""
+        from keras import ops
+
+        arrays = [scope.get_current_value(variable) for variable in self.state_variables]
+        flat = [ops.reshape(ops.cast(array, "float32"), (-1,)) for array in arrays]
+        state = ops.concatenate(flat) if flat else ops.zeros((0,), "float32")
+        return state, [scope.get_current_value(variable) for variable in self.counter_variables]
 
 
-def _aligned(y: Any, predictions: Any) -> Any:
-    """Labels of the rank of the predictions where only a last dimension of 1 is missing or too much.
+def packed(model: Any, x: list[Any]) -> Any:
+    """Inputs in order, as `model` takes them: one, a list, or what it was built of."""
+    import keras
+
+    if getattr(model, "inputs", None) and not isinstance(model, keras.Sequential):
+        return keras.tree.pack_sequence_as(model.input, x)
+    return x if len(x) > 1 else x[0]
+
+
+def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) -> tuple[Any, Any | None]:
+    """The mean loss of one output, and how many samples are right, None where that is not counted.
+
+    A sample of several predictions counts as the part of them that is right. Masked time steps count as Keras has it:
+    the mean is over those that are not.
+    """
+    import keras
+    from keras import ops
+
+    # Keras has no public way to what it writes on tensors.
+    from keras.src.backend import get_keras_mask
+
+    mask = get_keras_mask(prediction)
+    # Losses are float32 however the layers compute.
+    prediction = ops.cast(prediction, "float32")
+    y = _aligned(y, prediction)
+    compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
+    values = ops.cast(compare(y, prediction), "float32")
+    if sample_weight and not len(values.shape):
+        raise ValueError("sample weights need a loss of each sample, and the function returns their mean")
+    shares = None if mask is None or not len(values.shape) else _shares(mask)
+    if shares is not None:
+        values = values * shares
+    if sample_weight:
+        values = values * _stretched(ops.cast(sample_weight[0], "float32"), values)
+    loss = ops.mean(values)
+    if term.accuracy is None:
+        return loss, None
+    right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")
+    if shares is not None:
+        right = right * shares
+    # A count of samples, hence exact.
+    return loss, ops.sum(ops.mean(ops.reshape(right, (ops.shape(y)[0], -1)), axis=1))
+
+
+def _scaled(loss: Any, weight: float) -> Any:
+    return loss if weight == 1 else loss * weight
+
+
+def _aligned(y: Any, prediction: Any) -> Any:
+    """Labels of the rank of the prediction where only a last dimension of 1 is missing or too much.
 
     Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss stay as they are.
     """
-    import tensorflow as tf
+    from keras import ops
 
-    if predictions.shape[-1] == 1 and y.shape.rank == predictions.shape.rank - 1:
-        return tf.expand_dims(y, -1)
-    if y.shape[-1] == 1 and y.shape.rank == predictions.shape.rank + 1:
-        return tf.squeeze(y, -1)
+    rank, expected = len(y.shape), len(prediction.shape)
+    if prediction.shape[-1] == 1 and rank == expected - 1:
+        return ops.expand_dims(y, -1)
+    if y.shape[-1] == 1 and rank == expected + 1:
+        return ops.squeeze(y, -1)
     return y
+
+
+def _shares(mask: Any) -> Any:
+    """What each time step counts: nothing where masked, else so much that the mean is over those that are not."""
+    from keras import ops
+
+    mask = ops.cast(mask, "float32")
+    return ops.divide_no_nan(mask, ops.mean(mask))
+
+
+def _stretched(weights: Any, values: Any) -> Any:
+    """(n,) with as many dimensions as `values`."""
+    from keras import ops
+
+    return ops.reshape(weights, (-1,) + (1,) * (len(values.shape) - 1))
 
 
 def _layout_of(variables: Sequence[Any]) -> Layout:
     return Layout(tuple(WeightSpec(variable.path, tuple(variable.shape)) for variable in variables))
 
 
-def _split(vector: Any, layout: Layout) -> list[Any]:
-    """The arrays of a flat tensor, as tensors."""
-    import tensorflow as tf
-
-    if not layout.specs:
-        return []
-    parts = tf.split(vector, [spec.size for spec in layout.specs])
-    return [tf.reshape(part, spec.shape) for part, spec in zip(parts, layout.specs, strict=True)]
+def _declared_shapes(model: Any) -> list[Shape] | None:
+    sides = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    return [tuple(tensor.shape[1:]) for side in sides for tensor in side or ()] if all(sides) else None

@@ -1,281 +1,228 @@
-"""Keras models on TensorFlow, both imported inside functions and never before these run.
+"""The framework Keras on TensorFlow, JAX or torch, all imported inside functions and never before these run."""
 
-Keras describes the model, `keras_graph` computes with it; Keras's `fit`, its optimizers and its Python loops take no
-part, which saves about a millisecond a batch and 7 MB a trial. `KerasAdapter` owns the vectors between the calls.
-"""
-
-import gc
+import importlib
+import importlib.util
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.files import atomic_path
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
-from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.models.architecture import check_architecture
-from nnlo_opt.models.keras_graph import FIGURES, KerasGraph, Loss
-from nnlo_opt.models.layout import FloatVector, Layout
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.models.architecture import read_architecture
+from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, first_line, forget_models
+from nnlo_opt.models.keras_graph import packed
+from nnlo_opt.models.loss_terms import LossTerm, Output
+from nnlo_opt.models.losses import Shape
+from nnlo_opt.trees import Shapes, leaves
+
+__all__ = ["forget_models"]
+
+NOUN = "a Keras model"
+SUFFIX = ".keras"
+RULES = losses
+
+#: layers that leave the values of an output, and so its activation, as they are
+_RESHAPING = {"Flatten", "Reshape", "Dropout", "Permute"}
+#: layers that are activations
+_ACTIVATIONS = {"Softmax", "ReLU", "LeakyReLU"}
 
 
-def import_framework(n_threads: int, *, quiet: bool = True) -> None:
-    """Import Keras on TensorFlow with `n_threads` threads; `quiet`: without start-up noise.
+def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
+    """Import Keras and its backend with `n_threads` threads; `quiet`: without start-up noise.
 
-    To be called once, before anything else imports them: costs seconds of CPU and hundreds of MB.
+    `backend`: tensorflow, jax or torch; None: what the variable KERAS_BACKEND says, else TensorFlow. To be called once,
+    before anything else imports them: costs seconds of CPU and hundreds of MB.
     """
-    for name, value in {
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3" if quiet else "0",
-        "OMP_NUM_THREADS": str(n_threads),
-    }.items():
-        os.environ.setdefault(name, value)
+    backend = backend or os.environ.get("KERAS_BACKEND") or next(iter(ENGINES))
+    _check_backend(backend)
+    os.environ["KERAS_BACKEND"] = backend
     with _quiet_stderr() if quiet else nullcontext():
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if quiet else "0")
+        importlib.import_module(ENGINES[backend]).use_threads(n_threads)
         import keras  # noqa: F401
-        import tensorflow as tf
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(n_threads)
-        tf.config.threading.set_inter_op_parallelism_threads(n_threads)
-    except RuntimeError:
-        # Somebody (a user's module, a test) has computed something already: the threads are what they are.
-        return
 
 
 def set_seed(seed: int) -> None:
     """Make what is built next repeatable: initial weights, and the seeds of dropout layers."""
     import keras
 
-    keras.utils.set_random_seed(seed % 2**32)
+    with _spared_tensorflow():
+        keras.utils.set_random_seed(seed % 2**32)
 
 
-def is_keras_model(value: object) -> bool:
-    """Whether `value` is a Keras model."""
+def is_model(value: object) -> bool:
+    """Whether `value` is a Keras model; False where Keras is not imported."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(value, keras.Model)
+
+
+@contextmanager
+def building(custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> Iterator[None]:
+    """Around `get_model`: these objects are known by name, and layers are made with this policy (None: Keras's own).
+
+    A policy that `get_model` sets itself ends with it too.
+    """
     import keras
 
-    return isinstance(value, keras.Model)
+    before = keras.config.dtype_policy()
+    try:
+        if dtype_policy is not None:
+            keras.config.set_dtype_policy(dtype_policy)
+        with keras.saving.custom_object_scope(dict(custom_objects)):
+            yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def model_from_architecture(text: str, source: str) -> Any:
-    """Build a model from Keras 3's `to_json` text; `source` names it in the `ConfigurationError` if it is none."""
+    """Build a model from any Keras's `to_json` text; `source` names it in the `ConfigurationError` if it is none."""
     import keras
 
-    check_architecture(text, source)
+    architecture = read_architecture(text, source, lambda name: keras.saving.get_registered_object(name) is not None)
     try:
-        return keras.models.model_from_json(text)
+        return keras.saving.deserialize_keras_object(architecture)
     except Exception as error:
         raise ConfigurationError(
-            f"A model architecture must be one that Keras can build. Received: {source}, {_first_line(error)}. "
+            f"A model architecture must be one that Keras can build. Received: {source}, {_innermost(error)}. "
             f"Custom layers need a Python module with `get_model`."
         ) from error
 
 
-def build_variables(model: Any, feature_shape: losses.Shape) -> None:
-    """Create the weights of a model that waits for its input shape (a subclass, a Sequential without Input)."""
+def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
+    """The outputs for such samples; creates the weights of a model that waited for its input shape.
+
+    Raises `ConfigurationError` where the model cannot take them.
+    """
     import keras
 
-    if not model.built or not model.weights:
-        model(keras.KerasTensor((None, *feature_shape)))
-
-
-def last_activation(model: Any) -> str | None:
-    """The name of the activation the output comes from; None if it is linear or cannot be told."""
-    layers = [layer for layer in getattr(model, "layers", ()) if not _only_reshapes(layer)]
-    if not layers:
-        return None
-    last = layers[-1]
-    if type(last).__name__ in {"Softmax", "ReLU", "LeakyReLU"}:
-        return type(last).__name__.lower()
-    name = getattr(getattr(last, "activation", None), "__name__", None)
-    return None if name == "linear" else name
-
-
-def output_shape(model: Any, feature_shape: losses.Shape) -> losses.Shape:
-    """Shape of the output for one sample. Raises `ConfigurationError` where the model cannot take such a sample."""
-    import keras
-
+    shapes = [*leaves(feature_shape)]
+    _check_inputs(getattr(model, "inputs", None) or [], shapes)
     try:
-        outputs = model(keras.KerasTensor((None, *feature_shape)))
+        outputs = model(packed(model, [keras.KerasTensor((None, *shape)) for shape in shapes]))
     except Exception as error:
         raise ConfigurationError(
-            f"The model must take samples of the shape of the features, {feature_shape}. Received: "
-            f"{_first_line(error)}. Change the model's input shape, or the data."
+            f"The model must take samples of the shape of the features, {_in_words(shapes)}. Received: "
+            f"{first_line(error)}. Change the model's input shape, or the data."
         ) from error
-    if not hasattr(outputs, "shape"):
+    tensors = keras.tree.flatten(outputs)
+    names = _output_names(model, outputs)
+    activations = _activations(model, len(tensors))
+    return [
+        Output(name, tuple(tensor.shape[1:]), activation)
+        for name, tensor, activation in zip(names, tensors, activations, strict=True)
+    ]
+
+
+def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:
+    """The model, its weights created, ready to be trained on `terms`, one for each output."""
+    return KerasAdapter(model, terms, jit_compile=jit_compile)
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in ENGINES:
         raise ConfigurationError(
-            f"The model must have one output. Received: {len(outputs)} outputs. Models with several are not supported."
+            f"`--keras-backend` (or KERAS_BACKEND) must be one of {', '.join(ENGINES)}. Received: {backend!r}."
         )
-    return tuple(outputs.shape[1:])
-
-
-def check_shapes(
-    model: Any, feature_shape: losses.Shape, label_shape: losses.Shape, loss: str | None = None
-) -> str | None:
-    """One sentence if the model cannot be trained on such samples and labels, else None."""
-    if len(getattr(model, "inputs", None) or [None]) > 1:
-        return (
-            f"The model must have one input. Received: {len(model.inputs)} inputs. "
-            "Models with several are not supported."
+    if importlib.util.find_spec(backend) is None:
+        raise ConfigurationError(
+            f"Keras on {backend} needs the package {backend}, which is not installed. Run "
+            f"`pip install nnlo_opt[{backend}]`, or choose another `--keras-backend`."
         )
-    expected = getattr(model, "input_shape", None)
-    if expected is not None and not _fits(feature_shape, expected[1:]):
-        return (
-            f"The model takes samples of shape {tuple(expected[1:])}. Received: features of shape "
-            f"{tuple(feature_shape)}. Change the model's input shape, or the data."
+    keras = sys.modules.get("keras")
+    if keras is not None and keras.backend.backend() != backend:
+        raise ConfigurationError(
+            f"A process has one backend of Keras. Received: {backend}, where Keras already runs on "
+            f"{keras.backend.backend()}. Set KERAS_BACKEND={backend} before the process starts."
         )
-    try:
-        outputs = output_shape(model, feature_shape)
-    except ConfigurationError as error:
-        return str(error)
-    return losses.label_mismatch(loss, outputs, label_shape)
-
-
-def forget_models() -> None:
-    """Make Keras and TensorFlow let go of every model that nobody holds, also one whose building has failed."""
-    import keras
-
-    keras.backend.clear_session(free_memory=False)
-    gc.collect()
-
-
-class KerasAdapter:
-    """A `ModelAdapter` of one Keras model under one loss. Call `release` when done with it, or its memory stays."""
-
-    def __init__(self, model: Any, loss: Loss) -> None:
-        if not model.built or not model.trainable_variables:
-            raise TrialError(
-                f"A model must have trainable weights before training. Received: {model.name} with none. Start it "
-                "with an Input layer, or let it see its input shape."
-            )
-        #: the description of the model; its own variables are stale until `synced_model`
-        self._model: Any = model
-        self._graph: Any = KerasGraph(
-            model, losses.check_loss(loss) if isinstance(loss, str) else loss, last_activation(model)
-        )
-        #: (n_weights,) and (n_state,): what the next call computes with
-        self._weights = _values_of(self._graph.weight_variables, self._graph.layout)
-        self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
-        #: the discrete state, an integer array for each variable
-        self._counters: list[NDArray] = [variable.value.numpy() for variable in self._graph.counter_variables]
-        #: traced at the first batch
-        self._gradient_graph: Callable[..., Any] | None = None
-        self._figures_graph: Callable[..., Any] | None = None
-
-    @property
-    def layout(self) -> Layout:
-        return self._graph.layout
-
-    @property
-    def n_weights(self) -> int:
-        return len(self._weights)
-
-    @property
-    def n_state(self) -> int:
-        return len(self._state)
-
-    def read_weights(self, out: FloatVector) -> None:
-        _copy(self._weights, out)
-
-    def write_weights(self, vector: FloatVector) -> None:
-        _copy(vector, self._weights)
-
-    def read_state(self, out: FloatVector) -> None:
-        _copy(self._state, out)
-
-    def write_state(self, vector: FloatVector) -> None:
-        _copy(vector, self._state)
-
-    def discrete_state(self) -> list[list[int]]:
-        return [counter.ravel().tolist() for counter in self._counters]
-
-    def load_discrete_state(self, values: list[list[int]]) -> None:
-        if [len(value) for value in values] != [counter.size for counter in self._counters]:
-            raise ValueError(
-                f"Counters of {[counter.size for counter in self._counters]} numbers are expected. Received: {values}."
-            )
-        self._counters = [
-            np.array(value, counter.dtype).reshape(counter.shape)
-            for value, counter in zip(values, self._counters, strict=True)
-        ]
-
-    def gradient(self, x: NDArray, y: NDArray, out: FloatVector) -> Metrics:
-        with _blame_on_trial("gradient"):
-            if self._gradient_graph is None:
-                self._gradient_graph = self._graph.trace_gradient(x, y)
-            results = self._gradient_graph(self._weights, self._state, self._counters, x, y)
-            # TensorFlow may only now notice that it ran out of memory.
-            sums, gradient, state = (np.asarray(result) for result in results[:3])
-        _copy(gradient, out)
-        _copy(state, self._state)
-        self._counters = [np.array(counter) for counter in results[3]]
-        return _metrics(len(x), sums)
-
-    def evaluate(self, x: NDArray, y: NDArray) -> Metrics:
-        with _blame_on_trial("evaluation"):
-            if self._figures_graph is None:
-                self._figures_graph = self._graph.trace_figures(x, y)
-            sums = np.asarray(self._figures_graph(self._weights, self._state, self._counters, x, y))
-        return _metrics(len(x), sums)
-
-    def save(self, path: Path) -> None:
-        """Write Keras's own format: `path` ends in ".keras"."""
-        with atomic_path(path) as temporary:
-            self.synced_model().save(temporary)
-
-    def synced_model(self) -> Any:
-        """The Keras model itself, its variables brought up to date."""
-        graph = self._graph
-        values = [*graph.layout.views(self._weights), *graph.state_layout.views(self._state), *self._counters]
-        variables = [*graph.weight_variables, *graph.state_variables, *graph.counter_variables]
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-        return self._model
-
-    def release(self) -> None:
-        """Let go of the model and all that Keras and TensorFlow remember of it; the adapter is of no use after."""
-        self._model = self._graph = self._gradient_graph = self._figures_graph = None
-        forget_models()
-
-
-def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:
-    vector = aligned_empty(layout.n_weights)
-    layout.gather([variable.value.numpy() for variable in variables], vector)
-    return vector
-
-
-def _copy(source: FloatVector, target: FloatVector) -> None:
-    if source.shape != target.shape:
-        raise ValueError(f"A vector of shape {target.shape} is expected. Received: {source.shape}.")
-    np.copyto(target, source)
-
-
-def _metrics(n_samples: int, sums: NDArray) -> Metrics:
-    return Metrics(n_samples, dict(zip(FIGURES, sums.tolist(), strict=False)))
-
-
-def _fits(shape: losses.Shape, expected: losses.Shape) -> bool:
-    return len(shape) == len(expected) and all(n == m or m is None for n, m in zip(shape, expected, strict=True))
-
-
-def _only_reshapes(layer: Any) -> bool:
-    return type(layer).__name__ in {"Flatten", "Reshape", "Dropout", "Permute"}
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
 
 
 @contextmanager
-def _blame_on_trial(what: str) -> Iterator[None]:
+def _spared_tensorflow() -> Iterator[None]:
+    """Keras on JAX or torch looks for TensorFlow too, once, only to seed it: 4 s of CPU and 400 MB in every rank."""
+    if "tensorflow" in sys.modules or os.environ.get("KERAS_BACKEND") == "tensorflow":
+        yield
+        return
+    # What Python takes for a package that is not installed.
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
     try:
         yield
-    except Exception as error:
-        raise TrialError(f"The {what} of the model failed: {_first_line(error)}.") from error
+    finally:
+        del sys.modules["tensorflow"]
+
+
+def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:
+    """Compare what a model declares, if it does, with the features."""
+    if inputs and len(inputs) != len(shapes):
+        raise ConfigurationError(
+            f"Every input of the model must have features of its own. Received: {len(shapes)} sets of features for "
+            f"{len(inputs)} inputs, {', '.join(tensor.name for tensor in inputs)}. Give a group with one data set for "
+            "each input."
+        )
+    for tensor, shape in zip(inputs, shapes, strict=False):
+        expected = tuple(tensor.shape[1:])
+        if not _fits(shape, expected):
+            of = f" for the input {tensor.name!r}" if len(inputs) > 1 else ""
+            raise ConfigurationError(
+                f"The model takes samples of shape {expected}{of}. Received: features of shape {tuple(shape)}. Change "
+                "the model's input shape, or the data."
+            )
+
+
+def _fits(shape: Shape, expected: Shape) -> bool:
+    return len(shape) == len(expected) and all(
+        m is None or n in (m, None) for n, m in zip(shape, expected, strict=True)
+    )
+
+
+def _in_words(shapes: Sequence[Shape]) -> str:
+    return " and ".join(str(tuple(shape)) for shape in shapes)
+
+
+def _output_names(model: Any, outputs: Any) -> list[str]:
+    """By the keys of a dict, by the layers they come from, or by numbers; no name twice."""
+    import keras
+
+    paths = [path for path, _ in keras.tree.flatten_with_path(outputs)]
+    if all(path and isinstance(path[-1], str) for path in paths):
+        names = [str(path[-1]) for path in paths]
+    else:
+        names = [*(getattr(model, "output_names", None) or [f"output_{number}" for number, _ in enumerate(paths, 1)])]
+    return [name if names.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(names, 1)]
+
+
+def _activations(model: Any, n_outputs: int) -> list[str | None]:
+    """For each output the name of the activation it comes from; None if it is linear or cannot be told."""
+    tensors = getattr(model, "outputs", None)
+    if tensors:
+        return [_activation(_maker(tensor)) for tensor in tensors]
+    # A subclass: the layer that it made last is as good a guess as any.
+    layers = [layer for layer in getattr(model, "layers", ()) if type(layer).__name__ not in _RESHAPING]
+    return [_activation(layers[-1])] if layers and n_outputs == 1 else [None] * n_outputs
+
+
+def _maker(tensor: Any) -> Any:
+    """The layer that gave an output its values."""
+    layer, node, index = tensor._keras_history
+    if type(layer).__name__ in _RESHAPING:
+        return _maker(layer._inbound_nodes[node].input_tensors[0])
+    inner = getattr(layer, "outputs", None)
+    return _maker(inner[index]) if inner else layer
+
+
+def _activation(layer: Any) -> str | None:
+    if type(layer).__name__ in _ACTIVATIONS:
+        return type(layer).__name__.lower()
+    name = getattr(getattr(layer, "activation", None), "__name__", None)
+    return None if name == "linear" else name
+
+
+def _innermost(error: BaseException) -> str:
+    """Keras wraps what went wrong with a layer in the text of what went wrong with the model."""
+    text = str(error).rpartition("Exception encountered: ")[2] or "without a reason"
+    return f"{type(error).__name__}: {text.splitlines()[0].rstrip('.')}"
 
 
 @contextmanager

@@ -45,16 +45,17 @@ class LinearAdapter:
     def load_discrete_state(self, values: list[list[int]]) -> None:
         ((self._n_batches,),) = values
 
-    def gradient(self, x: NDArray, y: NDArray, out: FloatVector) -> Metrics:
+    def gradient(self, x: NDArray, y: NDArray, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         residual = self._residual(x, y)
-        out[:-1] = (x * residual[:, None]).mean(axis=0)
-        out[-1] = residual.mean()
+        weighted = residual if sample_weight is None else residual * sample_weight
+        out[:-1] = (x * weighted[:, None]).mean(axis=0)
+        out[-1] = weighted.mean()
         self._state += np.float32(0.1) * (x.mean() - self._state)
         self._n_batches += 1
-        return _metrics(residual)
+        return _metrics(residual, sample_weight)
 
-    def evaluate(self, x: NDArray, y: NDArray) -> Metrics:
-        return _metrics(self._residual(x, y))
+    def evaluate(self, x: NDArray, y: NDArray, sample_weight: NDArray | None = None) -> Metrics:
+        return _metrics(self._residual(x, y), sample_weight)
 
     def save(self, path: Path) -> None:
         """Write weights and state as JSON."""
@@ -64,5 +65,8 @@ class LinearAdapter:
         return (x * self._weights[:-1]).sum(axis=1) + self._weights[-1] - y
 
 
-def _metrics(residual: NDArray) -> Metrics:
-    return Metrics(len(residual), {"loss": float(np.square(residual, dtype=np.float64).sum() / 2)})
+def _metrics(residual: NDArray, sample_weight: NDArray | None) -> Metrics:
+    squares = np.square(residual, dtype=np.float64)
+    return Metrics(
+        len(residual), {"loss": float((squares if sample_weight is None else squares * sample_weight).sum() / 2)}
+    )

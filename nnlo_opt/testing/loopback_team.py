@@ -53,37 +53,57 @@ class LoopbackTeam:
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
         n_workers: int,
+        *,
+        apart: bool = False,
     ) -> None:
-        """`orders` leads to the coordinator; `tasks` makes one factory for each worker."""
+        """`orders` leads to the coordinator; `tasks` makes one factory for each worker.
+
+        `apart`: as if every rank had a process of its own, so that workers overlap.
+        """
         self.clock = ManualClock()
         self._orders = orders
         self._network = LoopbackNetwork(1 + n_workers)
-        self.master = Master(orders, self._network.end(MASTER), directory, options, self.clock)
+        end = self._network.end(MASTER)
+        end.n_processes = end.size if apart else 1
+        self.master = Master(orders, end, directory, options, self.clock)
         self.factories = [tasks() for _ in range(n_workers)]
         self.workers = [
             Worker(self._network.end(i), factory, world_rank=100 + i) for i, factory in enumerate(self.factories, 1)
         ]
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
-        ends: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
-        ends.append((self._network.end(MASTER), self.master.handle))
-        ends.extend((self._network.end(i), worker.handle) for i, worker in enumerate(self.workers, 1))
-        self._ends = ends
+        #: every end, who takes what comes there, and the worker that may have to train first
+        self._ends: list[tuple[Transport, Callable[[Received], None], Worker | None]] = [
+            (orders, self._take_order, None),
+            (self._network.end(MASTER), self.master.handle, None),
+            *((self._network.end(i), worker.handle, worker) for i, worker in enumerate(self.workers, 1)),
+        ]
 
     def step(self, rng: np.random.Generator | None = None) -> bool:
-        """Hand over one message, at the first end that has one (`rng`: at a random one); -> whether there was any."""
-        order = range(len(self._ends)) if rng is None else rng.permutation(len(self._ends))
-        for i in order:
-            end, take = self._ends[i]
-            received = end.poll()
-            if received is not None:
-                if end is not self._orders:
-                    payload = None if received.payload is None else received.payload.copy()
-                    self.deliveries.append(Delivery(received.source, end.rank, received.message, payload))
-                self.clock.advance(1.0)
-                take(received)
-                return True
-        return False
+        """Hand over one message or have one batch trained, where there is one first (`rng`: anywhere); -> whether."""
+        n_ends = len(self._ends)
+        order = range(n_ends + len(self.workers)) if rng is None else rng.permutation(n_ends + len(self.workers))
+        return any(self._deliver(i) if i < n_ends else self._work(self.workers[i - n_ends]) for i in order)
+
+    def _deliver(self, i: int) -> bool:
+        """Hand over a message at the end `i`, unless it waits for a batch; -> whether there was any."""
+        end, take, worker = self._ends[i]
+        received = None if worker is not None and worker.works_first else end.poll()
+        if received is None:
+            return False
+        if end is not self._orders:
+            payload = None if received.payload is None else received.payload.copy()
+            self.deliveries.append(Delivery(received.source, end.rank, received.message, payload))
+        self.clock.advance(1.0)
+        take(received)
+        return True
+
+    def _work(self, worker: Worker) -> bool:
+        """Let a worker train a batch; -> whether it had one to train."""
+        if not worker.can_work:
+            return False
+        worker.work()
+        return True
 
     def delivered(self, kind: type[Message], dest: int | None = None) -> list[Delivery]:
         """What was handed over of one kind, to one end or to any."""
@@ -118,9 +138,9 @@ class FaultyAdapter(LinearAdapter):
         if fault == "build out of memory":
             raise MemoryError
 
-    def gradient(self, x: Any, y: Any, out: FloatVector) -> Metrics:
+    def gradient(self, x: Any, y: Any, out: FloatVector, sample_weight: Any = None) -> Metrics:
         with np.errstate(all="ignore"):
-            metrics = super().gradient(x, y, out)
+            metrics = super().gradient(x, y, out, sample_weight)
         if self._n_batches != self._at + 1:
             return metrics
         match self._fault:
@@ -134,9 +154,9 @@ class FaultyAdapter(LinearAdapter):
                 out[0] = np.inf
         return metrics
 
-    def evaluate(self, x: Any, y: Any) -> Metrics:
+    def evaluate(self, x: Any, y: Any, sample_weight: Any = None) -> Metrics:
         with np.errstate(all="ignore"):
-            metrics = super().evaluate(x, y)
+            metrics = super().evaluate(x, y, sample_weight)
         if self._fault == "evaluate":
             raise RuntimeError("in the evaluation")
         if self._fault == "infinite validation loss":
@@ -164,10 +184,16 @@ class LoneTeam(LoopbackTeam):
     """A team with the coordinator's end of its transport in the hands of the test."""
 
     def __init__(
-        self, directory: Path, options: TrainingOptions, tasks: Callable[[], TaskFactory], n_workers: int = 1
+        self,
+        directory: Path,
+        options: TrainingOptions,
+        tasks: Callable[[], TaskFactory],
+        n_workers: int = 1,
+        *,
+        apart: bool = False,
     ) -> None:
         network = LoopbackNetwork(2)
-        super().__init__(network.end(1), directory, options, tasks, n_workers)
+        super().__init__(network.end(1), directory, options, tasks, n_workers, apart=apart)
         self.directory = directory
         self.n_workers = n_workers
         self._coordinator = network.end(0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
+from nnlo_opt.trees import Arrays, map_tree, take
 from nnlo_opt.vectors import aligned_empty
 
 
@@ -26,6 +27,8 @@ class ModelConformance:
 
     #: False for a model whose gradient depends on its random state, or on the other samples of a batch
     deterministic = True
+    #: False for a loss that cannot be weighed sample by sample
+    takes_sample_weights = True
     #: suffix of the file `save` writes
     suffix = ".keras"
     #: relative tolerance of float32 sums over a batch
@@ -36,7 +39,7 @@ class ModelConformance:
         """A fresh model; the same weights at every call."""
 
     @abstractmethod
-    def batch(self, n_samples: int, seed: int) -> tuple[NDArray, NDArray]:
+    def batch(self, n_samples: int, seed: int) -> tuple[Arrays, Arrays]:
         """Samples and labels, a pure function of its arguments."""
 
     def test_sizes_agree(self) -> None:
@@ -93,26 +96,54 @@ class ModelConformance:
         if not self.deterministic:
             return
         adapter = self.make()
-        (x1, y1), (x2, y2) = self.batch(10, seed=1), self.batch(30, seed=2)
-        gradient, metrics = _gradient(adapter, (np.concatenate([x1, x2]), np.concatenate([y1, y2])))
-        (g1, m1), (g2, m2) = _gradient(adapter, (x1, y1)), _gradient(adapter, (x2, y2))
-        scale = np.abs(gradient).max()
-        assert np.allclose(gradient, (10 * g1 + 30 * g2) / 40, rtol=self.rtol, atol=self.rtol * scale)
+        one, other = self.batch(10, seed=1), self.batch(30, seed=2)
+        gradient, metrics = _gradient(adapter, _union(one, other))
+        (g1, m1), (g2, m2) = _gradient(adapter, one), _gradient(adapter, other)
+        self._assert_close(gradient, (10 * g1 + 30 * g2) / 40)
         self._assert_same(m1.merge(m2), metrics)
+
+    def test_sample_weights_of_one_change_nothing(self) -> None:
+        if not (self.deterministic and self.takes_sample_weights):
+            return
+        adapter = self.make()
+        batch, ones = self.batch(12, seed=7), np.ones(12, np.float32)
+        plain, weighted = _gradient(adapter, batch), _gradient(adapter, batch, ones)
+        self._assert_close(weighted[0], plain[0])
+        self._assert_same(weighted[1], plain[1])
+        self._assert_same(adapter.evaluate(*batch, ones), adapter.evaluate(*batch))
+
+    def test_sample_weights_multiply_the_losses(self) -> None:
+        if not (self.deterministic and self.takes_sample_weights):
+            return
+        adapter = self.make()
+        batch, n_kept = self.batch(20, seed=8), 8
+        kept = tuple(take(part, slice(n_kept)) for part in batch)
+        weights = np.zeros(20, np.float32)
+        # Penalties of the weights, which no sample weight touches, are what is left at 0.
+        penalty, nothing = _gradient(adapter, batch, weights)
+        weights[:n_kept] = 2
+        gradient, metrics = _gradient(adapter, batch, weights)
+        expected, parts = _gradient(adapter, kept)
+        self._assert_close(gradient - penalty, (expected - penalty) * 2 * n_kept / 20)
+        penalty_loss = nothing.means()["loss"]
+        excess = metrics.means()["loss"] - penalty_loss
+        assert np.isclose(excess, (parts.means()["loss"] - penalty_loss) * 2 * n_kept / 20, rtol=1e-3)
+        counts = [name for name in metrics.sums if name.endswith("acc")]
+        assert [metrics.sums[name] for name in counts] == [nothing.sums[name] for name in counts]
 
     def test_batches_of_any_length(self) -> None:
         adapter = self.make()
         for n_samples in (1, 7, 64):
-            x, y = self.batch(n_samples, seed=3)
-            assert _gradient(adapter, (x, y))[1].n_samples == n_samples
-            assert adapter.evaluate(x, y).n_samples == n_samples
+            batch = self.batch(n_samples, seed=3)
+            assert _gradient(adapter, batch)[1].n_samples == n_samples
+            assert adapter.evaluate(*batch).n_samples == n_samples
 
     def test_evaluation_changes_nothing_and_adds_up(self) -> None:
         adapter = self.make()
-        (x1, y1), (x2, y2) = self.batch(20, seed=4), self.batch(12, seed=5)
+        one, other = self.batch(20, seed=4), self.batch(12, seed=5)
         before = _weights(adapter), _state(adapter), adapter.discrete_state()
-        whole = adapter.evaluate(np.concatenate([x1, x2]), np.concatenate([y1, y2]))
-        self._assert_same(adapter.evaluate(x1, y1).merge(adapter.evaluate(x2, y2)), whole)
+        whole = adapter.evaluate(*_union(one, other))
+        self._assert_same(adapter.evaluate(*one).merge(adapter.evaluate(*other)), whole)
         after = _weights(adapter), _state(adapter), adapter.discrete_state()
         assert np.array_equal(before[0], after[0])
         assert np.array_equal(before[1], after[1])
@@ -140,6 +171,9 @@ class ModelConformance:
         assert path.stat().st_size > 3
         assert [*tmp_path.iterdir()] == [path]
 
+    def _assert_close(self, gradient: NDArray, expected: NDArray) -> None:
+        assert np.allclose(gradient, expected, rtol=self.rtol, atol=self.rtol * np.abs(expected).max())
+
     def _assert_same(self, one: Metrics, other: Metrics) -> None:
         assert one.n_samples == other.n_samples
         assert one.sums.keys() == other.sums.keys()
@@ -157,6 +191,13 @@ def _state(adapter: ModelAdapter) -> FloatVector:
     return out
 
 
-def _gradient(adapter: ModelAdapter, batch: tuple[NDArray, NDArray]) -> tuple[FloatVector, Metrics]:
+def _gradient(
+    adapter: ModelAdapter, batch: tuple[Arrays, Arrays], sample_weight: NDArray | None = None
+) -> tuple[FloatVector, Metrics]:
     out = aligned_empty(adapter.n_weights)
-    return out, adapter.gradient(*batch, out)
+    return out, adapter.gradient(*batch, out, sample_weight)
+
+
+def _union(one: tuple[Arrays, Arrays], other: tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
+    x, y = (map_tree(lambda *arrays: np.concatenate(arrays), *parts) for parts in zip(one, other, strict=True))
+    return x, y

@@ -34,6 +34,9 @@ def get_val(): return "val.list"
 def get_features(): return "x"
 def get_labels(): return ("y", abs)
 def get_loss(): return "mse"
+def get_loss_weights(): return {"a": 1, "b": 0.5}
+custom_objects = {"sine": abs}
+get_model.jit_compile = True
 """)
     )
     assert (definition.name, definition.kind) == ("tiny", "model")
@@ -46,6 +49,9 @@ def get_loss(): return "mse"
     assert definition.features() == ("x", None)
     assert definition.labels() == ("y", abs)
     assert definition.loss() == "mse"
+    assert definition.loss_weights() == {"a": 1, "b": 0.5}
+    assert definition.custom_objects == {"sine": abs}
+    assert definition.jit_compile
     assert len(definition.sha256) == 64
 
 
@@ -56,7 +62,8 @@ def test_a_bare_module(module):
     assert definition.accepted_parameters is None
     assert definition.required_parameters == frozenset()
     read = (definition.train_files, definition.val_files, definition.features, definition.labels, definition.loss)
-    assert [function() for function in read] == [None] * 5
+    assert [function() for function in (*read, definition.loss_weights)] == [None] * 6
+    assert not definition.jit_compile
     definition.check_parameters(["anything"])
 
 
@@ -123,6 +130,9 @@ def test_a_module_that_cannot_be_used(module, source, sentence):
         ("get_features", "('x', 'y')", r"\(name, function\)"),
         ("get_labels", "[1]", r"Received: \[1\]"),
         ("get_loss", "1.0", "name or a function"),
+        ("get_loss", "['mse', None]", "name or a function"),
+        ("get_loss_weights", "1.0", "list or dict of numbers"),
+        ("get_loss_weights", "['a']", "list or dict of numbers"),
     ],
 )
 def test_what_functions_must_return(module, function, value, sentence):
@@ -153,7 +163,7 @@ def test_specs_that_name_nothing(spec, sentence):
         ("[1]", "without a model's class"),
         (
             '{"class_name": "Model", "config": {}, "keras_version": "2.2.4"}',
-            "written by Keras 2.2.4, which Keras 3 can",
+            "must be made of layers that Keras 3 has",
         ),
     ],
 )
@@ -250,3 +260,26 @@ class TestBuild:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         with pytest.raises(TrialError, match=r"must return a Keras model\. Received: float"):
             definition.build({"width": 2})
+
+    def test_custom_objects_are_known_and_a_policy_holds_while_it_builds(self, module):
+        import keras
+
+        text = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, activation=keras.ops.sin)]).to_json()
+        module(text.replace('"sin"', '"wave"'), name="wave_arch.json")
+        source = """
+import pathlib
+def wave(x): return x
+ARCHITECTURE = pathlib.Path(__file__).with_name("wave_arch.json").read_text()
+def get_model():
+    import keras
+    return keras.models.model_from_json(ARCHITECTURE)
+get_model.dtype_policy = "mixed_bfloat16"
+"""
+        for way in ("custom_objects = {'wave': wave}", "def get_custom_objects(): return {'wave': wave}"):
+            model = open_model(module(source + way)).build({})
+            assert model.layers[0].activation.__name__ == "wave"
+        assert keras.config.dtype_policy().name == "float32"
+        with pytest.raises(ConfigurationError, match="dict of objects by name"):
+            open_model(module(source + "def get_custom_objects(): return 3")).build({})
+        with pytest.raises(TrialError, match="wave"):
+            open_model(module(source)).build({})

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow in this process; models small enough for milliseconds."""
+"""Keras on TensorFlow in this process: what it makes of a model, and what is TensorFlow's own."""
 
 import gc
 import importlib
@@ -6,23 +6,16 @@ import os
 import resource
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import keras_model
-from nnlo_opt.models.keras_model import KerasAdapter
-from nnlo_opt.testing.model_conformance import ModelConformance
+from nnlo_opt.testing.keras_adapters import keras_adapter
 from nnlo_opt.vectors import aligned_empty
 
-pytestmark = [
-    pytest.mark.keras,
-    # Keras's own conversion of variables, when it saves a model.
-    pytest.mark.filterwarnings("ignore:__array__ implementation"),
-]
+pytestmark = pytest.mark.keras
 N_FEATURES, N_CLASSES = 6, 3
 
 
@@ -55,8 +48,8 @@ def images(n, seed=0):
     ]
 
 
-def gradient(adapter, batch):
-    metrics = adapter.gradient(*batch, out := aligned_empty(adapter.n_weights))
+def gradient(adapter, batch, *weights):
+    metrics = adapter.gradient(*batch, out := aligned_empty(adapter.n_weights), *weights)
     return out, metrics
 
 
@@ -66,69 +59,23 @@ def weights_of(adapter):
 
 
 dense = layer("Dense", 8, activation="tanh")
-penalised = layer("Dense", 8, activation="tanh", kernel_regularizer="l2")
 normalisation = layer("BatchNormalization")
-dropout = layer("Dropout", 0.5)
 
 
-class TestKerasAdapter(ModelConformance):
-    def make(self):
-        return KerasAdapter(mlp(dense), "categorical_crossentropy")
-
-    def batch(self, n_samples, seed):
-        return images(n_samples, seed)
-
-
-class TestKerasAdapterWithState(TestKerasAdapter):
-    deterministic = False
-
-    def make(self):
-        model = mlp(dense, normalisation, dropout)
-        return KerasAdapter(model, "categorical_crossentropy")
-
-
-class TestKerasAdapterRegression(ModelConformance):
-    def make(self):
-        return KerasAdapter(mlp(penalised, activation=None, n_outputs=1), "mse")
-
-    def batch(self, n_samples, seed):
-        x, _ = images(n_samples, seed)
-        return x, x.sum(axis=1)
-
-
-@pytest.mark.parametrize("hidden", [(dense,), (penalised,), (dense, normalisation)])
-def test_training_is_kerass_own(hidden):
-    """Gradient, batch statistics, penalties and figures: ten steps beside `train_on_batch`, then `evaluate`."""
-    reference = mlp(*hidden)
-    reference.compile(keras.optimizers.SGD(0.1), "categorical_crossentropy", metrics=["accuracy"])
-    adapter = KerasAdapter(mlp(*hidden), "categorical_crossentropy")
-    optimizer, weights = make_optimizer("sgd", adapter.n_weights, 0.1), weights_of(adapter)
-    for seed in range(10):
-        batch = images(20, seed)
-        slope, metrics = gradient(adapter, batch)
-        reference.reset_metrics()
-        theirs = reference.train_on_batch(*batch)
-        np.testing.assert_allclose([*metrics.means().values()], theirs, rtol=1e-4)
-        optimizer.apply(weights, slope)
-        adapter.write_weights(weights)
-    for ours, theirs in zip(adapter.synced_model().get_weights(), reference.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
-    batch = images(50, seed=99)
-    theirs = reference.evaluate(*batch, verbose=0, batch_size=50)
-    np.testing.assert_allclose([*adapter.evaluate(*batch).means().values()], theirs, rtol=1e-4)
+# ---------------------------------------------------------------- figures
 
 
 def test_accuracy_is_a_count():
-    adapter = KerasAdapter(mlp(dense), "categorical_crossentropy")
+    adapter = keras_adapter(mlp(dense), "categorical_crossentropy")
     for n_samples in (7, 49, 101):
         assert adapter.evaluate(*images(n_samples)).sums["acc"].is_integer()
 
 
 def test_class_numbers_are_one_hot_labels():
     x, y = images(30)
-    one_hot = KerasAdapter(mlp(dense), "categorical_crossentropy")
+    one_hot = keras_adapter(mlp(dense), "categorical_crossentropy")
     for labels in (y.argmax(axis=1), y.argmax(axis=1, keepdims=True)):
-        sparse = KerasAdapter(mlp(dense), "sparse_categorical_crossentropy")
+        sparse = keras_adapter(mlp(dense), "sparse_categorical_crossentropy")
         np.testing.assert_allclose(gradient(sparse, (x, labels))[0], gradient(one_hot, (x, y))[0], atol=1e-6)
         assert sparse.evaluate(x, labels).sums["acc"] == one_hot.evaluate(x, y).sums["acc"]
 
@@ -137,8 +84,8 @@ def test_class_numbers_are_one_hot_labels():
 def test_labels_may_leave_out_a_last_dimension_of_one(loss):
     x, _ = images(30)
     y = (x[:, 0] > 0).astype(np.float32)
-    flat = KerasAdapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
-    column = KerasAdapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
+    flat = keras_adapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
+    column = keras_adapter(mlp(dense, activation="sigmoid", n_outputs=1), loss)
     np.testing.assert_array_equal(gradient(flat, (x, y))[0], gradient(column, (x, y[:, None]))[0])
     assert flat.evaluate(x, y).sums == column.evaluate(x, y[:, None]).sums
 
@@ -147,25 +94,24 @@ def test_a_loss_of_ones_own_counts_classes_by_the_labels():
     def doubled(y_true, y_pred):
         return 2 * keras.losses.categorical_crossentropy(y_true, y_pred)
 
-    own, plain = KerasAdapter(mlp(dense), doubled), KerasAdapter(mlp(dense), "categorical_crossentropy")
+    own, plain = keras_adapter(mlp(dense), doubled), keras_adapter(mlp(dense), "categorical_crossentropy")
     batch = images(40)
     assert own.evaluate(*batch).sums["loss"] == pytest.approx(2 * plain.evaluate(*batch).sums["loss"])
     assert own.evaluate(*batch).sums["acc"] == plain.evaluate(*batch).sums["acc"]
 
 
-def test_dropout_differs_from_batch_to_batch_and_rests_in_evaluation():
-    adapter = KerasAdapter(mlp(dense, dropout), "categorical_crossentropy")
-    batch = images(40)
-    start = adapter.discrete_state()
-    first, second = gradient(adapter, batch)[0], gradient(adapter, batch)[0]
-    assert not np.array_equal(first, second)
-    assert adapter.discrete_state() != start
-    assert adapter.evaluate(*batch) == adapter.evaluate(*batch)
+def test_sample_weights_need_a_loss_of_each_sample():
+    adapter = keras_adapter(mlp(dense), lambda y_true, y_pred: keras.ops.mean(y_pred))
+    with pytest.raises(TrialError, match="sample weights need a loss of each sample"):
+        gradient(adapter, images(5), np.ones(5, np.float32))
+
+
+# ---------------------------------------------------------------- weights, state, counters
 
 
 def test_counters_of_another_model_are_refused():
     with pytest.raises(ValueError, match="Counters of"):
-        KerasAdapter(mlp(dense), "mse").load_discrete_state([[1, 2]])
+        keras_adapter(mlp(dense), "mse").load_discrete_state([[1, 2]])
 
 
 def test_layers_of_a_subclassed_model_know_that_they_train():
@@ -177,9 +123,7 @@ def test_layers_of_a_subclassed_model_know_that_they_train():
         def call(self, x):
             return self.head(self.drop(x))
 
-    model = Plain()
-    keras_model.build_variables(model, (N_FEATURES,))
-    adapter = KerasAdapter(model, "categorical_crossentropy")
+    adapter = keras_adapter(Plain(), "categorical_crossentropy", feature_shape=(N_FEATURES,))
     batch = images(40)
     assert adapter.n_weights == (N_FEATURES + 1) * N_CLASSES
     assert gradient(adapter, batch)[1].means()["loss"] != pytest.approx(adapter.evaluate(*batch).means()["loss"])
@@ -188,60 +132,61 @@ def test_layers_of_a_subclassed_model_know_that_they_train():
 def test_frozen_weights_are_state():
     model = mlp(dense, dense)
     model.layers[0].trainable = False
-    adapter = KerasAdapter(model, "categorical_crossentropy")
+    adapter = keras_adapter(model, "categorical_crossentropy")
     assert adapter.n_state == (N_FEATURES + 1) * 8
     assert adapter.n_weights == 9 * 8 + 9 * N_CLASSES
 
 
-def test_sequences_of_any_length():
-    keras_model.set_seed(0)
-    model = keras.Sequential([keras.Input((None, 2)), keras.layers.GRU(3), keras.layers.Dense(1)])
-    adapter = KerasAdapter(model, "mse")
-    for length in (3, 8):
-        x = np.ones((5, length, 2), np.float32)
-        assert gradient(adapter, (x, np.ones(5, np.float32)))[1].n_samples == 5
-
-
 def test_weights_of_no_use_have_no_slope():
     model = mlp(dense, layer("Lambda", lambda x: 0 * x[:, :1]))
-    slope, _ = gradient(KerasAdapter(model, "categorical_crossentropy"), images(9))
+    slope, _ = gradient(keras_adapter(model, "categorical_crossentropy"), images(9))
     assert not slope[: (N_FEATURES + 1) * 8].any()
 
 
 def test_seed_decides_the_weights():
     one, same, other = (
-        weights_of(KerasAdapter(mlp(dense, seed=seed), "categorical_crossentropy")) for seed in (1, 1, 2)
+        weights_of(keras_adapter(mlp(dense, seed=seed), "categorical_crossentropy")) for seed in (1, 1, 2)
     )
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
-def test_saved_models_compute_the_same(tmp_path):
-    adapter = KerasAdapter(mlp(dense, normalisation), "categorical_crossentropy")
-    batch = images(20)
-    for _ in range(3):
-        slope, _ = gradient(adapter, batch)
-        adapter.write_weights(weights_of(adapter) - slope)
-    adapter.save(tmp_path / "model.keras")
-    loaded = KerasAdapter(keras.models.load_model(tmp_path / "model.keras"), "categorical_crossentropy")
-    assert loaded.evaluate(*batch) == adapter.evaluate(*batch)
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(TrialError, match="trainable weights"):
+        keras_model.adapter(keras.Sequential([keras.layers.Dense(3)]), ())
+    with pytest.raises(TrialError, match="trainable weights"):
+        keras_adapter(keras.Sequential([keras.Input((3,)), keras.layers.Flatten()]), "mse")
+
+
+def test_compiled_computations_give_the_same():
+    plain = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy")
+    compiled = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy", jit_compile=True)
+    for n in (20, 7):
+        batch = images(n)
+        (slope, metrics), (expected, same) = gradient(compiled, batch), gradient(plain, batch)
+        np.testing.assert_allclose(slope, expected, atol=1e-6)
+        assert metrics.means() == pytest.approx(same.means())
+        assert compiled.evaluate(*batch).means() == pytest.approx(plain.evaluate(*batch).means())
+
+
+# ---------------------------------------------------------------- shapes and outputs
 
 
 @pytest.mark.parametrize("method", ["gradient", "evaluate"])
 def test_a_failing_batch_is_the_trials_fault(method):
-    adapter = KerasAdapter(mlp(dense), "categorical_crossentropy")
+    adapter = keras_adapter(mlp(dense), "categorical_crossentropy")
     x, y = images(5)
-    arguments = (x[:, :-1], y, *([aligned_empty(adapter.n_weights)] if method == "gradient" else []))
-    with pytest.raises(TrialError, match="of the model failed"):
-        getattr(adapter, method)(*arguments)
+    out = [aligned_empty(adapter.n_weights)] if method == "gradient" else []
+    for wrong in ((x[:, :-1], y), (x, y[:, :-1])):
+        with pytest.raises(TrialError, match="of the model failed"):
+            getattr(adapter, method)(*wrong, *out)
     assert adapter.evaluate(x, y).n_samples == 5
-
-
-def test_a_model_without_weights_is_refused():
-    with pytest.raises(TrialError, match="trainable weights"):
-        KerasAdapter(keras.Sequential([keras.layers.Dense(3)]), "mse")
-    with pytest.raises(TrialError, match="trainable weights"):
-        KerasAdapter(keras.Sequential([keras.Input((3,)), keras.layers.Flatten()]), "mse")
+    for wrong in ((x[:, :-1], y), (x[:-1], y)):
+        with pytest.raises(TrialError, match="of the model failed"):
+            getattr(adapter, method)(*wrong, *out)
+    # Another type of number than before is nothing wrong.
+    for other in (np.float64, np.int64, np.uint8, np.bool_):
+        assert getattr(adapter, method)(x, y.astype(other), *out).n_samples == 5
 
 
 @pytest.mark.parametrize(
@@ -251,23 +196,46 @@ def test_a_model_without_weights_is_refused():
         ([layer("Dense", 3), layer("Softmax")], "softmax"),
         ([layer("Dense", 3), layer("Activation", "sigmoid"), layer("Flatten")], "sigmoid"),
         ([layer("Dense", 3)], None),
+        ([lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh")])], "tanh"),
     ],
 )
-def test_last_activation(tail, expected):
-    assert keras_model.last_activation(keras.Sequential([keras.Input((4,)), *(make() for make in tail)])) == expected
+def test_the_activation_of_an_output(tail, expected):
+    model = keras.Sequential([keras.Input((4,)), *(make() for make in tail)])
+    (output,) = keras_model.describe_outputs(model, (4,))
+    assert (output.shape, output.activation) == ((3,), expected)
 
 
-def test_shapes_that_fit_and_do_not():
+def test_outputs_have_names_shapes_and_activations():
+    keras_model.set_seed(0)
+    stem = keras.Input((4,), name="stem")
+    kind = keras.layers.Dense(3, activation="softmax", name="kind")(stem)
+    heads = [kind, keras.layers.Flatten(name="flat")(keras.layers.Dense(1, activation="sigmoid")(stem))]
+    assert [(o.name, o.shape, o.activation) for o in keras_model.describe_outputs(keras.Model(stem, heads), (4,))] == [
+        ("kind", (3,), "softmax"),
+        ("flat", (1,), "sigmoid"),
+    ]
+    by_key = keras.Model({"only": stem}, {"b": heads[0], "a": heads[1]})
+    assert [o.name for o in keras_model.describe_outputs(by_key, [(4,)])] == ["a", "b"]
+    twice = keras.Model(stem, [kind, kind])
+    assert [o.name for o in keras_model.describe_outputs(twice, (4,))] == ["kind_1", "kind_2"]
+
+
+def test_samples_a_model_cannot_take():
     model = mlp(dense)
-    check = partial(keras_model.check_shapes, model)
-    assert check((N_FEATURES,), (N_CLASSES,)) is None
-    assert check((N_FEATURES,), (), "sparse_categorical_crossentropy") is None
-    assert "takes samples of shape (6,)" in check((28, 28, 1), (N_CLASSES,))
-    assert "shape of the model's output, (3,)" in check((N_FEATURES,), (10,))
-    two = keras.Model(inputs := [keras.Input((2,)), keras.Input((2,))], keras.layers.Add()(inputs))
-    assert "one input. Received: 2" in keras_model.check_shapes(two, (2,), (2,))
-    fork = keras.Model(stem := keras.Input((2,)), [keras.layers.Dense(1)(stem), keras.layers.Dense(1)(stem)])
-    assert "one output. Received: 2" in keras_model.check_shapes(fork, (2,), (1,))
+    with pytest.raises(ConfigurationError, match=r"takes samples of shape \(6,\)\. Received: .*\(28, 28, 1\)"):
+        keras_model.describe_outputs(model, (28, 28, 1))
+    two = keras.Model(inputs := [keras.Input((2,), name="a"), keras.Input((2,), name="b")], keras.layers.Add()(inputs))
+    assert keras_model.describe_outputs(two, [(2,), (2,)])[0].shape == (2,)
+    with pytest.raises(ConfigurationError, match=r"Received: 1 sets of features for 2 inputs, a, b"):
+        keras_model.describe_outputs(two, (2,))
+    with pytest.raises(ConfigurationError, match=r"\(2,\) for the input 'b'"):
+        keras_model.describe_outputs(two, [(2,), (3,)])
+    late = keras.Sequential([keras.layers.Conv2D(2, 3)])
+    with pytest.raises(ConfigurationError, match=r"shape of the features, \(5,\)"):
+        keras_model.describe_outputs(late, (5,))
+
+
+# ---------------------------------------------------------------- building
 
 
 def test_architectures():
@@ -275,6 +243,26 @@ def test_architectures():
     assert keras_model.model_from_architecture(text, "a.json").count_params() == mlp(dense).count_params()
     with pytest.raises(ConfigurationError, match=r"a\.json, .*Custom layers"):
         keras_model.model_from_architecture(text.replace('"Dense"', '"Dens"'), "a.json")
+
+
+def test_what_holds_while_a_model_is_built():
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    text = keras.Sequential([keras.Input((2,)), Doubled()]).to_json().replace("test_what_holds", "nowhere")
+    with pytest.raises(ConfigurationError, match="Custom layers"):
+        keras_model.model_from_architecture(text, "a.json")
+    with keras_model.building({"Doubled": Doubled}, "mixed_bfloat16"):
+        assert isinstance(keras_model.model_from_architecture(text, "a.json").layers[0], Doubled)
+        mixed = keras.layers.Dense(1)
+    assert (mixed.compute_dtype, mixed.variable_dtype) == ("bfloat16", "float32")
+    with keras_model.building({}, None):
+        keras.config.set_dtype_policy("mixed_float16")
+    assert keras.layers.Dense(1).compute_dtype == "float32"
+
+
+# ---------------------------------------------------------------- the process
 
 
 def test_the_import_is_silent_and_takes_the_threads_it_is_given():
@@ -289,11 +277,23 @@ print(tf.config.threading.get_intra_op_parallelism_threads(), float(tf.reduce_su
     assert (done.stdout, done.stderr) == ("1 3.0\n", "")
 
 
+def test_backends_that_cannot_be_had(monkeypatch):
+    with pytest.raises(ConfigurationError, match=r"one of tensorflow, jax, torch\. Received: 'theano'"):
+        keras_model.import_framework(1, backend="theano")
+    keras_model.import_framework(1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install nnlo_opt\[jax\]"):
+        keras_model.import_framework(1, backend="jax")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
+    with pytest.raises(ConfigurationError, match="already runs on tensorflow"):
+        keras_model.import_framework(1, backend="jax")
+
+
 def test_a_trial_leaves_nothing_behind():
     batch = images(20)
 
     def trial():
-        adapter = KerasAdapter(mlp(dense, normalisation), "categorical_crossentropy")
+        adapter = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy")
         gradient(adapter, batch)
         adapter.evaluate(*batch)
         adapter.release()

@@ -1,0 +1,56 @@
+"""Keras on JAX: each computation compiled, once for every length of batch that comes."""
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.models.keras_graph import Batch, Gradient, KerasGraph, Vectors
+from nnlo_opt.models.layout import Layout
+
+
+def use_threads(n_threads: int) -> None:
+    """Compute with `n_threads` threads, and share the GPU, if JAX has not been imported yet."""
+    # What XLA takes for the number of cores.
+    os.environ.setdefault("NPROC", str(n_threads))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+class Engine:
+    """Compiled computations of one graph; JAX itself keeps them by the shapes of the batches."""
+
+    def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
+        """`jit_compile` changes nothing: JAX always compiles."""
+        import jax
+
+        self._graph = graph
+        self.own_counters: list[NDArray] = []
+        self._compiled_gradient = jax.jit(jax.grad(self._objective, has_aux=True))
+        self._compiled_figures = jax.jit(self._figures)
+
+    def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
+        return Gradient(
+            np.asarray(sums), np.asarray(gradient), np.asarray(state), [np.asarray(counter) for counter in counters]
+        )
+
+    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+        return np.asarray(self._compiled_figures(*vectors, batch))
+
+    def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
+        loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
+        for scale in batch.loss_scale:
+            loss = loss * scale
+        return loss, (sums, *self._graph.moved(scope))
+
+    def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
+        return self._graph.forward(Vectors(weights, state, counters), batch, _split, training=False)[1]
+
+
+def _split(vector: Any, layout: Layout) -> list[Any]:
+    """The arrays of a flat vector, whose gradients come back as one concatenation."""
+    import jax.numpy as jnp
+
+    parts = jnp.split(vector, [part.stop for part in layout.slices[:-1]])
+    return [part.reshape(spec.shape) for part, spec in zip(parts, layout.specs, strict=False)]

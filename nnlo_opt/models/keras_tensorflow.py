@@ -1,0 +1,108 @@
+"""Keras on TensorFlow: each computation a concrete function, traced once for batches of any length."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.models.keras_graph import Batch, Gradient, KerasGraph, Vectors
+from nnlo_opt.models.layout import Layout
+
+
+def use_threads(n_threads: int) -> None:
+    """Compute with `n_threads` threads, if nothing has been computed yet."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
+    import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(n_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(n_threads)
+    except RuntimeError:
+        # Somebody (a user's module, a test) has computed something already: the threads are what they are.
+        return
+
+
+class Engine:
+    """Traced computations of one graph, by what they compute and what kind of batch they take."""
+
+    def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
+        self._graph = graph
+        self.own_counters: list[NDArray] = []
+        self._jit_compile = jit_compile
+        #: from flat arrays to flat tensors
+        self._traced: dict[tuple[Any, ...], Callable[[list[NDArray]], list[Any]]] = {}
+
+    def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        # TensorFlow may notice only at the arrays that it ran out of memory.
+        sums, gradient, state, *counters = map(np.asarray, self._call(self._gradient, vectors, batch))
+        return Gradient(sums, gradient, state, counters)
+
+    def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
+        return np.asarray(self._call(self._figures, vectors, batch)[0])
+
+    def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch) -> list[Any]:
+        import tensorflow as tf
+
+        # A model that does not declare its shapes is traced again for every new one.
+        shapes = None if self._graph.sample_shapes else batch.sample_shapes
+        key = (function.__name__, *(array.dtype for part in batch for array in part), shapes)
+        if key not in self._traced:
+            self._traced[key] = self._trace(function, vectors, batch)
+        return self._traced[key](tf.nest.flatten((vectors, batch)))
+
+    def _trace(
+        self, function: Callable[..., Any], vectors: Vectors, batch: Batch
+    ) -> Callable[[list[NDArray]], list[Any]]:
+        import tensorflow as tf
+
+        def flat(*tensors: Any) -> list[Any]:
+            return tf.nest.flatten(function(*tf.nest.pack_sequence_as((vectors, batch), tensors)))
+
+        specs = [
+            *(tf.TensorSpec(array.shape, array.dtype) for array in tf.nest.flatten(vectors)),
+            *(tf.TensorSpec(shape, array.dtype) for array, shape in self._shapes(batch)),
+            *(tf.TensorSpec([None], weight.dtype) for weight in batch.sample_weight),
+            *(tf.TensorSpec([], scale.dtype) for scale in batch.loss_scale),
+        ]
+        traced = tf.function(flat, input_signature=specs, autograph=False, jit_compile=self._jit_compile)
+        concrete = traced.get_concrete_function()
+        if self._jit_compile:
+            return lambda arrays: concrete(*arrays)
+        dtypes = [tensor.dtype for tensor in concrete.outputs]
+        # What TensorFlow does about the arguments of its functions takes longer than a small model does.
+        return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=concrete)
+
+    def _shapes(self, batch: Batch) -> Iterator[tuple[NDArray, list[int | None]]]:
+        """The arrays of samples and labels, each with its shape, None where any length will do."""
+        declared = self._graph.sample_shapes or [()] * (len(batch.x) + len(batch.y))
+        for array, shape in zip((*batch.x, *batch.y), declared, strict=True):
+            lengths = zip_longest(array.shape[1:], shape[: array.ndim - 1], fillvalue=0)
+            yield array, [None, *(None if known is None else n for n, known in lengths)]
+
+    def _gradient(self, vectors: Vectors, batch: Batch) -> tuple[Any, ...]:
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(vectors.weights)
+            loss, sums, scope = self._graph.forward(vectors, batch, _split, training=True)
+            for scale in batch.loss_scale:
+                loss = loss * scale
+        # Through the split of the vector the gradient is one concatenation, zeros for unused weights included.
+        gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return sums, gradient, *self._graph.moved(scope)
+
+    def _figures(self, vectors: Vectors, batch: Batch) -> Any:
+        return self._graph.forward(vectors, batch, _split, training=False)[1]
+
+
+def _split(vector: Any, layout: Layout) -> list[Any]:
+    """The arrays of a flat tensor, as tensors."""
+    import tensorflow as tf
+
+    if not layout.specs:
+        return []
+    parts = tf.split(vector, [spec.size for spec in layout.specs])
+    return [tf.reshape(part, spec.shape) for part, spec in zip(parts, layout.specs, strict=True)]

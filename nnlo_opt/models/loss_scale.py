@@ -1,0 +1,53 @@
+"""The factor that keeps gradients in float16 from vanishing.
+
+P. Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2. A batch whose gradient overflows is
+computed again with half the factor, where others drop it, so that a gradient is always that of its batch.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from nnlo_opt.models.layout import FloatVector
+
+
+@dataclass(slots=True)
+class LossScale:
+    """A power of two that falls when a gradient overflows and rises after many that did not."""
+
+    #: gradients in a row after which the factor doubles
+    PATIENCE: ClassVar[int] = 2000
+
+    exponent: int = 15
+    #: gradients since the factor last changed
+    n_fitting: int = 0
+
+    @property
+    def factor(self) -> float:
+        """At least 1."""
+        return float(2**self.exponent)
+
+    def fits(self, gradient: FloatVector) -> bool:
+        """Whether to take `gradient` as it is: it is finite, or a smaller factor would not help."""
+        if np.isfinite(gradient).all():
+            self.n_fitting += 1
+            return True
+        if self.exponent == 0:
+            return True
+        self.exponent, self.n_fitting = self.exponent - 1, 0
+        return False
+
+    def rise(self) -> None:
+        """Double the factor if it has long been small enough; after `factor` was divided out again."""
+        if self.n_fitting >= self.PATIENCE:
+            self.exponent, self.n_fitting = self.exponent + 1, 0
+
+    def to_list(self) -> list[int]:
+        """Plain data."""
+        return [self.exponent, self.n_fitting]
+
+    @classmethod
+    def from_list(cls, values: list[int]) -> "LossScale":
+        """The inverse of `to_list`."""
+        return cls(*values)

@@ -1,0 +1,420 @@
+"""The model adapter of a plain torch module.
+
+The parameters are views into one flat tensor, so that new weights are one copy. The gradient is taken with
+`autograd.grad` and laid end to end straight into the caller's vector: no `.grad` is zeroed or added up.
+"""
+
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import TrialError
+from nnlo_opt.files import atomic_path
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
+from nnlo_opt.models.loss_terms import LossTerm, figures_of
+from nnlo_opt.models.torch_comparison import Comparison
+from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples, take
+
+#: samples of a batch that the model is tried on before the first
+_N_PROBE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Habits:
+    """What the model was seen to do with a first batch, in training or in evaluation."""
+
+    #: one for each output
+    comparisons: tuple[Comparison, ...]
+    #: it writes into its inputs, and so has to be given copies
+    writes_inputs: bool
+
+
+class TorchAdapter:
+    """A `ModelAdapter` of one torch module, whose parameters it takes over.
+
+    Weights are the parameters that require a gradient, each once, however often it is used. State is all else of
+    floats that a `state_dict` holds: buffers such as the running means of a batch normalisation, and frozen parameters.
+    The discrete state is the integer buffers and a pair (seed, batches trained), which alone decides the random numbers
+    of a batch: a batch is computed the same after any restart, whoever else draws random numbers in between.
+    """
+
+    def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
+        """`terms`: one for each output. Raises `TrialError` for a module that cannot be trained."""
+        import torch
+
+        _check_parameters(model)
+        self._model: Any = model
+        self._terms = tuple(terms)
+        self.figures = figures_of(terms)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._on_host = self._device.type == "cpu"
+        model.to(self._device)
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.layout = Layout(tuple(WeightSpec(name, tuple(p.shape)) for name, p in trained.items()))
+        self.n_weights = self.layout.n_weights
+        self._parameters = [*trained.values()]
+        #: (n_weights,), the memory of all parameters
+        self._weights: Any = torch.empty(self.n_weights, device=self._device)
+        with torch.no_grad():
+            sizes = [spec.size for spec in self.layout.specs]
+            for parameter, part in zip(self._parameters, self._weights.split(sizes), strict=True):
+                view = part.view(parameter.shape)
+                view.copy_(parameter)
+                parameter.data = view
+        #: names of what is state, and of what is discrete state
+        self._state_names, self._counter_names = _other_names(model, trained)
+        held = _held(model)
+        self._state_layout = Layout(tuple(WeightSpec(name, tuple(held[name].shape)) for name in self._state_names))
+        self.n_state = self._state_layout.n_weights
+        #: seed of this model's random numbers, and batches trained
+        self._random = [int(torch.randint(2**31, ())), 0]
+        #: the mode the module is in; None: not ours yet
+        self._training: bool | None = None
+        #: submodules that stay in evaluation mode: `get_model` put them there
+        self._resting = [module for module in model.modules() if not module.training] if model.training else []
+        self._normalises = any(_is_batch_norm(module) for module in {*model.modules()} - {*self._resting})
+        #: habits in training and in evaluation, each from the first batch on
+        self._habits: dict[bool, _Habits] = {}
+        #: integer inputs are given as floats
+        self._casts = False
+
+    def read_weights(self, out: FloatVector) -> None:
+        _check_vector(out, self.n_weights)
+        _tensor_of(out).copy_(self._weights)
+
+    def write_weights(self, vector: FloatVector) -> None:
+        _check_vector(vector, self.n_weights)
+        self._weights.copy_(_tensor_of(vector))
+
+    def read_state(self, out: FloatVector) -> None:
+        _check_vector(out, self.n_state)
+        held = _held(self._model)
+        self._state_layout.gather([held[name].detach().cpu().float().numpy() for name in self._state_names], out)
+
+    def write_state(self, vector: FloatVector) -> None:
+        _check_vector(vector, self.n_state)
+        held = _held(self._model)
+        for name, view in zip(self._state_names, self._state_layout.views(vector), strict=True):
+            held[name].detach().copy_(_tensor_of(view))
+
+    def discrete_state(self) -> list[list[int]]:
+        """(seed, batches trained), then the integer buffers."""
+        held = _held(self._model)
+        return [[*self._random], *([int(n) for n in held[name].flatten()] for name in self._counter_names)]
+
+    def load_discrete_state(self, values: list[list[int]]) -> None:
+        import torch
+
+        held = _held(self._model)
+        expected = [2, *(held[name].numel() for name in self._counter_names)]
+        if [len(value) for value in values] != expected:
+            raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
+        self._random = [*values[0]]
+        for name, value in zip(self._counter_names, values[1:], strict=True):
+            held[name].copy_(torch.tensor(value).view(held[name].shape))
+
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+        import torch
+
+        _check_vector(out, self.n_weights)
+        n = n_samples(x)
+        batch = x, y, sample_weight
+        if n == 1 and self._normalises:
+            # Alone it has no variance, which torch refuses to normalise; twice it has none either, but is computed.
+            batch = (take(x, _TWICE), take(y, _TWICE), None if sample_weight is None else np.repeat(sample_weight, 2))
+        try:
+            loss, sums = self._figures(*batch, training=True)
+            if loss.requires_grad:
+                slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+                parts = [
+                    torch.zeros_like(parameter).view(-1) if slope is None else slope.reshape(-1)
+                    for slope, parameter in zip(slopes, self._parameters, strict=True)
+                ]
+                target = torch.from_numpy(out)
+                torch.cat(parts, out=target) if self._on_host else target.copy_(torch.cat(parts))
+            else:
+                out[:] = 0
+            self._random[1] += 1
+            return _metrics(n, n_samples(batch[0]), self.figures, sums)
+        except TrialError:
+            raise
+        except Exception as error:
+            raise TrialError(f"The gradient of the model failed: {first_line(error)}.") from error
+
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+        import torch
+
+        n = n_samples(x)
+        try:
+            with torch.no_grad():
+                _, sums = self._figures(x, y, sample_weight, training=False)
+            return _metrics(n, n, self.figures, sums)
+        except TrialError:
+            raise
+        except Exception as error:
+            raise TrialError(f"The evaluation of the model failed: {first_line(error)}.") from error
+
+    def save(self, path: Path) -> None:
+        """Write the `state_dict`, or a TorchScript module whole; `path` ends in ".pt"."""
+        import torch
+
+        with atomic_path(path) as temporary:
+            if isinstance(self._model, torch.jit.ScriptModule):
+                torch.jit.save(self._model, str(temporary))
+                return
+            # Copies, or every tensor that is read from the file would be a view of the whole vector.
+            torch.save(
+                {
+                    name: value.detach().cpu().clone() if torch.is_tensor(value) else value
+                    for name, value in self._model.state_dict().items()
+                },
+                temporary,
+            )
+
+    def synced_model(self) -> Any:
+        """The module itself, which always holds the current weights and state."""
+        return self._model
+
+    def release(self) -> None:
+        """Let go of the model; the adapter is of no use after."""
+        self._model = self._weights = None
+        self._parameters, self._resting, self._habits = [], [], {}
+        forget_models()
+
+    # ------------------------------------------------------------ computing
+
+    def _figures(self, x: Arrays, y: Arrays, sample_weight: NDArray | None, *, training: bool) -> tuple[Any, list[Any]]:
+        """The loss of a batch, and its figures as means or counts, all as tensors."""
+        if not self._habits:
+            self._try(take(x, slice(0, _N_PROBE)))
+        self._turn(training)
+        inputs = self._inputs(x, training)
+        outputs = self._forward(inputs, n_samples(x))
+        if training not in self._habits:
+            self._observe(inputs, outputs, training)
+        labels = [self._tensor(array) for array in leaves(y)]
+        comparisons = self._habits[training].comparisons
+        if len(labels) != len(outputs):
+            raise TrialError(
+                f"Every output of the model must have labels of its own. Received: {len(labels)} sets of labels for "
+                f"{len(outputs)} outputs."
+            )
+        weights = None if sample_weight is None else self._tensor(sample_weight).float()
+        loss, means, counts = None, [], []
+        for comparison, output, label in zip(comparisons, outputs, labels, strict=True):
+            mean = comparison.mean(output, label, weights)
+            means.append(mean)
+            if comparison.term.accuracy:
+                counts.append(comparison.n_correct(output.detach(), label))
+            if comparison.term.weight != 1:
+                mean = mean * comparison.term.weight
+            loss = mean if loss is None else loss + mean
+        # In the order of `figures_of`.
+        return loss, [loss, *counts[:1], *((*means, *counts) if len(means) > 1 else ())]
+
+    def _forward(self, inputs: list[Any], n: int) -> list[Any]:
+        """The outputs for `n` samples, in float32."""
+        import torch
+
+        seed(self._random, self._training is True, self._device)
+        result = self._model(*inputs)
+        # The usual case first: every microsecond here is one of each batch.
+        tensors = [result] if type(result) is torch.Tensor else [output for _, output in named_outputs(result)]
+        outputs = [output if output.dtype is torch.float32 else output.float() for output in tensors]
+        if n == 1:
+            # `squeeze` in a model takes the batch dimension with it.
+            outputs = [output if output.shape[:1] == (1,) else output.unsqueeze(0) for output in outputs]
+        for output in outputs:
+            if not output.dim() or len(output) != n:
+                raise TrialError(
+                    f"The model must give one row a sample, {n} for this batch. Received: an output of shape "
+                    f"{tuple(output.shape)}. Look for a `view` or `reshape` with a wrong size."
+                )
+        return outputs
+
+    def _try(self, x: Arrays) -> None:
+        """Find out, on a few samples in evaluation, how the model wants its inputs and what its outputs are."""
+        import torch
+
+        self._turn(False)
+        errors = []
+        # Layers of floats refuse pixels in 0..255, where an embedding insists on whole numbers.
+        whole = any(np.asarray(array).dtype.kind in "iub" for array in leaves(x))
+        for self._casts in (False, True) if whole else (False,):
+            inputs = self._inputs(x, training=False)
+            try:
+                with torch.enable_grad():
+                    outputs = self._forward(inputs, n_samples(x))
+            except RuntimeError as error:
+                errors.append(error)
+            else:
+                self._observe(inputs, outputs, training=False)
+                return
+        raise errors[0]
+
+    def _observe(self, inputs: list[Any], outputs: list[Any], training: bool) -> None:
+        if len(outputs) != len(self._terms):
+            raise TrialError(
+                f"The model must have the outputs its losses are for, {len(self._terms)}. Received: {len(outputs)}."
+            )
+        comparisons = tuple(Comparison.of(term, output) for term, output in zip(self._terms, outputs, strict=True))
+        self._habits[training] = _Habits(comparisons, any(tensor._version for tensor in leaves(inputs)))
+
+    def _inputs(self, x: Arrays, training: bool) -> list[Any]:
+        habits = self._habits.get(training)
+        copies = habits is None or habits.writes_inputs
+
+        def tensor(array: NDArray) -> Any:
+            given = self._tensor(array)
+            if self._casts and not given.is_floating_point():
+                return given.float()
+            return given.clone() if copies else given
+
+        return map_tree(tensor, x) if isinstance(x, list) else [tensor(x)]
+
+    def _tensor(self, array: NDArray) -> Any:
+        """A tensor of the same memory where it can be; floats are float32."""
+        import torch
+
+        array = np.asarray(array)
+        if array.dtype != np.float32:
+            if array.dtype.kind == "f":
+                array = array.astype(np.float32)
+            elif array.dtype.kind == "u" and array.itemsize > 1:
+                array = array.astype(np.int64)
+        if not array.flags.writeable or min(array.strides, default=0) < 0:
+            array = array.copy()
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_host else tensor.to(self._device)
+
+    def _turn(self, training: bool) -> None:
+        """Put the module into training or evaluation mode."""
+        if training is self._training:
+            return
+        self._model.train(training)
+        for module in self._resting:
+            module.training = False
+        self._training = training
+
+
+def forget_models() -> None:
+    """Let go of every model that nobody holds, also one whose building has failed."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
+    """What a module returned as (name, tensor): one tensor, several, or a dict of them."""
+    import torch
+
+    if isinstance(outputs, Mapping):
+        named = [(str(name), output) for name, output in outputs.items()]
+    else:
+        several = outputs if isinstance(outputs, list | tuple) else [outputs]
+        named = [(f"output_{number}", output) for number, output in enumerate(several)]
+    for name, output in named:
+        if not torch.is_tensor(output):
+            raise TrialError(
+                "A module must return a tensor, or a list or dict of tensors. Received: "
+                f"{type(output).__name__} as {name}. Return what has labels, and nothing else."
+            )
+    return named
+
+
+def seed(random: Sequence[int], training: bool, device: Any) -> None:
+    """Make the random numbers of the next computation those of batch `random`; of every evaluation the same."""
+    import torch
+
+    value = sum(random) if training else 0
+    # `torch.manual_seed` takes a tenth of a millisecond to look for devices.
+    torch.default_generator.manual_seed(value)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(value)
+
+
+_TWICE = np.zeros(2, np.int64)
+
+
+def _metrics(n: int, n_computed: int, figures: Sequence[str], values: list[Any]) -> Metrics:
+    """Sums over `n` samples; counts are of `n_computed`."""
+    sums = {}
+    for name, value in zip(figures, values, strict=True):
+        is_count = name == "acc" or name.endswith("_acc")
+        sums[name] = value.item() * (n / n_computed if is_count else n)
+    return Metrics(n, sums)
+
+
+def _tensor_of(vector: FloatVector) -> Any:
+    """A vector as a tensor of the same memory; only to be read where the vector may only be read."""
+    import torch
+
+    if vector.flags.writeable:
+        return torch.from_numpy(vector)
+    return torch.from_numpy(vector.copy())
+
+
+def _check_vector(vector: FloatVector, n: int) -> None:
+    if vector.shape != (n,):
+        raise ValueError(f"A vector of shape ({n},) is expected. Received: {vector.shape}.")
+
+
+def _check_parameters(model: Any) -> None:
+    import torch
+
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise TrialError(
+                f"A module must know its input shape before training. Received: {kind} with {name!r} still lazy. Let "
+                "it see its features once."
+            )
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise TrialError(
+                f"The weights of a module must be float32. Received: {kind} with {name!r} of {parameter.dtype}. Return "
+                "`model.float()`, and compute in another type with `torch.autocast`."
+            )
+    if not any(parameter.requires_grad and parameter.numel() for parameter in model.parameters()):
+        raise TrialError(
+            f"A model must have trainable weights before training. Received: {kind} with none. Give it parameters that "
+            "require a gradient."
+        )
+
+
+def _held(model: Any) -> dict[str, Any]:
+    """Parameters and buffers by name; looked up anew, since a module may put a new buffer in the place of the old."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of the state and of the discrete state: what a `state_dict` holds beside the weights."""
+    kept = model.state_dict().keys()
+    names: tuple[list[str], list[str]] = [], []
+    for name, value in _held(model).items():
+        if name in trained or name not in kept:
+            continue
+        if value.is_complex():
+            raise TrialError(
+                f"The state of a module must be of floats or integers. Received: {type(model).__name__} with {name!r} "
+                f"of {value.dtype}. Keep it as `torch.view_as_real`, or register it with `persistent=False`."
+            )
+        names[0 if value.is_floating_point() else 1].append(name)
+    return names
+
+
+def _is_batch_norm(module: Any) -> bool:
+    # A TorchScript module keeps the name of the class it was made from.
+    return "BatchNorm" in getattr(module, "original_name", type(module).__name__)
+
+
+def first_line(error: BaseException) -> str:
+    """The type of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".:")

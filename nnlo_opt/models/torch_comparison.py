@@ -1,0 +1,283 @@
+"""What a torch module computed, compared with labels: the computations behind the names in `torch_losses`."""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.errors import TrialError
+from nnlo_opt.models.loss_terms import LossTerm
+from nnlo_opt.models.torch_losses import OF_CLASSES, OF_SIGNS, SPARSE, is_of_torch, own_name
+
+logger = logging.getLogger(__name__)
+
+#: Keras's fuzz factor.
+_EPSILON = 1e-7
+#: Steps of a computation, as PyTorch names them, that leave values as they are, or inside the same range.
+_NEUTRAL = {
+    *("Alias", "Clamp", "ClampMin", "Clone", "Index", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze"),
+    *("T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze", "View"),
+}
+
+
+def activation_of(output: Any) -> str | None:
+    """What the tensor `output` (n, ...) comes from: "softmax", "log_softmax", "sigmoid"; None if it cannot be told.
+
+    Read from the graph of the computation, so that `F.softmax` in a `forward` is seen too; where that says nothing,
+    rows that are distributions tell.
+    """
+    import torch
+
+    node, told = output.grad_fn, None
+    while node is not None and told is None:
+        name = node.name().rstrip("0123456789").removesuffix("Backward")
+        parent = node.next_functions[0][0] if node.next_functions else None
+        told = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}.get(name)
+        if name == "Exp" and parent is not None and parent.name().startswith("LogSoftmax"):
+            told = "softmax"
+        node = parent if name in _NEUTRAL else None
+    if told or output.dim() < 2 or output.shape[-1] < 2:
+        return told
+    rows = output.detach().float()
+    zero = rows.new_zeros(())
+    if (rows >= 0).all() and torch.allclose(rows.sum(-1), zero + 1, atol=1e-3):
+        return "softmax"
+    return "log_softmax" if torch.allclose(rows.logsumexp(-1), zero, atol=1e-3) else None
+
+
+class Comparison:
+    """One output of a model compared with its labels, by what is known of where the output comes from."""
+
+    def __init__(self, term: LossTerm, told: str | None) -> None:
+        """`told`: what `activation_of` said of the output."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        self.term = term
+        self.told = told
+        loss, name = term.loss, own_name(term.loss)
+        #: the axis of the classes
+        self._axis = 1 if name in OF_CLASSES else -1
+        #: outputs above it say yes
+        self._threshold = {None: 0.0, "log_softmax": float(np.log(0.5))}.get(told, 0.5)
+        if name:
+            self._threshold = 0.5 if name == "BCELoss" else 0.0
+        #: (output, labels) -> the loss of each sample (n, ...), or one number for the batch
+        self.values: Callable[[Any, Any], Any]
+        #: their mean, where it has a shorter way for classes on axis 1
+        self._fused: Callable[[Any, Any], Any] | None = None
+        if name:
+            own = getattr(torch.nn, name)(reduction="none") if isinstance(loss, str) else loss
+            self.values = lambda output, labels: own(output, _target(name, output, labels))
+        elif isinstance(loss, str):
+            compute, form = _keras_losses()[loss], _numbers if loss == SPARSE else _like
+
+            def values(output: Any, labels: Any) -> Any:
+                output, labels = aligned(output, labels)
+                return compute(output, form(output, labels), told)
+
+            self.values = values
+            if told is None and loss in (SPARSE, "categorical_crossentropy"):
+                # The same in one step: a tenth of a batch of a small model.
+                self._fused = lambda output, labels: cross_entropy(output, form(output, labels))
+        elif is_of_torch(loss):
+            self.values = lambda output, labels: loss((pair := aligned(output, labels))[0], _like(*pair))
+        elif isinstance(loss, torch.nn.Module):
+            self.values = lambda output, labels: loss(*aligned(output, labels))
+        else:
+            self.values = lambda output, labels: loss(*reversed(aligned(output, labels)))
+
+    def mean(self, output: Any, labels: Any, weights: Any = None) -> Any:
+        """The mean of the losses of a batch, each sample's multiplied by its weight in `weights` (n,), if given."""
+        if weights is None:
+            return (
+                self._fused(output, labels) if self._fused and output.dim() == 2 else self.values(output, labels).mean()
+            )
+        n, values = len(output), self.values(output, labels)
+        if values.shape[:1] != (n,):
+            raise TrialError(
+                "A loss must give one value a sample, or samples cannot be weighted. Received: one for the batch. "
+                'Choose another, or let it return all (`reduction="none"`).'
+            )
+        return (values.reshape(n, -1).mean(1) * weights).mean()
+
+    @classmethod
+    def of(cls, term: LossTerm, output: Any) -> "Comparison":
+        """The comparison that fits a first batch of outputs; warns where it can be seen to make no sense."""
+        told, name = activation_of(output), own_name(term.loss)
+        if name == "CrossEntropyLoss" and told in ("softmax", "sigmoid"):
+            logger.warning("%s takes logits, not what a %s gives; categorical_crossentropy takes both.", name, told)
+        if name == "NLLLoss" and told != "log_softmax":
+            logger.warning("%s takes what a log_softmax gives; categorical_crossentropy takes logits too.", name)
+        return cls(term, told)
+
+    def n_correct(self, output: Any, labels: Any) -> Any:
+        """Samples whose classes are right; one of several outputs counts as the part that is right."""
+        axis = self._axis
+        if axis < 0:
+            output, labels = aligned(output, labels)
+        if self.term.accuracy == "binary":
+            correct = (output > self._threshold) == (_like(output, labels) > 0.5)
+        elif self.term.accuracy == "categorical" and labels.shape == output.shape:
+            correct = output.argmax(axis) == labels.argmax(axis)
+        else:
+            correct = output.argmax(axis) == _numbers(output, labels, axis)
+        return correct.sum() if correct.dim() == 1 else correct.flatten(1).float().mean(1).sum()
+
+
+def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
+    """Both with a last dimension, labels of the rank of the output where only one of length 1 is amiss.
+
+    Losses would pair (n,) with (n, 1) as (n, n).
+    """
+    if output.dim() == 1:
+        output = output.unsqueeze(-1)
+    if output.shape == labels.shape:
+        return output, labels
+    if output.shape[-1] == 1 and labels.dim() == output.dim() - 1:
+        return output, labels.unsqueeze(-1)
+    if labels.shape[-1] == 1 and labels.dim() == output.dim() + 1:
+        return output, labels.squeeze(-1)
+    return output, labels
+
+
+def _target(name: str, output: Any, labels: Any) -> Any:
+    """Labels in the form that the loss of `torch.nn` wants."""
+    import torch
+
+    if name in OF_CLASSES:
+        if labels.shape != output.shape:
+            return _numbers(output, labels, 1)
+        return labels.to(output.dtype) if name == "CrossEntropyLoss" else labels.argmax(1)
+    output, labels = (output, labels) if output.dim() == 1 == labels.dim() else aligned(output, labels)
+    if name == "MultiLabelMarginLoss":
+        labels = _like(output, labels) if labels.is_floating_point() else labels
+        if not labels.is_floating_point():
+            return labels.long()
+        # Class numbers first, then -1: a row of 0 and 1 in the form that PyTorch wants.
+        n_classes = labels.shape[-1]
+        numbers = torch.where(labels > 0.5, torch.arange(n_classes, device=labels.device), n_classes).sort(-1).values
+        return numbers.masked_fill(numbers == n_classes, -1)
+    labels = _like(output, labels)
+    if name in OF_SIGNS and ((labels == 0) | (labels == 1)).all():
+        return 2 * labels - 1
+    return labels
+
+
+def _like(output: Any, labels: Any) -> Any:
+    """Labels of the shape and type of the output: nothing is broadcast."""
+    if labels.shape != output.shape:
+        raise TrialError(
+            f"Labels must have the shape of the model's output, {tuple(output.shape)}. Received: "
+            f"{tuple(labels.shape)}. Change the model, the labels or the loss."
+        )
+    return labels.to(output.dtype)
+
+
+def _numbers(output: Any, labels: Any, axis: int = -1) -> Any:
+    """Class numbers (int64) for the output whose classes lie on `axis`."""
+    expected = list(output.shape)
+    del expected[axis]
+    if [*labels.shape] == [*expected, 1]:
+        labels = labels.squeeze(-1)
+    if [*labels.shape] != expected:
+        raise TrialError(
+            f"Labels must be class numbers of shape {tuple(expected)}. Received: {tuple(labels.shape)}. Change the "
+            "model, the labels or the loss."
+        )
+    return labels.long()
+
+
+@cache
+def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
+    """Keras's losses (output, labels, where the output comes from) -> losses of each sample (n, ...)."""
+    import torch
+    from torch.nn import functional
+
+    def log_probabilities(output: Any, told: str | None) -> Any:
+        """Of classes, on the last axis."""
+        if told == "log_softmax":
+            return output
+        if told is None:
+            return functional.log_softmax(output, -1)
+        return (output / output.sum(-1, keepdim=True)).clamp(_EPSILON, 1 - _EPSILON).log()
+
+    def probabilities(output: Any, told: str | None) -> Any:
+        """Of each output alone."""
+        if told is None:
+            return output.sigmoid()
+        return (output.exp() if told == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)
+
+    def binary_crossentropy(output: Any, y: Any, told: str | None) -> Any:
+        if told is None:
+            return functional.binary_cross_entropy_with_logits(output, y, reduction="none")
+        return functional.binary_cross_entropy(probabilities(output, told), y, reduction="none")
+
+    def binary_focal_crossentropy(output: Any, y: Any, told: str | None) -> Any:
+        p = probabilities(output, told)
+        return (1 - y * p - (1 - y) * (1 - p)) ** 2 * binary_crossentropy(output, y, told)
+
+    def categorical_crossentropy(output: Any, y: Any, told: str | None) -> Any:
+        return -(y * log_probabilities(output, told)).sum(-1)
+
+    def categorical_focal_crossentropy(output: Any, y: Any, told: str | None) -> Any:
+        log_p = log_probabilities(output, told)
+        return (-0.25 * (1 - log_p.exp()) ** 2 * y * log_p).sum(-1)
+
+    def sparse_categorical_crossentropy(output: Any, y: Any, told: str | None) -> Any:
+        log_p = log_probabilities(output, told).reshape(-1, output.shape[-1])
+        return functional.nll_loss(log_p, y.reshape(-1), reduction="none").reshape(y.shape)
+
+    def categorical_hinge(output: Any, y: Any, _: str | None) -> Any:
+        return (1 + ((1 - y) * output).amax(-1) - (y * output).sum(-1)).relu()
+
+    def signs(y: Any) -> Any:
+        return 2 * y - 1 if ((y == 0) | (y == 1)).all() else y
+
+    def kl_divergence(output: Any, y: Any, told: str | None) -> Any:
+        y = y.clamp(_EPSILON, 1)
+        if told in (None, "log_softmax"):
+            return (y * (y.log() - log_probabilities(output, told))).sum(-1)
+        return (y * (y / output.clamp(_EPSILON, 1)).log()).sum(-1)
+
+    def cosine_similarity(output: Any, y: Any, _: str | None) -> Any:
+        return -(functional.normalize(y, dim=-1) * functional.normalize(output, dim=-1)).sum(-1)
+
+    def log_cosh(output: Any, y: Any, _: str | None) -> Any:
+        error = output - y
+        return error + functional.softplus(-2 * error) - float(np.log(2))
+
+    def mean_absolute_percentage_error(output: Any, y: Any, _: str | None) -> Any:
+        return 100 * ((y - output) / y.abs().clamp(min=_EPSILON)).abs()
+
+    def mean_squared_logarithmic_error(output: Any, y: Any, _: str | None) -> Any:
+        return (output.clamp(min=_EPSILON).log1p() - y.clamp(min=_EPSILON).log1p()) ** 2
+
+    def tversky(output: Any, y: Any, _: str | None) -> Any:
+        """Of the whole batch; with alpha and beta 0.5 it is the loss of dice."""
+        return 1 - 2 * (y * output).sum() / (y.sum() + output.sum() + _EPSILON)
+
+    table: dict[str, Callable[[Any, Any, str | None], Any]] = {
+        "binary_crossentropy": binary_crossentropy,
+        "binary_focal_crossentropy": binary_focal_crossentropy,
+        "categorical_crossentropy": categorical_crossentropy,
+        "categorical_focal_crossentropy": categorical_focal_crossentropy,
+        "categorical_hinge": categorical_hinge,
+        "cosine_similarity": cosine_similarity,
+        "dice": tversky,
+        "hinge": lambda output, y, _: (1 - signs(y) * output).relu(),
+        "huber": lambda output, y, _: functional.huber_loss(output, y, reduction="none"),
+        "kl_divergence": kl_divergence,
+        "log_cosh": log_cosh,
+        "mean_absolute_error": lambda output, y, _: functional.l1_loss(output, y, reduction="none"),
+        "mean_absolute_percentage_error": mean_absolute_percentage_error,
+        "mean_squared_error": lambda output, y, _: functional.mse_loss(output, y, reduction="none"),
+        "mean_squared_logarithmic_error": mean_squared_logarithmic_error,
+        "poisson": lambda output, y, _: output - y * torch.log(output + _EPSILON),
+        "sparse_categorical_crossentropy": sparse_categorical_crossentropy,
+        "squared_hinge": lambda output, y, _: (1 - signs(y) * output).relu() ** 2,
+        "tversky": tversky,
+    }
+    return table

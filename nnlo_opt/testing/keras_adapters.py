@@ -1,0 +1,26 @@
+"""Keras adapters for tests: from a model and its losses, without data."""
+
+from typing import Any
+
+from nnlo_opt.models import keras_model
+from nnlo_opt.models.keras_adapter import KerasAdapter
+from nnlo_opt.models.loss_terms import Labels, LossRequest, WeightRequest, make_terms
+from nnlo_opt.trees import Shapes
+
+
+def keras_adapter(
+    model: Any, loss: LossRequest = None, weights: WeightRequest = None, *, feature_shape: Shapes = None, **options: Any
+) -> KerasAdapter:
+    """An adapter for labels that fit: class numbers under a sparse loss, else of the shapes of the outputs.
+
+    `feature_shape`: of a model that does not declare its inputs.
+    """
+    shapes = feature_shape or [tuple(tensor.shape[1:]) for tensor in model.inputs]
+    outputs = keras_model.describe_outputs(model, shapes)
+    losses = loss if isinstance(loss, list) else [loss] * len(outputs)
+    labels = [
+        Labels(output.shape[:-1] if name == "sparse_categorical_crossentropy" else output.shape, "float32")
+        for output, name in zip(outputs, losses, strict=True)
+    ]
+    terms, _ = make_terms(loss, weights, outputs, labels, keras_model.RULES)
+    return keras_model.adapter(model, terms, **options)

@@ -1,0 +1,32 @@
+"""Keras on the backends that this process does not hold: the same tests in a process of their own."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFORMANCE = Path(__file__).parent / "test_keras_conformance.py"
+
+pytestmark = pytest.mark.keras
+
+
+#: JAX compiles anew for every test: those that say most
+FEWER = "SeveralInputs or dropout or kerass_own or masked or float16 or subclassed or saved"
+
+
+@pytest.mark.parametrize(("backend", "selection"), [("jax", FEWER), ("torch", "test")])
+def test_conformance(backend, selection):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: pip install nnlo_opt[{backend}]")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(CONFORMANCE), "-q", "-k", selection],
+        env=os.environ | {"KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout.splitlines()[-1]
