@@ -3,9 +3,11 @@
     checkpoint-3/master.npz     arrays of the master: central weights, model state, optimizer state, best weights
     checkpoint-3/master.json    everything else of the master: epoch, version, history
     checkpoint-3/worker-1.json  what worker 1 handed in at the fence: data position, discrete model state
+    checkpoint-3/worker-1.npz   what its update rule remembers, where it does; written by the worker
     checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
 
-A directory without a manifest that agrees with its files is not a checkpoint. Written by the master alone.
+A directory without a manifest that agrees with its files is not a checkpoint. The master begins it, writes it when the
+workers have, and gives it its name.
 """
 
 import json
@@ -45,6 +47,8 @@ class Checkpoint:
     master: Mapping[str, Any]
     #: worker number (from 1) -> plain data
     workers: Mapping[int, Mapping[str, Any]]
+    #: where it was read from; None for one to be written
+    place: Path | None = None
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
@@ -68,19 +72,59 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
         raise CheckpointError(f"`{directory / 'weights.npz'}` cannot be read: {error}") from error
 
 
-def save(directory: Path, checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint` below `directory` and remove the older ones; returns its place."""
-    directory.mkdir(parents=True, exist_ok=True)
+def begin(directory: Path, epoch: int) -> Path:
+    """A folder for workers to write to, which `save` makes a checkpoint, and `abandon` removes."""
+    temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def abandon(temporary: Path | None) -> None:
+    """Remove what `begin` made."""
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_local(temporary: Path, worker: int, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what the update rule of `worker` remembers to a folder of `begin`; name -> fingerprint, for `save`."""
+    if not state:
+        return {}
+    path = temporary / f"worker-{worker}.npz"
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **state)
+    return {path.name: _fingerprint(path, sync=True)}
+
+
+def load_local(place: Path, worker: int) -> dict[str, Any] | None:
+    """What `save_local` wrote: vectors as they were, scalars as Python's own; None where there is no such file."""
+    path = place / f"worker-{worker}.npz"
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except _UNREADABLE as error:
+        raise CheckpointError(f"`{path}` cannot be read: {error}") from error
+    return {name: array if array.ndim else array.item() for name, array in arrays.items()}
+
+
+def save(
+    directory: Path, checkpoint: Checkpoint, temporary: Path | None = None, files: Mapping[str, Any] | None = None
+) -> Path:
+    """Write `checkpoint` below `directory` and remove the older ones; returns its place.
+
+    `temporary` is what `begin` made, if workers have written to it the `files` (name -> fingerprint).
+    """
     place = directory / f"checkpoint-{checkpoint.epoch}"
-    temporary = directory / f".checkpoint-{checkpoint.epoch}.{uuid.uuid4().hex[:12]}"
-    temporary.mkdir()
+    temporary = temporary or begin(directory, checkpoint.epoch)
     try:
         with (temporary / "master.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **checkpoint.arrays)
         (temporary / "master.json").write_text(json.dumps({"epoch": checkpoint.epoch, **checkpoint.master}))
         for number, state in checkpoint.workers.items():
             (temporary / f"worker-{number}.json").write_text(json.dumps(state))
-        manifest = {path.name: _fingerprint(path, sync=True) for path in sorted(temporary.iterdir())}
+        own = [path for path in sorted(temporary.iterdir()) if path.name not in (files or {})]
+        manifest = {**{path.name: _fingerprint(path, sync=True) for path in own}, **(files or {})}
         manifest_path = temporary / "manifest.json"
         manifest_path.write_text(json.dumps({"epoch": checkpoint.epoch, "files": manifest}))
         _fingerprint(manifest_path, sync=True)
@@ -121,8 +165,9 @@ def load(place: Path) -> Checkpoint:
         workers = {
             int(name.removeprefix("worker-").removesuffix(".json")): json.loads((place / name).read_text())
             for name in sorted(files.keys() - _MASTER_FILES)
+            if name.endswith(".json")
         }
-        return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers)
+        return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers, place=place)
     except _UNREADABLE as error:
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 

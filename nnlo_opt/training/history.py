@@ -15,11 +15,13 @@ class FoldHistory:
     def __init__(self) -> None:
         #: one dictionary of finite means per epoch: loss, acc, val_loss, val_acc
         self.epochs: list[dict[str, float]] = []
-        #: worker -> metric -> one mean per epoch in which the worker trained
+        #: worker -> metric -> one mean per epoch in which the worker trained; among them its process's load
         self.workers: dict[int, dict[str, list[float]]] = {}
         #: worker -> (samples, sums) of the epoch under way
         self._training: dict[int, tuple[int, dict[str, float]]] = {}
         self._validation: dict[int, tuple[int, dict[str, float]]] = {}
+        #: worker -> what its process took of its machine in the epoch under way
+        self._loads: dict[int, dict[str, float]] = {}
 
     @property
     def n_epochs(self) -> int:
@@ -34,14 +36,21 @@ class FoldHistory:
         """Add the sums over `n_samples` validation samples of `worker`."""
         self._validation[worker] = _added(self._validation.get(worker, (0, {})), n_samples, sums)
 
+    def add_load(self, worker: int, load: Mapping[str, float]) -> None:
+        """Keep what the process of `worker` took of its machine in this epoch: figures of `training.monitor`."""
+        self._loads[worker] = dict(load)
+
     def end_epoch(self) -> dict[str, float]:
         """Close the epoch and return its means."""
         for worker, (n_samples, sums) in sorted(self._training.items()):
             for name, value in sums.items():
                 self.workers.setdefault(worker, {}).setdefault(name, []).append(value / n_samples)
+        for worker, load in sorted(self._loads.items()):
+            for name, value in load.items():
+                self.workers.setdefault(worker, {}).setdefault(name, []).append(value)
         metrics = _means(self._training) | {f"val_{n}": value for n, value in _means(self._validation).items()}
         self.epochs.append(metrics)
-        self._training, self._validation = {}, {}
+        self._training, self._validation, self._loads = {}, {}, {}
         return metrics
 
     def metrics_of(self, epoch_index: int) -> dict[str, float]:
@@ -65,6 +74,22 @@ class FoldHistory:
         history.epochs = list(data["epochs"])
         history.workers = {int(worker): values for worker, values in data["workers"].items()}
         return history
+
+
+def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
+    """The `history.json` of a fold as the reference wrote it: per rank `<world>:<parent>:<process>`, a value an epoch.
+
+    The master has the validation metrics of the central weights, a worker the training metrics of its own batches. A
+    training in one process has both under one name.
+    """
+    history: dict[str, dict[str, list[float]]] = {"0:-:-": {}}
+    for metrics in fold["epochs"]:
+        for name, value in metrics.items():
+            if name.startswith("val_"):
+                history["0:-:-"].setdefault(name, []).append(value)
+    for worker, metrics in fold["workers"].items():
+        history.setdefault("0:-:-" if n_ranks == 1 else f"{worker}:{worker}:-", {}).update(metrics)
+    return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"]}
 
 
 def _added(

@@ -8,11 +8,32 @@ from nnlo_opt.errors import ConfigurationError
 
 _EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
 _TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
+_METRIC_RULE = "`{option}` must name a metric, or one of an output or model as `name:metric`, such as energy:val_loss"
+_VALIDATION = "val_"
 
 
 def canonical_metric(name: str) -> str:
-    """`accuracy` and `val_accuracy` are `acc` and `val_acc`, as in the histories we write."""
-    return name.replace("accuracy", "acc")
+    """The name in the histories we write: `accuracy` is `acc`, and `energy:val_loss` is `val_energy_loss`.
+
+    The first part of `name:metric` is an output of a model of several, or a model of a training of several.
+    """
+    owner, colon, metric = name.rpartition(":")
+    if colon:
+        owner, metric = owner.strip(), metric.strip()
+        validation = _VALIDATION if metric.startswith(_VALIDATION) else ""
+        name = f"{validation}{owner}_{metric.removeprefix(validation)}"
+    # Only the last word: an output may be called accuracy too.
+    if name == "accuracy" or name.endswith("_accuracy"):
+        name = name.removesuffix("accuracy") + "acc"
+    return name
+
+
+def _metric(text: str, option: str) -> str:
+    """The canonical name of what an option names; ConfigurationError where a part of `name:metric` is missing."""
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) > 2 or "" in parts or parts[-1] == _VALIDATION:
+        raise ConfigurationError(f"{_METRIC_RULE.format(option=option)}. Received: {text!r}.")
+    return canonical_metric(text)
 
 
 def check_metric(name: str, known: Sequence[str], option: str) -> None:
@@ -48,7 +69,7 @@ class EarlyStopping:
         if patience < 1:
             raise ConfigurationError(f"{_EARLY_RULE}, with a patience of at least 1 epoch. Received: {text!r}.")
         return cls(
-            metric=canonical_metric(parts[0]),
+            metric=_metric(parts[0], "--early-stopping"),
             better=parts[1].removeprefix("~"),
             patience=patience,
             smoothed=parts[1].startswith("~"),
@@ -95,7 +116,7 @@ class TargetMetric:
             value = math.nan
         if len(parts) != 3 or not parts[0] or parts[1] not in ("<", ">") or not math.isfinite(value):
             raise ConfigurationError(f"{_TARGET_RULE}. Received: {text!r}.")
-        return cls(metric=canonical_metric(parts[0]), side=parts[1], value=value)
+        return cls(metric=_metric(parts[0], "--target-metric"), side=parts[1], value=value)
 
     def reached(self, value: float) -> bool:
         """Whether `value` is past the target."""

@@ -18,6 +18,16 @@ def test_means_are_over_samples_and_not_over_workers_or_updates():
     assert history.workers == {1: {"loss": [2.5], "acc": [0.375]}, 2: {"loss": [10.0], "acc": [1.0]}}
 
 
+def test_the_load_of_a_worker_is_kept_beside_its_means_one_value_an_epoch():
+    history = FoldHistory()
+    for used in (90.0, 110.0):
+        history.add_training(1, 1, {"loss": 2.0})
+        history.add_load(1, {"cpu_percent": used})
+        history.end_epoch()
+    assert history.workers == {1: {"loss": [2.0, 2.0], "cpu_percent": [90.0, 110.0]}}
+    assert history.epochs == [{"loss": 2.0}, {"loss": 2.0}]
+
+
 def test_an_epoch_begins_with_nothing_of_the_last():
     history = FoldHistory()
     history.add_training(1, 1, {"loss": 100.0})

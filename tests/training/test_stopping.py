@@ -26,6 +26,11 @@ def first_stop(rule, values):
         ("val_loss,~<,4", rule("<", 4, smoothed=True)),
         (" val_loss , ~> , 1 ", rule(">", 1, smoothed=True)),
         ("val_accuracy,>,3", EarlyStopping(metric="val_acc", better=">", patience=3)),
+        (
+            "combined_model:val_loss,~<,2",
+            EarlyStopping(metric="val_combined_model_loss", better="<", patience=2, smoothed=True),
+        ),
+        (" energy : loss , < , 2", EarlyStopping(metric="energy_loss", better="<", patience=2)),
     ],
 )
 def test_early_stopping_is_read_from_metric_side_patience(text, expected):
@@ -61,6 +66,10 @@ def test_an_early_stopping_that_is_none_is_refused_with_what_was_received(text):
         ("val_acc,>,0.97", TargetMetric(metric="val_acc", side=">", value=0.97)),
         (" loss , < , 1e-3 ", TargetMetric(metric="loss", side="<", value=1e-3)),
         ("accuracy,>,0.5", TargetMetric(metric="acc", side=">", value=0.5)),
+        ("val_loss,<,-0.5", TargetMetric(metric="val_loss", side="<", value=-0.5)),
+        ("val_loss,<,-1e-3", TargetMetric(metric="val_loss", side="<", value=-1e-3)),
+        ("val_loss,<,.5", TargetMetric(metric="val_loss", side="<", value=0.5)),
+        ("energy:val_accuracy,>,0.9", TargetMetric(metric="val_energy_acc", side=">", value=0.9)),
     ],
 )
 def test_a_target_is_read_from_metric_side_value(text, expected):
@@ -142,13 +151,39 @@ def test_a_plain_rule_stops_exactly_patience_epochs_after_the_best(series, patie
         assert rule("<").best_index(series[:n_epochs]) == n_epochs - 1 - patience
 
 
-def test_metrics_have_one_name():
-    assert [canonical_metric(m) for m in ("accuracy", "val_accuracy", "acc", "val_loss")] == [
-        "acc",
-        "val_acc",
-        "acc",
-        "val_loss",
-    ]
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("accuracy", "acc"),
+        ("val_accuracy", "val_acc"),
+        ("acc", "acc"),
+        ("val_loss", "val_loss"),
+        ("energy:loss", "energy_loss"),
+        ("energy:val_loss", "val_energy_loss"),
+        ("energy:accuracy", "energy_acc"),
+        ("energy:val_accuracy", "val_energy_acc"),
+        ("val_energy_accuracy", "val_energy_acc"),
+        # An output may be called anything.
+        ("accuracy:val_loss", "val_accuracy_loss"),
+        ("val_accuracy_loss", "val_accuracy_loss"),
+        ("val:val_loss", "val_val_loss"),
+        ("inaccuracy", "inaccuracy"),
+    ],
+)
+def test_metrics_have_one_name(name, canonical):
+    assert canonical_metric(name) == canonical
+    assert canonical_metric(canonical) == canonical
+
+
+@pytest.mark.parametrize("name", [":val_loss", "energy:", "a:b:val_loss", ":", "energy:val_"])
+def test_half_of_a_metric_of_a_model_is_refused_with_what_was_received(name):
+    for parse, option, rest in (
+        (EarlyStopping.parse, "--early-stopping", "<,2"),
+        (TargetMetric.parse, "--target-metric", "<,2"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"`{option}`.*energy:val_loss") as refused:
+            parse(f"{name},{rest}")
+        assert repr(name) in str(refused.value)
 
 
 def test_a_metric_that_will_not_be_measured_is_refused_with_those_that_will():

@@ -1,0 +1,219 @@
+"""`--monitor`: what a rank takes of its machine, per epoch: CPU, memory, and its NVIDIA GPU where it has one.
+
+Gauges read, a `Monitor` samples them in a daemon thread and sums up, epoch by epoch. The figures:
+
+    cpu_percent      CPU time of the process (all threads, user and system) / time passed; 100: one core the whole time
+    memory_mb        resident memory, mean of the samples, in 10^6 bytes
+    memory_max_mb    the same, maximum of the samples
+    gpu_percent      part of the time in which a kernel ran on the GPU, mean of the samples
+    gpu_memory_mb    memory in use on the GPU, mean of the samples, in 10^6 bytes
+
+The CPU figure is exact, not sampled. Those of the GPU are of the device: ranks that share one report the same. Where
+there is no GPU, or no NVIDIA driver that answers, their keys are missing and nothing else.
+
+Sources are of the operating system and the driver, without a package: `/proc`, `times(2)`, and the NVIDIA Management
+Library that comes with every driver (https://docs.nvidia.com/deploy/nvml-api), by ctypes. Its utilisation is not
+measured for a slice of a GPU (MIG), whose `gpu_percent` is then missing.
+"""
+
+import ctypes
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nnlo_opt.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_STATM = Path("/proc/self/statm")
+_MB = 1e6
+#: how long `stop` waits for a reading under way: a driver that hangs must not keep the rank
+_JOIN_TIMEOUT_S = 1.0
+
+
+class Gauge(Protocol):
+    """Reads figures of this moment."""
+
+    def read(self) -> dict[str, float]:
+        """Figures by name; the same names every time. May raise: the gauge is then not read again."""
+        ...
+
+
+class MemoryGauge:
+    """Resident memory of this process."""
+
+    def read(self) -> dict[str, float]:
+        return {"memory_mb": resident_bytes() / _MB}
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; where the system does not tell, the most it ever was."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Monitor:
+    """Samples gauges and gives figures per epoch. One a process, for all its roles.
+
+    `start` begins; `end_epoch` gives the figures since `start` or the last `end_epoch`; `stop` ends. A new `start`
+    begins anew, so that what happens between two folds belongs to none.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        gauges: Sequence[Gauge],
+        period_s: float = 1.0,
+        cpu_s: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`cpu_s`: CPU time of this process so far; see `make_monitor` for the gauges of a rank."""
+        self._clock = clock
+        self._gauges = list(gauges)
+        self._period_s = period_s
+        self._cpu_s = cpu_s
+        #: guards the gauges and what they have read
+        self._lock = threading.Lock()
+        #: figure -> (number of samples, sum, maximum) since the period began
+        self._read: dict[str, tuple[int, float, float]] = {}
+        #: when the period began, and the CPU time then
+        self._since = (clock.monotonic_s(), cpu_s())
+        #: the thread that samples, and what ends it; None while stopped
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin a period, and to sample if it has not begun yet."""
+        self._begin_period()
+        if self._thread is None:
+            self._ended = threading.Event()
+            self._thread = threading.Thread(target=self._sample_until, args=(self._ended,), name="monitor", daemon=True)
+            self._thread.start()
+
+    def sample(self) -> None:
+        """Read every gauge once."""
+        with self._lock:
+            for gauge in list(self._gauges):
+                try:
+                    figures = gauge.read()
+                except Exception as error:
+                    # What is measured beside a training must not end it.
+                    logger.warning("%s is not read any more: %s", type(gauge).__name__, error)
+                    self._gauges.remove(gauge)
+                    continue
+                for name, value in figures.items():
+                    n, total, highest = self._read.get(name, (0, 0.0, -math.inf))
+                    self._read[name] = (n + 1, total + value, max(highest, value))
+
+    def end_epoch(self) -> dict[str, float]:
+        """The figures of the period, which ends here; another begins. At least one sample is in them."""
+        self.sample()
+        with self._lock:
+            passed_s = self._clock.monotonic_s() - self._since[0]
+            used_s = self._cpu_s() - self._since[1]
+            figures = {"cpu_percent": 100.0 * used_s / passed_s if passed_s > 0 else 0.0}
+            for name, (n, total, highest) in self._read.items():
+                figures[name] = total / n
+                if name == "memory_mb":
+                    figures["memory_max_mb"] = highest
+        self._begin_period()
+        return figures
+
+    def stop(self) -> None:
+        """Sample no more; harmless where it has not begun."""
+        thread, self._thread = self._thread, None
+        self._ended.set()
+        if thread is not None:
+            thread.join(_JOIN_TIMEOUT_S)
+
+    def _begin_period(self) -> None:
+        with self._lock:
+            self._read.clear()
+            self._since = (self._clock.monotonic_s(), self._cpu_s())
+
+    def _sample_until(self, ended: threading.Event) -> None:
+        while not ended.wait(self._period_s):
+            self.sample()
+
+
+# ---------------------------------------------------------------- the GPU
+
+
+class _Utilization(ctypes.Structure):
+    """`nvmlUtilization_t`: percent of the last sample period."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_t`: bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class NvidiaGauge:
+    """One NVIDIA GPU, read by the management library of the driver."""
+
+    def __init__(self, library: Any, device: ctypes.c_void_p) -> None:
+        """To be made by `open`."""
+        self._library = library
+        self._device = device
+        #: whether the driver tells the utilisation of this device: of a slice (MIG) it does not
+        self._tells_use = library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(_Utilization())) == 0
+        self.read()
+
+    @classmethod
+    def open(cls, gpu: str, library_name: str = "libnvidia-ml.so.1") -> "NvidiaGauge | None":
+        """The gauge of the GPU that `CUDA_VISIBLE_DEVICES` calls `gpu`; None where there is none to be read.
+
+        An index counts as the driver does, by bus; CUDA counts so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
+        GPUs of the node are alike.
+        """
+        try:
+            library = ctypes.CDLL(library_name)
+            _check(library.nvmlInit_v2())
+            device = ctypes.c_void_p()
+            if gpu.isdigit():
+                _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(device)))
+            else:
+                _check(library.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device)))
+            return cls(library, device)
+        except (OSError, AttributeError) as error:
+            logger.info("no GPU to be monitored: %s", error)
+            return None
+
+    def read(self) -> dict[str, float]:
+        figures = {}
+        if self._tells_use:
+            use = _Utilization()
+            _check(self._library.nvmlDeviceGetUtilizationRates(self._device, ctypes.byref(use)))
+            figures["gpu_percent"] = float(use.gpu)
+        memory = _Memory()
+        _check(self._library.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)))
+        figures["gpu_memory_mb"] = memory.used / _MB
+        return figures
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise OSError(f"the NVIDIA Management Library answered {status}")
+
+
+def make_monitor(clock: Clock, gpu: str | None) -> Monitor:
+    """The monitor of this process; `gpu` as `devices.NodeShare.gpu`: None or "-1" where the process uses none."""
+    gauges: list[Gauge] = [MemoryGauge()]
+    if gpu not in (None, "-1"):
+        nvidia = NvidiaGauge.open(gpu)
+        if nvidia is not None:
+            gauges.append(nvidia)
+    return Monitor(clock, gauges)

@@ -1,0 +1,122 @@
+"""The learning rate in the course of a training: a warm-up, then a schedule. Pure functions of the progress.
+
+Progress is counted in epochs, as samples trained over all workers / samples of the training set, so a schedule depends
+neither on the number of workers nor on the size of a batch. With p the progress, E the epochs of the training, W those
+of the warm-up and q = (p - W) / (E - W) the part of the rest that is done, the base learning rate is multiplied by
+
+    p < W              p / W                       Goyal et al., arXiv:1706.02677, section 2.2, begun at 0
+    constant           1
+    linear             1 - q
+    cosine             (1 + cos(pi q)) / 2         Loshchilov and Hutter, arXiv:1608.03983, equation (5), one period
+    exponential:RATE   RATE^(p - W)
+    step:EVERY:FACTOR  FACTOR^floor(p / EVERY)     Goyal et al., section 5.1: EVERY counts from the very beginning
+
+A step may fall into the warm-up, and multiplies it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from nnlo_opt.errors import ConfigurationError
+
+#: kind -> names of its numbers
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "cosine": (),
+    "linear": (),
+    "exponential": ("RATE",),
+    "step": ("EVERY", "FACTOR"),
+}
+_FORMS = ", ".join(":".join((kind, *names)) for kind, names in _NUMBERS.items())
+_RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
+#: steps are counted with this slack, so that 0.1 + 0.2 epochs are 3 steps of 0.1
+_SLACK = 1e-9
+
+
+def progress(n_samples_before: int, n_samples_after: int, n_train: int) -> float:
+    """Progress, in epochs, in the middle of an update that takes the samples trained from `before` to `after`.
+
+    In the middle, so that neither the first update of a warm-up nor the last one of a decay to 0 is lost.
+    """
+    return (n_samples_before + n_samples_after) / (2 * n_train)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRateSchedule:
+    """A warm-up and a schedule; `parse` checks what the fields may hold."""
+
+    kind: str = "constant"
+    #: the numbers of the kind, in the order of its form
+    numbers: tuple[float, ...] = ()
+    #: epochs of the warm-up
+    warmup_epochs: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str = "constant", warmup_epochs: float = 0.0) -> "LearningRateSchedule":
+        """Read the values of `--lr-schedule` and `--warmup-epochs`."""
+        if (
+            isinstance(warmup_epochs, bool)
+            or not isinstance(warmup_epochs, int | float)
+            or not (math.isfinite(warmup_epochs) and warmup_epochs >= 0)
+        ):
+            raise ConfigurationError(
+                f"`--warmup-epochs` must be a finite number of epochs, at least 0. Received: {warmup_epochs!r}. Leave "
+                "it out to begin with the full learning rate."
+            )
+        kind, *given = (part.strip() for part in text.split(":")) if isinstance(text, str) else ("",)
+        names = _NUMBERS.get(kind)
+        if names is None or len(given) != len(names):
+            raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out for a constant learning rate.")
+        numbers = tuple(_number(name, value, text) for name, value in zip(names, given, strict=True))
+        return cls(kind=kind, numbers=numbers, warmup_epochs=float(warmup_epochs))
+
+    @property
+    def changes(self) -> bool:
+        """Whether the factor is ever another than 1."""
+        return self.kind != "constant" or self.warmup_epochs > 0
+
+    def check(self, epochs: int) -> None:
+        """ConfigurationError where the warm-up is longer than a training of `epochs` epochs."""
+        if self.warmup_epochs > epochs:
+            raise ConfigurationError(
+                f"`--warmup-epochs` must be at most `--epochs`, which is {epochs}. Received: {self.warmup_epochs:g}; "
+                "take a shorter warm-up or train longer."
+            )
+
+    def factor(self, epoch_progress: float, epochs: int) -> float:
+        """What the base learning rate is multiplied by, 0 to 1, in a training of `epochs` epochs.
+
+        Progress before the beginning or after the end counts as the beginning or the end.
+        """
+        p = min(max(epoch_progress, 0.0), float(epochs))
+        warmup = min(1.0, p / self.warmup_epochs) if self.warmup_epochs else 1.0
+        if self.kind == "step":
+            every, drop = self.numbers
+            return float(warmup * drop ** math.floor(p / every + _SLACK))
+        if p <= self.warmup_epochs:
+            return warmup
+        after = p - self.warmup_epochs
+        done = after / (epochs - self.warmup_epochs)
+        match self.kind:
+            case "linear":
+                return 1.0 - done
+            case "cosine":
+                return 0.5 * (1.0 + math.cos(math.pi * done))
+            case "exponential":
+                return float(self.numbers[0] ** after)
+        return 1.0
+
+    def factor_of_update(self, n_samples_before: int, n_samples_after: int, n_train: int, epochs: int) -> float:
+        """`factor` for an update that takes the samples trained, over all workers, from `before` to `after`."""
+        return self.factor(progress(n_samples_before, n_samples_after, n_train), epochs)
+
+
+def _number(name: str, text: str, received: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0 and (name == "EVERY" or value <= 1)):
+        rule = "a number of epochs above 0" if name == "EVERY" else "a number above 0 and at most 1"
+        raise ConfigurationError(f"{_RULE}, with {name} {rule}. Received: {received!r}.")
+    return value
