@@ -1,0 +1,307 @@
+"""How fast and how well the block trainer trains, against what one core and this machine could do at the best.
+
+Parts, each against references of the same repeat:
+  inner      samples a second of the training loop; references: `model.fit`, the lean loop (one process, the compiled
+             step and the optimizer of the package, no communication) and the control (as many lean loops side by side
+             as there are workers)
+  reference  the same against the reference's protocol rebuilt, MLP only
+  whole      seconds from start to end with HDF5, validation and checkpoints, against a `model.fit` script on one core
+  accuracy   validation accuracy after equal samples, every update rule against one process
+
+Update rules that the installed package refuses are left out, and listed in `not_measured`. README.md tells how to read
+the line.
+"""
+
+import argparse
+import functools
+import statistics
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import harness as h
+import psutil
+import training_runs as runs
+
+PARTS = ("inner", "reference", "whole", "accuracy")
+#: an idle machine uses less than this before and between our runs
+IDLE_PERCENT = 10.0
+#: workers of the whole runs and of the accuracy
+N_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long one model is measured."""
+
+    #: training samples of each worker and loop: an epoch is long beside a fence, where workers wait for each other
+    n_train: int
+    #: epochs measured, after one that is not
+    n_epochs: int
+    #: samples of an epoch of `fit`
+    n_fit: int
+    #: seconds a reference is measured
+    seconds: float = 4.0
+    #: training samples and epochs of a whole run; None: there is none
+    whole: tuple[int, int] | None = None
+
+
+SIZES = {
+    "mlp": Sizes(80_000, 4, 40_000, whole=(60_000, 15)),
+    "cnn": Sizes(6_000, 1, 1_500, whole=(4_000, 6)),
+    "lstm": Sizes(8_000, 2, 3_000),
+}
+QUICK_SIZES = {
+    "mlp": Sizes(4_000, 1, 4_000, 0.5, whole=(4_000, 2)),
+    "cnn": Sizes(500, 1, 500, 1.0, whole=(500, 1)),
+    "lstm": Sizes(1_000, 1, 500, 1.0),
+}
+#: training samples, epochs, seeds
+ACCURACY, QUICK_ACCURACY = (20_000, 8, 3), (8_000, 2, 1)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to run the trainer."""
+
+    name: str
+    n_ranks: int
+    #: ranks that compute gradients
+    n_workers: int
+    options: tuple[object, ...]
+    #: model -> reference -> the least ratio to it; a model that is not here is not measured
+    targets: dict[str, dict[str, float]]
+
+
+EASGD = ("--mode", "easgd", "--sync-every", 10)
+ALLREDUCE = ("--mode", "allreduce")
+CONFIGURATIONS = (
+    Configuration(
+        "downpour_1_worker",
+        2,
+        1,
+        (),
+        {
+            "mlp": {"lean": 0.98, "fit": 1.0, "protocol_1_worker": 3.0},
+            "cnn": {"lean": 0.98, "fit": 1.0},
+            "lstm": {},
+        },
+    ),
+    Configuration(
+        "downpour_2_workers",
+        3,
+        2,
+        (),
+        {"mlp": {"control": 0.88, "protocol_2_workers": 3.0}, "cnn": {"control": 0.95}, "lstm": {}},
+    ),
+    # The table of seeds/002 is of EASGD every 10 batches.
+    Configuration("easgd_1_worker", 2, 1, EASGD, {"lstm": {"lean": 0.99}}),
+    Configuration(
+        "easgd_2_workers", 3, 2, EASGD, {"mlp": {"control": 0.95}, "cnn": {"control": 0.97}, "lstm": {"control": 0.95}}
+    ),
+    Configuration("allreduce_2_ranks", 2, 2, ALLREDUCE, {"mlp": {"control": 0.95}, "cnn": {"control": 0.97}}),
+)
+#: references of a configuration by its number of workers, where they are measured
+REFERENCES = {1: ("lean", "fit", "protocol_1_worker"), 2: ("control", "lean", "protocol_2_workers")}
+
+#: rule -> ranks and options, for the accuracy
+RULES: dict[str, tuple[int, tuple[object, ...]]] = {
+    "downpour": (1 + N_WORKERS, ()),
+    "downpour_synchronous": (1 + N_WORKERS, ("--synchronous",)),
+    "easgd": (1 + N_WORKERS, EASGD),
+    "gem": (1 + N_WORKERS, ("--mode", "gem")),
+    "allreduce": (N_WORKERS, ALLREDUCE),
+}
+#: how far the accuracy of a rule may be below that of one process, in points
+LEAST_DIFFERENCE, LEAST_WHOLE_RATIO = -1.0, 1.7
+
+
+@dataclass
+class Findings:
+    """What goes into the line."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, h.Target] = field(default_factory=dict)
+    #: what could not be measured -> what the package said
+    refused: dict[str, str] = field(default_factory=dict)
+    #: percent of all cores that others used, before every repeat
+    others_percent: list[float] = field(default_factory=list)
+
+    def add(self, name: str, values: list[float], least: float | None = None) -> None:
+        """Repeated measurements, and the least their median may be."""
+        self.results[name] = h.spread(values)
+        if least is not None:
+            self.targets[name] = (">=", least, statistics.median(values))
+
+    def look_around(self) -> None:
+        """Note what others use of the machine; to be called while nothing of ours runs."""
+        self.others_percent.append(psutil.cpu_percent(interval=1.0))
+        if self.others_percent[-1] > IDLE_PERCENT:
+            h.say(f"Others use {self.others_percent[-1]:.0f} % of this machine: these numbers will not be valid.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, help="(default: 5; quick: 1)")
+    parser.add_argument("--models", nargs="+", choices=list(SIZES), help="(default: all; quick: mlp)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
+    parser.add_argument("--quick", action="store_true", help="only to see that it runs: one short repeat")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    repeats = arguments.repeats or (1 if quick else 5)
+    models = arguments.models or (["mlp"] if quick else list(SIZES))
+    where, found = h.machine(), Findings()
+    found.look_around()
+    with h.temporary_folder() as folder:
+        for model in models:
+            sizes = (QUICK_SIZES if quick else SIZES)[model]
+            if {"inner", "reference"} & set(arguments.parts):
+                measure_loops(model, sizes, arguments.parts, repeats, folder / model, found)
+        if "whole" in arguments.parts:
+            measure_whole(models, QUICK_SIZES if quick else SIZES, repeats, folder / "whole", found)
+        if "accuracy" in arguments.parts and "mlp" in models:
+            measure_accuracy(*(QUICK_ACCURACY if quick else ACCURACY), folder / "accuracy", found)
+    results = {
+        "batch": runs.BATCH,
+        "n_repeats": repeats,
+        "quick": quick,
+        "others_cpu_percent": h.spread(found.others_percent, 3),
+        **found.results,
+        "not_measured": found.refused,
+    }
+    h.report("training", results, found.targets, where)
+
+
+# ---------------------------------------------------------------- the training loop
+
+
+def measure_loops(model: str, sizes: Sizes, parts: Iterable[str], repeats: int, folder: Path, found: Findings) -> None:
+    """Samples a second of every configuration and reference in turn, and their ratios, repeat by repeat."""
+    configurations = [c for c in CONFIGURATIONS if model in c.targets]
+    if "inner" not in parts:
+        configurations = [c for c in configurations if any("protocol" in r for r in c.targets[model])]
+    data = {n: runs.make_data(folder / f"data-{n}", n * sizes.n_train) for n in (1, 2)}
+    with ExitStack() as stack:
+        fit, *lean = [stack.enter_context(runs.Loop(kind, model, data[1], folder)) for kind in ("fit", "lean", "lean")]
+        ready = [loop.answer() for loop in (fit, *lean)]
+        found.results |= {
+            f"{model}_n_weights": ready[0]["n_weights"],
+            f"{model}_fit_jit_compile": ready[0]["jit_compile"],
+        }
+        measures: dict[str, Callable[[Path], float]] = {
+            "fit": lambda _: runs.run_fit(fit, sizes.n_fit, sizes.seconds),
+            "lean": lambda _: runs.run_lean(lean[:1], sizes.seconds),
+            "control": lambda _: runs.run_lean(lean, sizes.seconds),
+        }
+        for c in configurations:
+            measures[c.name] = functools.partial(
+                runs.run_training, model, data[c.n_workers], c.n_ranks, c.options, sizes.n_epochs
+            )
+        if "reference" in parts and model == "mlp":
+            for n, name in ((1, "protocol_1_worker"), (2, "protocol_2_workers")):
+                measures[name] = functools.partial(runs.run_protocol, model, data[n], n, sizes.seconds)
+        rates = take_turns(model, measures, repeats, folder, found)
+    for name, values in rates.items():
+        found.add(f"{model}_{name}_samples_per_s", values)
+    add_ratios(model, rates, configurations, found)
+
+
+def take_turns(
+    model: str, measures: dict[str, Callable[[Path], float]], repeats: int, folder: Path, found: Findings
+) -> dict[str, list[float]]:
+    """What every measure found in every repeat; each repeat begins with another of them."""
+    rates: dict[str, list[float]] = {name: [] for name in measures}
+    for repeat in range(repeats):
+        found.look_around()
+        names = list(rates)
+        first = repeat % len(names)
+        for name in names[first:] + names[:first]:
+            try:
+                rates[name].append(measures[name](folder / f"{repeat}-{name}"))
+            except runs.Refused as refusal:
+                found.refused[f"{model}_{name}"] = str(refusal)
+                del rates[name]
+        h.say(f"{model}: { ({name: round(values[-1]) for name, values in rates.items()}) } samples/s")
+    return rates
+
+
+def add_ratios(
+    model: str, rates: dict[str, list[float]], configurations: Iterable[Configuration], found: Findings
+) -> None:
+    """The ratios of one model, each by the figures of the same repeat."""
+
+    def add(name: str, reference: str, least: float | None = None) -> None:
+        if name in rates and reference in rates:
+            ratios = [value / base for value, base in zip(rates[name], rates[reference], strict=True)]
+            found.add(f"{model}_{name}_ratio_to_{reference}", ratios, least)
+
+    add("fit", "lean")
+    add("control", "lean")
+    for c in configurations:
+        for reference in REFERENCES[c.n_workers]:
+            add(c.name, reference, c.targets[model].get(reference))
+
+
+# ---------------------------------------------------------------- whole runs
+
+
+def measure_whole(models: list[str], sizes: dict[str, Sizes], repeats: int, folder: Path, found: Findings) -> None:
+    """Seconds from start to end, and their ratios after the import of the framework is taken off both sides."""
+    wholes = {model: sizes[model].whole for model in models}
+    plans = {
+        model: (runs.make_data(folder / model / "data", whole[0]), whole[1]) for model, whole in wholes.items() if whole
+    }
+    took: dict[str, dict[str, list[float]]] = {model: {"fit": [], "ours": []} for model in plans}
+    imports_s: list[float] = []
+    for repeat in range(repeats):
+        found.look_around()
+        imports_s.append(runs.import_s())
+        for model, (data, n_epochs) in plans.items():
+            place = folder / model / str(repeat)
+            took[model]["fit"].append(runs.whole_fit_s(model, data, n_epochs, place / "fit"))
+            took[model]["ours"].append(runs.whole_training_s(model, data, 1 + N_WORKERS, n_epochs, place / "ours"))
+            h.say(f"{model}: whole run { ({side: round(v[-1], 1) for side, v in took[model].items()}) } s")
+    if plans:
+        found.add("framework_import_s", imports_s)
+    for model, sides in took.items():
+        pairs = list(zip(sides["fit"], sides["ours"], imports_s, strict=True))
+        found.add(f"{model}_whole_fit_s", sides["fit"])
+        found.add(f"{model}_whole_{N_WORKERS}_workers_s", sides["ours"])
+        found.add(f"{model}_whole_ratio_with_import", [fit / ours for fit, ours, _ in pairs])
+        found.add(f"{model}_whole_ratio", [(fit - i) / (ours - i) for fit, ours, i in pairs], LEAST_WHOLE_RATIO)
+
+
+# ---------------------------------------------------------------- accuracy
+
+
+def measure_accuracy(n_train: int, n_epochs: int, n_seeds: int, folder: Path, found: Findings) -> None:
+    """Validation accuracy of the MLP under every rule, in points above one process with the same seed."""
+    data = runs.make_data(folder / "data", n_train)
+    found.results |= {"accuracy_n_samples": n_train * n_epochs}
+    accuracies: dict[str, list[float]] = {}
+    for name, (n_ranks, options) in {"single_process": (1, ()), **RULES}.items():
+        try:
+            accuracies[name] = [
+                runs.validation_accuracy(
+                    data, n_ranks, (*options, "--epochs", n_epochs, "--seed", seed), folder / f"{name}-{seed}"
+                )
+                for seed in range(n_seeds)
+            ]
+        except runs.Refused as refusal:
+            found.refused[f"accuracy_{name}"] = str(refusal)
+            continue
+        h.say(f"accuracy of {name}: {[round(value, 2) for value in accuracies[name]]} %")
+        found.add(f"mlp_accuracy_{name}_percent", accuracies[name])
+    single = accuracies.pop("single_process")
+    for name, values in accuracies.items():
+        key = f"mlp_accuracy_{name}_points_above_single"
+        differences = [value - base for value, base in zip(values, single, strict=True)]
+        found.results[key] = h.spread(differences, 3)
+        # Three seeds have no median worth the name: their mean is judged.
+        found.targets[f"{key}_mean"] = (">=", LEAST_DIFFERENCE, statistics.fmean(differences))
+
+
+if __name__ == "__main__":
+    main()
