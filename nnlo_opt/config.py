@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.schedules import LearningRateSchedule
 
 TRAIN_PREFIX = "train."
-MODES = ("downpour",)
-#: update rules of later steps: refused by name, not unknown
-LATER_MODES = ("easgd", "gem", "allreduce")
+#: update rules
+MODES = ("downpour", "easgd", "gem", "allreduce")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 
 
@@ -31,12 +31,31 @@ class TrainingOptions:
     #: None: the optimizer's own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: update rule
+    #: epochs over which the learning rate rises to its value, and how it goes on then; see `training.schedules`
+    warmup_epochs: float = 0.0
+    lr_schedule: str = "constant"
+    #: update rule, one of `MODES`
     mode: str = "downpour"
     #: the master waits for all workers and averages by samples
     synchronous: bool = False
     #: batches a worker trains between two exchanges
     sync_every: int = 1
+    #: a worker computes its next batch while the master answers; None: where the update rule is asynchronous
+    overlap: bool | None = None
+    #: what the master makes of an update, by its staleness: none, scale or drop:N (downpour)
+    staleness: str = "none"
+    #: optimizer of a worker's own steps between exchanges; None: easgd takes `optimizer`, the others plain sgd
+    worker_optimizer: str | None = None
+    worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
+    #: easgd: the paper's beta, of which each of n workers has the n-th part
+    elastic_force: float = 0.9
+    #: easgd: learning rate of the workers' own steps, in place of `learning_rate`
+    elastic_lr: float | None = None
+    #: easgd: Nesterov momentum of the workers' own steps (EAMSGD)
+    elastic_momentum: float = 0.0
+    gem_lr: float = 0.01
+    gem_momentum: float = 0.9
+    gem_kappa: float = 2.0
     #: Keras name; None: the model module's, else inferred
     loss: str | None = None
     early_stopping: str | None = None
@@ -70,18 +89,55 @@ class TrainingOptions:
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
             )
-        if self.mode in LATER_MODES:
-            raise ConfigurationError(
-                f"`--mode {self.mode}` is not available in this version. Use `--mode downpour`, with or without "
-                "`--synchronous`."
-            )
         if self.mode not in MODES:
             raise ConfigurationError(f"`--mode` must be one of {', '.join(MODES)}. Received: {self.mode!r}.")
-        for name in ("synchronous", "shuffle"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(
-                    f"`{option_name(name)}` must be True or False. Received: {getattr(self, name)!r}."
-                )
+        for name in ("synchronous", "shuffle", "overlap"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "overlap" and value is None):
+                raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
+        self._check_mode()
+        self.schedule.check(self.epochs)
+
+    @property
+    def schedule(self) -> LearningRateSchedule:
+        """What becomes of the learning rates in the course of the training."""
+        return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the workers of an assignment wait for each other."""
+        return self.synchronous or self.mode == "allreduce"
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a worker computes its next batch while the master answers."""
+        return not self.waits if self.overlap is None else self.overlap
+
+    def _check_mode(self) -> None:
+        """ConfigurationError for options that do not go together with the update rule."""
+        together = "`--synchronous`" if self.synchronous else "`--mode allreduce`"
+        for option, given, rule in (
+            ("`--synchronous`", self.synchronous and self.mode == "gem", "must be left out with `--mode gem`"),
+            ("`--overlap`", self.overlap and self.waits, f"must be left out with {together}"),
+            (
+                "`--staleness`",
+                self.staleness != "none" and (self.waits or self.mode != "downpour"),
+                "is for asynchronous `--mode downpour`: leave it out, or leave the other out",
+            ),
+            (
+                "`--sync-every`",
+                self.sync_every > 1 and self.mode == "allreduce",
+                "must be 1 with `--mode allreduce`, which averages every batch",
+            ),
+            (
+                "`--elastic-momentum`",
+                self.elastic_momentum and self.mode == "easgd" and self.worker_optimizer not in (None, "sgd"),
+                "brings its own steps: leave `--worker-optimizer` out, or give sgd",
+            ),
+        ):
+            if given:
+                received = getattr(self, option.strip("`-").replace("-", "_"))
+                raise ConfigurationError(f"{option} {rule}. Received: {received!r} with `--mode {self.mode}`.")
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """These options with the `train.*` parameters of `point` put in; ConfigurationError for one unknown."""
@@ -104,7 +160,11 @@ class TrainingOptions:
 
 
 #: what `train.<option>` may name
-SEARCHABLE = tuple(f.name for f in fields(TrainingOptions) if f.name not in ("optimizer_params", "checkpoint_interval"))
+SEARCHABLE = tuple(
+    f.name
+    for f in fields(TrainingOptions)
+    if f.name not in ("optimizer_params", "worker_optimizer_params", "checkpoint_interval")
+)
 
 
 def option_name(field_name: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from nnlo_opt.config import LATER_MODES, SEARCHABLE, TrainingOptions, model_parameters, option_name
+from nnlo_opt.config import SEARCHABLE, TrainingOptions, model_parameters, option_name
 from nnlo_opt.errors import ConfigurationError
 
 
@@ -47,10 +47,29 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
     assert repr(value) in str(refused.value)
 
 
-@pytest.mark.parametrize("mode", LATER_MODES)
-def test_a_mode_of_later_is_refused_by_name(mode):
-    with pytest.raises(ConfigurationError, match=f"--mode {mode}` is not available"):
-        TrainingOptions(mode=mode)
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("--synchronous", {"mode": "gem", "synchronous": True}),
+        ("--overlap", {"mode": "allreduce", "overlap": True}),
+        ("--overlap", {"synchronous": True, "overlap": True}),
+        ("--staleness", {"synchronous": True, "staleness": "scale"}),
+        ("--staleness", {"mode": "easgd", "staleness": "drop:2"}),
+        ("--sync-every", {"mode": "allreduce", "sync_every": 2}),
+        ("--elastic-momentum", {"mode": "easgd", "elastic_momentum": 0.5, "worker_optimizer": "adam"}),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
+    with pytest.raises(ConfigurationError, match=f"`{option}`.*Received: .*mode"):
+        TrainingOptions(**changes)
+
+
+def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():
+    assert TrainingOptions().overlaps
+    assert not TrainingOptions(synchronous=True).overlaps
+    assert not TrainingOptions(mode="allreduce").overlaps
+    assert not TrainingOptions(overlap=False).overlaps
+    assert TrainingOptions(mode="easgd", overlap=True).overlaps
 
 
 def test_options_cannot_be_changed():

@@ -8,16 +8,16 @@ import json
 import logging
 import socket
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.downpour import combine
-from nnlo_opt.algorithms.optimizers import Optimizer, make_optimizer
+from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import master_state as ms
-from nnlo_opt.block.worker import reason_of
+from nnlo_opt.block.central import CentralRule, central_rule
+from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
@@ -27,7 +27,9 @@ from nnlo_opt.files import atomic_write
 from nnlo_opt.training import checkpoint
 from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,9 @@ def fold_plan(options: TrainingOptions, n_workers: int) -> ms.FoldPlan:
     return ms.FoldPlan(
         n_workers=n_workers,
         epochs=options.epochs,
-        synchronous=options.synchronous,
+        synchronous=options.waits,
+        together=options.mode == "allreduce",
+        staleness=StalenessPolicy.parse(options.staleness),
         checkpoint_interval=options.checkpoint_interval,
         early_stopping=EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
         target_metric=TargetMetric.parse(options.target_metric) if options.target_metric else None,
@@ -55,6 +59,7 @@ class _Fold:
     order: msg.RunFold
     directory: Path
     options: TrainingOptions
+    schedule: LearningRateSchedule
     state: ms.MasterState
     #: where it goes on from; None when it begins afresh
     checkpoint: Checkpoint | None
@@ -64,8 +69,14 @@ class _Fold:
     #: central weights, then float model state, float32
     central: np.ndarray = field(default_factory=lambda: aligned_empty(0))
     n_weights: int = 0
-    optimizer: Optimizer | None = None
-    #: worker -> (samples, update) of the round being collected
+    rule: CentralRule | None = None
+    #: whether the workers have begun, and hold weights of their own where the update rule has such
+    has_begun: bool = False
+    #: the folder of the checkpoint that workers write to; None where none is due
+    writing: Path | None = None
+    #: what the workers have written to it: file name -> fingerprint
+    written: dict[str, Any] = field(default_factory=dict)
+    #: worker -> (samples, update) of the round being collected; after it, the answers to them
     held: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
     #: worker -> float model state handed in at the fence
     model_states: dict[int, np.ndarray] = field(default_factory=dict)
@@ -77,20 +88,35 @@ class _Fold:
     size: tuple[int, int, int] | None = None
     #: seconds this team was idle before the order came
     waited_s: float | None = None
+    #: training samples behind the central weights; those of updates that are held do not count yet
+    n_applied: int = 0
+    #: what callbacks want the learning rates to be multiplied by
+    rate_factor: float = 1.0
 
 
 class Master:
     """The master of a team; serves one assignment after another."""
 
     def __init__(
-        self, orders: Transport, block: Transport, directory: Path, options: TrainingOptions, clock: Clock
+        self,
+        orders: Transport,
+        block: Transport,
+        directory: Path,
+        options: TrainingOptions,
+        clock: Clock,
+        timeline: Timeline = NO_TIMELINE,
     ) -> None:
-        """`orders` leads to the coordinator (end 0), `block` to the workers (ends 1, 2, …)."""
+        """`orders` leads to the coordinator (end 0), `block` to the workers.
+
+        Workers 1, 2, … stand at the ends of these numbers. In allreduce the last worker is this rank itself (end 0),
+        unless it is the only one, which has an end of its own.
+        """
         self._orders = orders
         self._block = block
         self._directory = directory
         self._options = options
         self._clock = clock
+        self._timeline = timeline
         #: the assignment under way; None when idle
         self._fold: _Fold | None = None
         #: when the last assignment ended; None before there was one
@@ -99,6 +125,12 @@ class Master:
         self._unrecorded: dict[int, Path] = {}
         #: whether checkpoints stay when a fold has ended
         self.keeps_checkpoints = False
+        #: ranks of a worker; the first of each is the one that we know
+        self.ranks_per_worker = 1
+        #: whether checkpoints are written at all
+        self.writes_checkpoints = True
+        #: whether worker 1 has callbacks of the user
+        self.calls_back = False
 
     # ------------------------------------------------------------ the coordinator's messages
 
@@ -124,7 +156,7 @@ class Master:
         try:
             options = self._options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
-            plan = fold_plan(options, n_workers=self._block.size - 1)
+            plan = replace(fold_plan(options, self._n_workers(options)), calls_back=self.calls_back)
             state = ms.MasterState(plan) if resumed is None else _state_from(plan, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
@@ -135,12 +167,16 @@ class Master:
             order=order,
             directory=directory,
             options=options,
+            schedule=options.schedule,
             state=state,
             checkpoint=resumed,
             began_s=self._clock.monotonic_s(),
             trained_before_s=0.0 if resumed is None else float(resumed.master.get("train_s", 0.0)),
             waited_s=waited_s,
+            n_applied=state.n_samples,
+            rate_factor=1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0)),
         )
+        is_alone = self._block.n_processes == 1
         for worker in state.workers:
             start = msg.StartFold(
                 assignment=order.assignment,
@@ -149,16 +185,27 @@ class Master:
                 point=order.point,
                 worker=worker,
                 n_workers=plan.n_workers,
+                overlap=options.overlaps and not is_alone,
             )
-            self._block.send(worker, start)
+            self._send(worker, start)
+
+    def _n_workers(self, options: TrainingOptions) -> int:
+        trains_too = options.mode == "allreduce" and self._block.n_processes > 1
+        return self._block.size if trains_too else (self._block.size - 1) // self.ranks_per_worker
+
+    def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
+        end = 1 + (worker - 1) * self.ranks_per_worker
+        self._block.send(end % self._block.size, message, payload)
+
+    def _worker_at(self, end: int) -> int:
+        return 1 + (end - 1) // self.ranks_per_worker if end else self._block.size
 
     def _stop(self, message: msg.StopFold) -> None:
         fold = self._fold
         if fold is None or fold.order.assignment != message.assignment:
             return  # it has ended by itself, and that message is under way
-        fold.state.stop()
-        self._unrecorded[message.assignment] = fold.directory
-        self._end(fold, msg.FoldStopped(assignment=message.assignment))
+        for instruction in fold.state.stop():
+            self._carry_out(fold, instruction, None)
 
     # ------------------------------------------------------------ the workers' messages
 
@@ -172,12 +219,14 @@ class Master:
         try:
             if isinstance(message, msg.WorkerReady):
                 self._take_ready(fold, received)
-            for instruction in fold.state.handle(received.source, message):
-                self._carry_out(fold, instruction, received)
+            worker = self._worker_at(received.source)
+            for instruction in fold.state.handle(worker, message):
+                with self._timeline.span(type(instruction).__name__, worker=worker):
+                    self._carry_out(fold, instruction, received)
         except ProtocolError:
             raise
         except Exception as error:
-            fold.state.stop()
+            fold.state.phase = ms.Phase.OVER
             self._fail(fold, self._failure(fold.order.assignment, error))
 
     def _take_ready(self, fold: _Fold, received: Received) -> None:
@@ -196,36 +245,37 @@ class Master:
             fold.central = aligned_empty(len(received.payload))
             np.copyto(fold.central, received.payload)
 
-    def _carry_out(self, fold: _Fold, instruction: ms.Instruction, received: Received) -> None:
+    def _carry_out(self, fold: _Fold, instruction: ms.Instruction, received: Received | None) -> None:
         match instruction:
             case ms.Initialise():
                 self._initialise(fold, instruction)
             case ms.ApplyUpdate():
-                self._optimizer(fold).apply(fold.central[: fold.n_weights], _payload(received))
+                self._scale_learning_rate(fold)
+                self._rule(fold).apply(fold.central[: fold.n_weights], _payload(received), instruction.weight)
             case ms.HoldUpdate():
-                _, buffer = fold.held.get(instruction.worker, (0, None))
-                buffer = aligned_empty(fold.n_weights) if buffer is None else buffer
-                np.copyto(buffer, _payload(received))
-                fold.held[instruction.worker] = (instruction.n_samples, buffer)
+                self._hold(fold, instruction, received)
             case ms.ApplyRound():
-                mean = aligned_empty(fold.n_weights)
-                combine([fold.held[worker] for worker in instruction.workers], mean)
-                self._optimizer(fold).apply(fold.central[: fold.n_weights], mean)
+                self._scale_learning_rate(fold)
+                updates = [fold.held[worker] for worker in instruction.workers if worker in fold.held]
+                self._rule(fold).apply_round(fold.central[: fold.n_weights], updates)
             case ms.SendWeights():
-                self._send_weights(fold, instruction)
+                self._send_weights(fold, instruction, received)
             case ms.SendFence():
-                for worker in instruction.workers:
-                    self._block.send(worker, msg.Fence(assignment=fold.order.assignment))
+                self._send_fence(fold, instruction, received)
             case ms.HoldState():
-                message = received.message
-                assert isinstance(message, msg.FenceReached)
-                fold.positions[instruction.worker] = message.position
-                fold.model_states[instruction.worker] = _payload(received).copy()
-                if len(fold.model_states) == len(fold.state.workers):
-                    self._average_model_states(fold)
+                self._hold_state(fold, instruction, received)
             case ms.SendValidate():
                 for worker in fold.state.workers:
-                    self._block.send(worker, msg.Validate(assignment=fold.order.assignment), fold.central)
+                    self._send(worker, msg.Validate(assignment=fold.order.assignment), fold.central)
+            case ms.SendCallBack():
+                self._send_call_back(fold, instruction)
+            case ms.TakeWishes():
+                self._take_wishes(fold, received)
+            case ms.SendHalt():
+                self._send(instruction.worker, msg.Halt(assignment=fold.order.assignment))
+            case ms.Stopped():
+                self._unrecorded[fold.order.assignment] = fold.directory
+                self._end(fold, msg.FoldStopped(assignment=fold.order.assignment))
             case ms.KeepBest():
                 fold.best = fold.central.copy()
             case ms.ReportEpoch():
@@ -243,10 +293,7 @@ class Master:
                 self._fail(fold, failed)
 
     def _initialise(self, fold: _Fold, instruction: ms.Initialise) -> None:
-        options = fold.options
-        fold.optimizer = make_optimizer(
-            options.optimizer, fold.n_weights, options.learning_rate, options.optimizer_params
-        )
+        fold.rule = central_rule(fold.options, fold.n_weights, len(fold.state.workers))
         if fold.checkpoint is not None:
             arrays = fold.checkpoint.arrays
             if arrays["central"].shape != fold.central.shape:
@@ -256,20 +303,100 @@ class Master:
                 )
             np.copyto(fold.central, arrays["central"])
             fold.best = arrays.get("best")
-            fold.optimizer.load_state(_optimizer_state(fold.checkpoint))
+            fold.rule.load_state(_rule_state(fold.checkpoint))
         started = msg.FoldStarted(assignment=fold.order.assignment, epoch=instruction.epoch, waited_s=fold.waited_s)
         self._orders.send(COORDINATOR, started)
 
-    def _send_weights(self, fold: _Fold, instruction: ms.SendWeights) -> None:
-        payload = fold.central if instruction.with_state else fold.central[: fold.n_weights]
+    def _scale_learning_rate(self, fold: _Fold) -> None:
+        """Take the learning rate of this point of the training for the update that comes next."""
+        state = fold.state
+        if fold.schedule.changes or state.plan.calls_back:
+            factor = fold.schedule.factor_of_update(fold.n_applied, state.n_samples, state.n_train, fold.options.epochs)
+            self._rule(fold).scale_learning_rate(factor * fold.rate_factor)
+        fold.n_applied = state.n_samples
+
+    def _send_call_back(self, fold: _Fold, instruction: ms.SendCallBack) -> None:
+        message = msg.CallBack(
+            assignment=fold.order.assignment,
+            epoch=instruction.epoch,
+            metrics=instruction.metrics,
+            rate_factor=fold.rate_factor,
+            is_last=instruction.is_last,
+        )
+        self._send(1, message, fold.central)
+
+    def _take_wishes(self, fold: _Fold, received: Received | None) -> None:
+        assert received is not None
+        message = received.message
+        assert isinstance(message, msg.CalledBack)
+        fold.rate_factor = message.rate_factor
+        if received.payload is not None:
+            np.copyto(fold.central, received.payload)
+
+    def _hold(self, fold: _Fold, instruction: ms.HoldUpdate, received: Received | None) -> None:
+        if received is not None and received.payload is None:
+            return  # allreduce: the weights of one worker are those of all
+        _, buffer = fold.held.get(instruction.worker, (0, None))
+        buffer = aligned_empty(fold.n_weights) if buffer is None else buffer
+        np.copyto(buffer, _payload(received))
+        fold.held[instruction.worker] = (instruction.n_samples, buffer)
+
+    def _answer_to(self, fold: _Fold, worker: int, received: Received | None) -> np.ndarray | None:
+        """What the update that `worker` pushed last was turned into, where the rule answers that."""
+        if self._rule(fold).answers != "difference":
+            return None
+        return fold.held[worker][1] if fold.state.plan.synchronous else _payload(received)
+
+    def _send_weights(self, fold: _Fold, instruction: ms.SendWeights, received: Received | None) -> None:
+        resumed, kind = fold.checkpoint, self._rule(fold).answers
+        if instruction.with_state:
+            goes_on = fold.has_begun or (resumed is not None and set(resumed.workers) == set(fold.state.workers))
+            kind = "nothing" if goes_on and kind == "difference" else "weights"
+            fold.has_begun = True
         for worker in instruction.workers:
             train = msg.Train(
                 assignment=fold.order.assignment,
                 version=instruction.version,
+                epoch=fold.state.epoch,
+                n_samples=fold.state.n_samples,
+                adopt=kind,
                 position=self._position_to_resume(fold, worker),
+                restore=str(resumed.place) if resumed and set(resumed.workers) == set(fold.state.workers) else "",
+                rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
             )
-            self._block.send(worker, train, payload)
+            if not instruction.with_state:
+                payload = (
+                    fold.central[: fold.n_weights] if kind == "weights" else self._answer_to(fold, worker, received)
+                )
+            else:
+                payload = fold.central if kind == "weights" else fold.central[fold.n_weights :]
+            self._send(worker, train, payload)
         fold.checkpoint = None
+
+    def _send_fence(self, fold: _Fold, instruction: ms.SendFence, received: Received | None) -> None:
+        if instruction.checkpoint and self.writes_checkpoints and fold.writing is None:
+            try:
+                fold.writing = checkpoint.begin(fold.directory, instruction.epoch)
+            except OSError as error:
+                logger.warning("no checkpoint of epoch %d: %s", instruction.epoch, error)
+        for worker in instruction.workers:
+            answer = self._answer_to(fold, worker, received)
+            fence = msg.Fence(
+                assignment=fold.order.assignment,
+                adopt="nothing" if answer is None else "difference",
+                checkpoint="" if fold.writing is None else str(fold.writing.resolve()),
+            )
+            self._send(worker, fence, answer)
+
+    def _hold_state(self, fold: _Fold, instruction: ms.HoldState, received: Received | None) -> None:
+        assert received is not None
+        message = received.message
+        assert isinstance(message, msg.FenceReached)
+        fold.positions[instruction.worker] = message.position
+        fold.written.update(message.files)
+        fold.model_states[instruction.worker] = _payload(received).copy()
+        if len(fold.model_states) == len(fold.state.workers):
+            self._average_model_states(fold)
 
     def _position_to_resume(self, fold: _Fold, worker: int) -> dict[str, Any] | None:
         if fold.checkpoint is None:
@@ -288,12 +415,13 @@ class Master:
 
     def _report_epoch(self, fold: _Fold, instruction: ms.ReportEpoch) -> None:
         written = False
-        if instruction.checkpoint:
+        if instruction.checkpoint and self.writes_checkpoints:
             try:
-                checkpoint.save(fold.directory, self._checkpoint(fold))
+                checkpoint.save(fold.directory, self._checkpoint(fold), fold.writing, fold.written)
                 written = True
             except OSError as error:
                 logger.warning("no checkpoint of epoch %d: %s", instruction.epoch, error)
+            fold.writing, fold.written = None, {}
         reported = msg.EpochReported(
             assignment=fold.order.assignment,
             epoch=instruction.epoch,
@@ -301,6 +429,7 @@ class Master:
             checkpointed=written,
         )
         self._orders.send(COORDINATOR, reported)
+        self._timeline.flush()
 
     def _checkpoint(self, fold: _Fold) -> Checkpoint:
         state = fold.state
@@ -308,9 +437,9 @@ class Master:
         if fold.best is not None:
             arrays["best"] = fold.best
         scalars = {}
-        for name, value in self._optimizer(fold).state().items():
+        for name, value in self._rule(fold).state().items():
             if isinstance(value, np.ndarray):
-                arrays[f"optimizer.{name}"] = value
+                arrays[f"rule.{name}"] = value
             else:
                 scalars[name] = value
         return Checkpoint(
@@ -322,7 +451,8 @@ class Master:
                 "train_s": self._train_s(fold),
                 "history": state.history.to_json(),
                 "staleness": state.staleness.to_json(),
-                "optimizer": scalars,
+                "rule": scalars,
+                "rate_factor": fold.rate_factor,
             },
             workers=fold.positions,
         )
@@ -368,23 +498,24 @@ class Master:
 
     def _end(self, fold: _Fold, message: msg.Message) -> None:
         for worker in fold.state.workers:
-            self._block.send(worker, msg.EndFold(assignment=fold.order.assignment))
+            self._send(worker, msg.EndFold(assignment=fold.order.assignment))
+        checkpoint.abandon(fold.writing)
         self._fold = None
         self._idle_since_s = self._clock.monotonic_s()
         self._orders.send(COORDINATOR, message)
 
-    def _optimizer(self, fold: _Fold) -> Optimizer:
-        if fold.optimizer is None:
+    def _rule(self, fold: _Fold) -> CentralRule:
+        if fold.rule is None:
             raise ProtocolError("An update came before the weights.")
-        return fold.optimizer
+        return fold.rule
 
     def _train_s(self, fold: _Fold) -> float:
         return fold.trained_before_s + self._clock.monotonic_s() - fold.began_s
 
 
-def _payload(received: Received) -> np.ndarray:
-    if received.payload is None:
-        raise ProtocolError(f"{type(received.message).__name__} came without its vector.")
+def _payload(received: Received | None) -> np.ndarray:
+    if received is None or received.payload is None:
+        raise ProtocolError(f"{received and type(received.message).__name__} came without its vector.")
     return received.payload
 
 
@@ -397,7 +528,7 @@ def _state_from(plan: ms.FoldPlan, resumed: Checkpoint) -> ms.MasterState:
     return state
 
 
-def _optimizer_state(resumed: Checkpoint) -> dict[str, Any]:
-    prefix = "optimizer."
-    slots = {name.removeprefix(prefix): a for name, a in resumed.arrays.items() if name.startswith(prefix)}
-    return {**resumed.master["optimizer"], **slots}
+def _rule_state(resumed: Checkpoint) -> dict[str, Any]:
+    prefix = "rule."
+    vectors = {name.removeprefix(prefix): a for name, a in resumed.arrays.items() if name.startswith(prefix)}
+    return {**resumed.master["rule"], **vectors}

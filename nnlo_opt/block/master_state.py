@@ -5,8 +5,11 @@ owns the vectors. One assignment goes through these phases:
 
     STARTING     workers build the model and load their shards
     TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time
-    FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state
+    FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
+                 overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
+    CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
+    HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
     OVER         finished, failed or stopped
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from nnlo_opt.algorithms.staleness import StalenessStatistics
+from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.training.figure import figure_of_merit
@@ -33,6 +36,8 @@ class Phase(Enum):
     TRAINING = auto()
     FENCING = auto()
     VALIDATING = auto()
+    CALLING_BACK = auto()
+    HALTING = auto()
     OVER = auto()
 
 
@@ -42,6 +47,8 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
     Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
     Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
     Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
+    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
+    Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
     Phase.OVER: frozenset(),
 }
 
@@ -52,10 +59,16 @@ class FoldPlan:
 
     n_workers: int
     epochs: int
+    #: workers wait for each other
     synchronous: bool = False
+    #: workers train a whole epoch together before they push
+    together: bool = False
+    staleness: StalenessPolicy = StalenessPolicy()  # noqa: RUF009  (frozen)
     checkpoint_interval: int = 1
     early_stopping: EarlyStopping | None = None
     target_metric: TargetMetric | None = None
+    #: worker 1 has callbacks of the user
+    calls_back: bool = False
 
 
 # ---------------------------------------------------------------- instructions
@@ -70,9 +83,10 @@ class Initialise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyUpdate:
-    """Apply the update that just came from `worker`."""
+    """Apply the update that just came from `worker`, multiplied by `weight`."""
 
     worker: int
+    weight: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +99,14 @@ class HoldUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyRound:
-    """Average the updates held, by samples and in the order of `workers`, and apply the mean."""
+    """Apply the updates held, in the order of `workers`, together."""
 
     workers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendWeights:
-    """Send the central weights; with the model state at the beginning of an epoch."""
+    """Send the answer to train on; at the beginning of an epoch with the model state."""
 
     workers: tuple[int, ...]
     version: int
@@ -101,9 +115,11 @@ class SendWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFence:
-    """Ask for model state and position."""
+    """Ask for model state and position; `epoch` is about to end, and a checkpoint of it is due or not."""
 
     workers: tuple[int, ...]
+    epoch: int
+    checkpoint: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +132,20 @@ class HoldState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendValidate:
     """Send the central weights and the averaged model state to all workers, to be validated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendCallBack:
+    """Have worker 1 call the callbacks; `metrics` of the epoch that has ended, None at the beginning."""
+
+    epoch: int
+    metrics: dict[str, float] | None
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeWishes:
+    """Take the learning rate, and the weights where there are any, that the callbacks have just answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +174,18 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendHalt:
+    """Tell a worker to end the epoch."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The assignment is over, as it was told to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """The fold cannot be trained."""
 
@@ -162,9 +204,13 @@ Instruction: TypeAlias = (
     | SendFence
     | HoldState
     | SendValidate
+    | SendCallBack
+    | TakeWishes
     | KeepBest
     | ReportEpoch
     | Finish
+    | SendHalt
+    | Stopped
     | Fail
 )
 
@@ -194,12 +240,16 @@ class MasterState:
         self.waiting_for: set[int] = set(self.workers)
         #: workers that were sent weights to train on and have not yet pushed
         self.computing: set[int] = set()
+        #: workers that were sent a fence and have not yet reached it
+        self.fenced: set[int] = set()
         #: synchronous: workers that still train in this epoch
         self.training: set[int] = set(self.workers)
         #: synchronous: samples per worker of the round being collected
         self.round: dict[int, int] = {}
         #: synchronous: workers whose update in this round is their last of the epoch
         self.through: set[int] = set()
+        #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
+        self._called_with: tuple[dict[str, float] | None, str] = None, ""
 
     @property
     def epoch(self) -> int:
@@ -216,16 +266,24 @@ class MasterState:
             case msg.PushUpdate():
                 return self._push(worker, message)
             case msg.FenceReached():
-                return self._fence_reached(worker)
+                return self._fence_reached(worker, message)
             case msg.Validated():
                 return self._validated(worker, message)
+            case msg.CalledBack():
+                return self._called_back(worker, message)
             case msg.WorkerFailed():
                 return self._fail(message)
         raise ProtocolError(f"No rule for {type(message).__name__}.")
 
-    def stop(self) -> None:
+    def stop(self) -> list[Instruction]:
         """End the assignment without a result."""
+        if self.plan.together and self.phase is Phase.TRAINING:
+            self.phase = Phase.HALTING
+            return [SendHalt(worker=self.workers[-1])]
+        if self.phase is Phase.HALTING:
+            return []
         self.phase = Phase.OVER
+        return [Stopped()]
 
     # ------------------------------------------------------------ starting
 
@@ -238,31 +296,44 @@ class MasterState:
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
         if self.epoch and (reason := self._reason_to_end()):
             return [*out, *self._finish(reason)]
-        return [*out, *self._begin_epoch()]
+        return [*out, *(self._call_back(None, "") if self.plan.calls_back else self._begin_epoch())]
 
     def _begin_epoch(self) -> list[Instruction]:
         self.phase = Phase.TRAINING
         self.training = set(self.workers)
         self.computing = set(self.workers)
+        self.fenced.clear()
         return [SendWeights(workers=self.workers, version=self.version, with_state=True)]
 
     # ------------------------------------------------------------ training
 
     def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
-        if worker not in self.computing:
+        if worker not in self.computing and worker not in self.fenced:
             raise ProtocolError(f"Worker {worker} pushed without having been sent weights.")
-        self.staleness.record(message.base_version, self.version)
-        self.computing.remove(worker)
+        staleness = self.staleness.record(message.base_version, self.version)
+        self.computing.discard(worker)
         self.n_samples += message.n_samples
         self.history.add_training(worker, message.n_samples, message.sums)
+        if self.phase is Phase.HALTING:
+            if self.computing:
+                return []
+            self.phase = Phase.OVER
+            return [Stopped()]
         if self.plan.synchronous:
             return self._push_to_round(worker, message)
-        self.version += 1
-        out: list[Instruction] = [ApplyUpdate(worker=worker)]
+        out: list[Instruction] = []
+        weight = self.plan.staleness.weight(staleness)
+        if weight:
+            self.version += 1
+            out.append(ApplyUpdate(worker=worker, weight=weight))
+        else:
+            self.staleness.drop()
+        if worker in self.fenced:
+            return out
         if self.phase is Phase.TRAINING and self.n_samples >= (self.epoch + 1) * self.n_train:
             self._begin_fence()
         if self.phase is Phase.FENCING:
-            return [*out, SendFence(workers=(worker,))]
+            return [*out, self._fence((worker,))]
         self.computing.add(worker)
         return [*out, SendWeights(workers=(worker,), version=self.version)]
 
@@ -282,7 +353,7 @@ class MasterState:
             self.computing = set(self.training)
             return [*out, SendWeights(workers=tuple(sorted(self.training)), version=self.version)]
         self._begin_fence()
-        return [*out, SendFence(workers=self.workers)]
+        return [*out, self._fence(self.workers)]
 
     def _begin_fence(self) -> None:
         self.phase = Phase.FENCING
@@ -290,10 +361,22 @@ class MasterState:
 
     # ------------------------------------------------------------ the fence
 
-    def _fence_reached(self, worker: int) -> list[Instruction]:
+    def _fence(self, workers: tuple[int, ...]) -> SendFence:
+        self.fenced.update(workers)
+        epoch = self.epoch + 1
+        due = epoch % self.plan.checkpoint_interval == 0 or epoch >= self.plan.epochs
+        return SendFence(workers=workers, epoch=epoch, checkpoint=due)
+
+    def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[Instruction]:
         if worker in self.computing:
             raise ProtocolError(f"Worker {worker} handed in its state before its last update.")
         self._answered(worker)
+        self.fenced.discard(worker)
+        if message.n_samples:
+            self.n_samples += message.n_samples
+            self.history.add_training(worker, message.n_samples, message.sums)
+        if message.load:
+            self.history.add_load(worker, message.load)
         out: list[Instruction] = [HoldState(worker=worker)]
         if self.waiting_for:
             return out
@@ -320,9 +403,28 @@ class MasterState:
         if stopping and stopping.best_index(self.history.values(stopping.metric)) == self.epoch - 1:
             out.append(KeepBest())
         reason = self._reason_to_end()
+        return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
+
+    def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
+        """Close the epoch, and begin the next or, for a reason, finish."""
         due = self.epoch % self.plan.checkpoint_interval == 0 or bool(reason)
-        out.append(ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due))
-        return [*out, *(self._finish(reason) if reason else self._begin_epoch())]
+        report = ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due)
+        return [report, *(self._finish(reason) if reason else self._begin_epoch())]
+
+    def _call_back(self, metrics: dict[str, float] | None, reason: str) -> list[Instruction]:
+        self.phase = Phase.CALLING_BACK
+        self.waiting_for = {1}
+        self._called_with = metrics, reason
+        return [SendCallBack(epoch=self.epoch, metrics=metrics, is_last=bool(reason))]
+
+    def _called_back(self, worker: int, message: msg.CalledBack) -> list[Instruction]:
+        self._answered(worker)
+        metrics, reason = self._called_with
+        if metrics is None:
+            return [TakeWishes(), *self._begin_epoch()]
+        if message.stop:
+            reason = reason or "a callback has stopped the training"
+        return [TakeWishes(), *self._go_on(metrics, reason)]
 
     def _reason_to_end(self) -> str:
         """Why the fold is trained; empty while it is not."""

@@ -9,13 +9,14 @@ import logging
 import math
 import reprlib
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from nnlo_opt.block.worker import reason_of
+from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Transport, wait_until
@@ -26,8 +27,8 @@ logger = logging.getLogger(__name__)
 Report = Callable[[int, float], bool]
 Objective = Callable[[dict[str, Any], Any, Report], Any]
 
-#: how long ranks may take to come back after one has raised
-GRACE_S = 60.0
+#: how long ranks may take to come back after one has raised; they may be computing, and hear of it at their next call
+GRACE_S = 600.0
 #: how long block rank 0 then waits to hear that the failure is in the journal
 RECORDED_S = 10.0
 ROOT = 0
@@ -61,7 +62,7 @@ class ObjectiveRank:
         make_comm: Callable[[Any], BlockComm],
         clock: Clock,
     ) -> None:
-        """`make_comm(self)` is collective over the block; `orders` is used by block rank 0 only."""
+        """`make_comm(self)` is collective over the block; `orders` leads to the coordinator."""
         self._orders = orders
         self._block = block
         self._objective = objective
@@ -106,8 +107,32 @@ class ObjectiveRank:
         if isinstance(message, msg.CallObjective):
             _, returned = self._call(message)
             self._block.send(ROOT, returned)
+            if returned.error and not wait_until(self._has_failed, GRACE_S):
+                self._give_up_on_root(returned)
         elif not isinstance(message, msg.ObjectiveFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
+
+    def _has_failed(self) -> bool:
+        """Whether block rank 0 knows that the call has failed."""
+        self._take_in()
+        return self._failure is not None
+
+    def _give_up_on_root(self, returned: msg.ObjectiveReturned) -> NoReturn:
+        """Block rank 0 hears nothing: have the coordinator write down what failed, and end the job."""
+        failed = msg.FoldFailed(
+            assignment=returned.assignment,
+            reason=returned.error,
+            traceback=returned.traceback,
+            world_rank=returned.world_rank,
+            host=returned.host,
+        )
+        self._orders.send(ROOT, failed)
+        self._orders.flush(RECORDED_S)
+        time.sleep(RECORDED_S)
+        raise StuckBlockError(
+            f"The objective raised on rank {returned.world_rank}, and after {GRACE_S:g} s block rank 0 is still in a "
+            "call that cannot be given up; go on with `--opt-restore`."
+        )
 
     # ------------------------------------------------------------ the call, on every rank
 

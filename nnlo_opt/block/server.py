@@ -3,16 +3,20 @@
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
-from nnlo_opt.block.worker import Worker, reason_of
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.ring import RingFollower
+from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport, receive
 from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,8 @@ class Roles(Protocol):
 
     def worker(self, run: msg.OpenRun) -> Worker | None: ...
 
+    def follower(self, run: msg.OpenRun) -> RingFollower | None: ...
+
     def objective(self, run: msg.OpenRun) -> ObjectiveRank | None: ...
 
 
@@ -48,19 +54,20 @@ class RankServer:
     def __init__(
         self,
         orders: Transport,
-        master_end: Transport | None,
-        worker_end: Transport | None,
+        team_ends: Sequence[Transport],
         desk: Desk,
         roles: Roles,
+        timeline: Timeline = NO_TIMELINE,
     ) -> None:
-        """`orders` leads to the coordinator; the ends are this rank's places in its team (both, in a team of one)."""
+        """`orders` leads to the coordinator; the ends are this rank's places in its team (two, in a team of one)."""
         self._orders = orders
-        self._master_end = master_end
-        self._worker_end = worker_end
+        self._team_ends = team_ends
         self._desk = desk
         self._roles = roles
+        self._timeline = timeline
         self._master: Master | None = None
         self._worker: Worker | None = None
+        self._follower: RingFollower | None = None
         self._objective: ObjectiveRank | None = None
         #: set by Shutdown
         self.exit_code: int | None = None
@@ -73,19 +80,26 @@ class RankServer:
     def serve(self) -> int:
         """Serve until Shutdown; returns the exit code."""
         while self.exit_code is None:
-            found = receive([transport for transport, _ in self._handlers])
-            if found is not None:
-                self._dispatch(*found)
+            if not self.step():
+                with self._timeline.span("wait", "wait"):
+                    found = receive([transport for transport, _ in self._handlers])
+                if found is not None:
+                    self._dispatch(*found)
         return self.exit_code
 
     def step(self) -> bool:
-        """Take in one message if there is one; for a process that also coordinates."""
-        for transport, _ in self._handlers:
-            received = transport.poll()
-            if received is not None:
-                self._dispatch(transport, received)
-                return True
-        return False
+        """Take in one message, or train one batch; -> whether there was anything to do."""
+        worker = self._worker
+        if worker is None or not worker.works_first:
+            for transport, _ in self._handlers:
+                received = transport.poll()
+                if received is not None:
+                    self._dispatch(transport, received)
+                    return True
+        if worker is None or not worker.can_work:
+            return False
+        worker.work()
+        return True
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
         self.story.append(f"from {received.source}: {str(received.message)[:300]}")
@@ -105,41 +119,50 @@ class RankServer:
             case msg.Shutdown():
                 self.exit_code = message.exit_code
             case msg.Inspect():
-                self._inspect(message)
+                with self._timeline.span("look at model and data", "data"):
+                    self._inspect(message)
             case msg.ExportModel():
                 self._export(message)
             case msg.OpenRun():
                 self._open(message)
             case _:
-                role = self._objective or self._master
-                if role is None:
+                if self._objective is not None:
+                    with self._calling(message):
+                        self._objective.handle_order(message)
+                elif self._master is not None:
+                    self._master.handle_order(message)
+                else:
                     raise ProtocolError(f"{type(message).__name__} came before the run was open.")
-                role.handle_order(message)
 
     def _open(self, run: msg.OpenRun) -> None:
         self._master = self._roles.master(run)
         self._worker = self._roles.worker(run)
+        self._follower = self._roles.follower(run)
         self._objective = self._roles.objective(run)
-        if self._master_end is not None:
-            self._handlers.append((self._master_end, self._take_for_master))
-        if self._worker_end is not None:
-            self._handlers.append((self._worker_end, self._take_for_worker))
+        self._handlers += [(end, self._take_from_team) for end in self._team_ends]
 
-    def _take_for_master(self, received: Received) -> None:
-        if self._master is not None:
-            self._master.handle(received)
-        elif self._objective is not None:
-            self._objective.handle(received.message)
-        else:
-            raise ProtocolError("A worker sent a message before the run was open.")
-
-    def _take_for_worker(self, received: Received) -> None:
-        if self._worker is not None:
+    def _take_from_team(self, received: Received) -> None:
+        if self._objective is not None:
+            with self._calling(received.message):
+                self._objective.handle(received.message)
+            return
+        if self._follower is not None:
+            self._follower.handle(received)
+        elif not isinstance(received.message, msg.FROM_WORKERS) and self._worker is not None:
             self._worker.handle(received)
-        elif self._objective is not None:
-            self._objective.handle(received.message)
+        elif self._master is not None:
+            self._master.handle(received)
+        elif self._worker is not None:
+            self._worker.handle_follower(received)
         else:
-            raise ProtocolError("A master sent a message before the run was open.")
+            raise ProtocolError(f"No role of this rank takes {type(received.message).__name__}.")
+
+    @contextmanager
+    def _calling(self, message: msg.Message) -> Iterator[None]:
+        """A call of an objective, which a message begins and ends, in the timeline."""
+        with self._timeline.span(type(message).__name__):
+            yield
+        self._timeline.flush()
 
     # ------------------------------------------------------------ model and data
 
@@ -162,7 +185,8 @@ class RankServer:
 
     def _export(self, message: msg.ExportModel) -> None:
         try:
-            path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
+            with self._timeline.span("save the best model", "data"):
+                path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
             answer = msg.ModelExported(path=str(path))
         except (Exception, SystemExit) as error:
             logger.exception("could not save the best model")

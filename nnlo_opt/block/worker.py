@@ -1,23 +1,34 @@
 """A worker: computes true gradients on its shard and pushes them to its master.
 
-It is reactive: `handle` takes one message of the master, works, and answers; it never waits. So a worker whose peer
-failed is never stuck, and master and worker can share a process.
+It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker whose
+peer failed is never stuck, and master and worker can share a process. Allreduce alone is a collective call.
 """
 
 import logging
-import math
 import socket
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
-from nnlo_opt.algorithms.downpour import LocalSteps
-from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.block.gradients import NO_GRADIENTS, CommonBatches, Gradients, OwnBatches
+from nnlo_opt.block.local import LocalRule, PushGradient, base_learning_rate, local_rule
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, restore_position
+from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.comm.transport import Collective, Received, Transport
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.training.callbacks import EpochCallbacks
+from nnlo_opt.training.checkpoint import load_local, save_local
+from nnlo_opt.training.monitor import Monitor
+from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.task import FoldTask, TaskFactory
+from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
@@ -26,34 +37,81 @@ logger = logging.getLogger(__name__)
 MASTER = 0
 
 
-def reason_of(error: BaseException) -> str:
-    """An exception in one sentence: our own as they are, others with their type."""
-    text = " ".join(str(error).split())
-    if isinstance(error, NnloError):
-        return text
-    if isinstance(error, MemoryError):
-        return f"out of memory: {text or 'Python could not allocate'}"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of ranks that a worker's rank may compute gradients with."""
+
+    #: all workers of its team (allreduce); None: it is the only one
+    team: Collective | None = None
+    #: the ranks of this worker, which this rank leads; None: it is the only one
+    ring: Ring | None = None
 
 
 class Worker:
-    """One worker; serves one assignment after another."""
+    """One worker; serves one assignment after another.
 
-    def __init__(self, block: Transport, tasks: TaskFactory, world_rank: int) -> None:
+    Between messages it works: `work` trains one batch when `can_work` says so. Where it overlaps, it may be one batch
+    ahead of the master's answer; that batch comes before the answer is read (`works_first`), so that the order of
+    things does not depend on who is faster.
+    """
+
+    def __init__(
+        self,
+        block: Transport,
+        tasks: TaskFactory,
+        world_rank: int,
+        groups: Groups | None = None,
+        timeline: Timeline = NO_TIMELINE,
+        monitor: Monitor | None = None,
+    ) -> None:
+        """`groups`: with whom it computes gradients together; None: alone.
+
+        `monitor` measures what this process takes of its machine, for the history; None: that is not wanted.
+        """
         self._block = block
         self._tasks = tasks
         self._world_rank = world_rank
+        self._groups = groups or Groups()
+        self._timeline = timeline
+        self._monitor = monitor
+        self._ring = self._groups.ring
         #: assignment served; None between assignments and after a failure, when messages about it are dropped
         self._assignment: int | None = None
-        #: set as long as `_assignment` is
+        #: set as long as `_assignment` is, with what belongs to it
         self._task: FoldTask | None = None
-        #: weights this worker computes at (float32, n_weights); with local steps they run ahead of the central ones
-        self._weights = aligned_empty(0)
-        #: the update under construction, float32 (n_weights,)
-        self._update = aligned_empty(0)
-        self._gradient = aligned_empty(0)
-        self._local_steps: LocalSteps | None = None
-        self._local_learning_rate = 0.0
+        self._rule: LocalRule = PushGradient(0)
+        self._start: msg.StartFold | None = None
+        #: whether the master has sent something to train on, and no fence since
+        self._training = False
+        #: version of the central weights adopted last, and epochs done
+        self._version = 0
+        self._epoch = 0
+        #: of the learning rates of steps made here; and the training samples of all workers behind the next step, as
+        #: far as is known: between two answers of the master the others are taken to be as fast as this one
+        self._schedule = LearningRateSchedule()
+        self._n_trained = 0
+        self._period = _Period()
+        #: whether the period is over and waits to be pushed
+        self._is_due = False
+        #: whether a push is not yet answered
+        self._outstanding = False
+        #: whether the next batch may be trained before the answer
+        self._may_run_ahead = False
+        self._gradients: Gradients = NO_GRADIENTS
+        #: what the callbacks of worker 1 want the learning rates to be multiplied by; None: there are none
+        self._rate_factor: float | None = None
+        #: what the user wants to be called at the epochs, if this is worker 1; to be set before the first assignment
+        self.callbacks: EpochCallbacks | None = None
+
+    @property
+    def can_work(self) -> bool:
+        """Whether there is a batch to be trained now."""
+        return self._training and not self._is_due and (not self._outstanding or self._may_run_ahead)
+
+    @property
+    def works_first(self) -> bool:
+        """Whether that batch comes before any message."""
+        return self._outstanding and self.can_work
 
     def handle(self, received: Received) -> None:
         """Take in one message of the master and answer it. Errors of the trial are answered, not raised."""
@@ -62,8 +120,30 @@ class Worker:
         if not isinstance(message, msg.StartFold) and assignment != self._assignment:
             logger.debug("dropped a late %s about assignment %s", type(message).__name__, assignment)
             return
-        try:
+        with self._answering_for(assignment):
             self._dispatch(message, received.payload)
+
+    def handle_follower(self, received: Received) -> None:
+        """Take in an answer of one of the other ranks of this worker."""
+        message = received.message
+        if self._ring is None or getattr(message, "assignment", None) != self._assignment:
+            logger.debug("dropped a late %s of a follower", type(message).__name__)
+        elif isinstance(message, msg.WorkerFailed):
+            self._end()
+            self._block.send(MASTER, message)
+        else:
+            with self._answering_for(self._assignment):
+                self._ring.hear(received)
+
+    def work(self) -> None:
+        """Train one batch. Errors of the trial are answered, not raised."""
+        with self._answering_for(self._assignment):
+            self._train_batch()
+
+    @contextmanager
+    def _answering_for(self, assignment: int | None) -> Iterator[None]:
+        try:
+            yield
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:
@@ -73,34 +153,35 @@ class Worker:
     def _dispatch(self, message: msg.Message, payload: np.ndarray | None) -> None:
         match message:
             case msg.StartFold():
-                self._start(message)
+                self._open(message)
             case msg.Train():
-                self._train(message, payload)
+                self._go_on(message, payload)
             case msg.Fence():
-                self._hand_in()
+                self._hand_in(message, payload)
             case msg.Validate():
-                self._validate(payload)
+                with self._timeline.span("validate"):
+                    self._validate(message, payload)
+            case msg.CallBack():
+                self._call_back(message, payload)
+            case msg.Halt():
+                self._gradients.wants_end = True
             case msg.EndFold():
                 self._end()
             case _:
                 raise ProtocolError(f"A worker takes no {type(message).__name__}.")
 
-    # ------------------------------------------------------------ one message each
+    # ------------------------------------------------------------ from the master
 
-    def _start(self, start: msg.StartFold) -> None:
+    def _open(self, start: msg.StartFold) -> None:
         self._end()
-        self._assignment = start.assignment
-        task = self._task = self._tasks.open(start)
+        self._assignment, self._start = start.assignment, start
+        mine = start if self._ring is None else self._ring.start(start)
+        with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
+            task = self._task = self._tasks.open(mine)
         n_weights, n_state = task.adapter.n_weights, task.adapter.n_state
-        if len(self._weights) != n_weights:
-            self._weights, self._update, self._gradient = (aligned_empty(n_weights) for _ in range(3))
-        self._local_steps = None
-        if task.options.sync_every > 1:
-            self._local_steps = LocalSteps(n_weights)
-            # Local steps are plain SGD at the rate the master's optimizer would take.
-            self._local_learning_rate = make_optimizer(
-                task.options.optimizer, 1, task.options.learning_rate, task.options.optimizer_params
-            ).learning_rate
+        self._rule = local_rule(task.options, n_weights)
+        self._schedule = task.options.schedule
+        self._gradients = self._gradients_of(task, mine.n_workers)
         initial = None
         if start.worker == 1:
             initial = aligned_empty(n_weights + n_state)
@@ -114,76 +195,222 @@ class Worker:
             n_shard=task.n_shard,
             has_validation=task.n_validation > 0,
         )
-        self._block.send(MASTER, ready, initial)
+        if self._monitor is not None:
+            self._monitor.start()
 
-    def _train(self, train: msg.Train, payload: np.ndarray | None) -> None:
-        task = self._running_task()
-        self._adopt(payload)
+        def then(answers: list[Received]) -> None:
+            check_alike(ready, answers)
+            self._block.send(MASTER, ready, initial)
+
+        self._when_ring_answers(then)
+
+    def _gradients_of(self, task: FoldTask, n_ranks: int) -> Gradients:
+        gradient, timeline = self._rule.gradient, self._timeline
+        if task.options.mode == "allreduce":
+            return CommonBatches(task, gradient, self._groups.team, n_ranks, timeline)
+        if self._ring is not None:
+            _, start = self._opened()
+            return RingBatches(task, gradient, self._ring, start.assignment, self._rule.point, timeline)
+        return OwnBatches(task, gradient, timeline)
+
+    def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
+        task, start = self._opened()
+        if train.restore and (state := load_local(Path(train.restore), start.worker)) is not None:
+            self._rule.load_state(state)
+        self._adopt(train.adopt, payload)
         if train.position is not None:
-            self._resume_at(train.position)
-        sums: dict[str, float] = {}
-        n_samples = n_batches = 0
-        while True:
-            batch = task.stream.next()
-            gradient = self._update if self._local_steps is None else self._gradient
-            metrics = task.adapter.gradient(batch.x, batch.y, gradient)
-            if not math.isfinite(metrics.sums["loss"]):
-                raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
-            n_samples += metrics.n_samples
-            n_batches += 1
-            for name, value in metrics.sums.items():
-                sums[name] = sums.get(name, 0.0) + value
-            if self._local_steps is not None:
-                self._local_steps.add(gradient, metrics.n_samples, self._weights, self._local_learning_rate)
-                task.adapter.write_weights(self._weights)
-            # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
-            # than a pass would train more than the epochs that were asked for.
-            if n_batches >= task.options.sync_every or batch.end_of_pass:
-                break
-        if self._local_steps is not None:
-            self._local_steps.result(self._update)
-        push = msg.PushUpdate(
-            assignment=train.assignment,
-            base_version=train.version,
-            n_samples=n_samples,
-            n_batches=n_batches,
-            sums=sums,
-            end_of_pass=batch.end_of_pass,
-        )
-        self._block.send(MASTER, push, self._update)
+            restore_position(task, self._gradients, train.position)
+        if self._ring is not None:
+            self._pass_on(self._ring, train, payload)
+        if train.rate_factor is not None:
+            self._rate_factor = train.rate_factor
+        self._version, self._epoch = train.version, train.epoch
+        self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
+        self._outstanding, self._training = False, True
+        task.adapter.write_weights(self._rule.point())
+        if self._is_due:
+            self._push()
 
-    def _hand_in(self) -> None:
-        task = self._running_task()
+    def _hand_in(self, fence: msg.Fence, payload: np.ndarray | None) -> None:
+        task, start = self._opened()
+        self._outstanding = self._training = False
+        self._adopt(fence.adopt, payload)
+        if self._period.n_batches and self._rule.drains:
+            self._push()
+        self._outstanding = False
+        # What is left of a period has no update of its own in this epoch, but its samples were trained in it.
+        left = self._period.take_sums()
+        files = {}
+        if fence.checkpoint:
+            files = save_local(Path(fence.checkpoint), start.worker, self._rule.state())
         state = aligned_empty(task.adapter.n_state)
         task.adapter.read_state(state)
-        sweep, offset = task.stream.position
-        position = {"pass": sweep, "offset": offset, "discrete": task.adapter.discrete_state()}
-        self._block.send(MASTER, msg.FenceReached(assignment=self._number(), position=position), state)
+        position = {**self._gradients.position(), "discrete": task.adapter.discrete_state()}
+        load = {} if self._monitor is None else self._monitor.end_epoch()
 
-    def _validate(self, payload: np.ndarray | None) -> None:
-        task = self._running_task()
-        self._adopt(payload)
-        n_samples, sums = 0, dict[str, float]()
-        for x, y in task.validation_batches():
-            metrics = task.adapter.evaluate(x, y)
-            n_samples += metrics.n_samples
-            for name, value in metrics.sums.items():
-                sums[name] = sums.get(name, 0.0) + value
-        for name, value in sums.items():
-            if not math.isfinite(value):
-                raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
-        self._block.send(MASTER, msg.Validated(assignment=self._number(), n_samples=n_samples, sums=sums))
+        def then(answers: list[Received]) -> None:
+            states = [state]
+            for answer in answers:
+                of_follower = answer.message
+                assert isinstance(of_follower, msg.FenceReached)
+                position.setdefault("followers", []).append(of_follower.position)
+                states.append(aligned_empty(0) if answer.payload is None else answer.payload)
+            np.copyto(state, np.mean(states, axis=0, dtype=np.float64), casting="same_kind")
+            reached = msg.FenceReached(
+                assignment=start.assignment,
+                position=position,
+                n_samples=left.n_samples,
+                sums=left.sums,
+                files=files,
+                load=load,
+            )
+            self._block.send(MASTER, reached, state)
+            self._timeline.flush()
+
+        if self._ring is not None:
+            self._ring.tell(msg.Fence(assignment=start.assignment))
+        self._when_ring_answers(then)
+
+    def _pass_on(self, ring: Ring, train: msg.Train, payload: np.ndarray | None) -> None:
+        """Give the followers the model state, and the positions they handed in, where these came."""
+        task, start = self._opened()
+        n_state = task.adapter.n_state
+        n_given = 0 if payload is None else len(payload)
+        has_state = payload is not None and n_given in (n_state, task.adapter.n_weights + n_state)
+        positions = (train.position or {}).get("followers") or [None] * (ring.n_ranks - 1)
+        plain = msg.Train(assignment=start.assignment, version=train.version, adopt="nothing")
+        state = payload[n_given - n_state :] if payload is not None and has_state and n_state else None
+        ring.tell_each([replace(plain, position=position) for position in positions], state)
+
+    def _validate(self, message: msg.Validate, payload: np.ndarray | None) -> None:
+        task, start = self._opened()
+        if payload is None:
+            raise ProtocolError("Central weights and model state were expected beside the message.")
+        if self._ring is not None:
+            self._ring.tell(message, payload)
+        n_samples, sums = validate(task, payload)
+
+        def then(answers: list[Received]) -> None:
+            total, n_total = dict(sums), n_samples
+            for answer in answers:
+                of_follower = answer.message
+                assert isinstance(of_follower, msg.Validated)
+                n_total += of_follower.n_samples
+                for name, value in of_follower.sums.items():
+                    total[name] = total.get(name, 0.0) + value
+            self._block.send(MASTER, msg.Validated(assignment=start.assignment, n_samples=n_total, sums=total))
+
+        self._when_ring_answers(then)
+
+    def _call_back(self, message: msg.CallBack, payload: np.ndarray | None) -> None:
+        task, start = self._opened()
+        adapter, n_weights = task.adapter, task.adapter.n_weights
+        if payload is None or self.callbacks is None:
+            raise ProtocolError("Callbacks, and weights to show them, were expected.")
+        adapter.write_weights(payload[:n_weights])
+        adapter.write_state(payload[n_weights:])
+        base = base_learning_rate(task.options)
+        rate = base * message.rate_factor
+        wishes = self.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
+        changed = None
+        if wishes.has_changed:
+            changed = aligned_empty(len(payload))
+            adapter.read_weights(changed[:n_weights])
+            adapter.read_state(changed[n_weights:])
+        # Left alone, the factor stays as it is to the last bit.
+        factor = message.rate_factor if wishes.learning_rate == rate else wishes.learning_rate / base
+        answer = msg.CalledBack(assignment=start.assignment, rate_factor=factor, stop=wishes.stop)
+        self._block.send(MASTER, answer, changed)
+
+    def _when_ring_answers(self, then: Then) -> None:
+        if self._ring is None:
+            then([])
+        else:
+            self._ring.expect(then)
+
+    def _adopt(self, kind: str, payload: np.ndarray | None) -> None:
+        """Take in the master's answer and, where it came too, the averaged model state."""
+        task, _ = self._opened()
+        n_answer = 0 if kind == "nothing" else task.adapter.n_weights
+        n_given = 0 if payload is None else len(payload)
+        if n_given not in (n_answer, n_answer + task.adapter.n_state):
+            raise ProtocolError(f"An answer of {n_answer} numbers ({kind}) was expected. Received: {n_given}.")
+        if payload is not None and n_answer:
+            self._rule.adopt(kind, payload[:n_answer])
+        if payload is not None and n_given > n_answer:
+            task.adapter.write_state(payload[n_answer:])
 
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.
         was_open = self._assignment is not None
-        self._assignment, self._task, self._local_steps = None, None, None
+        if self._monitor is not None:
+            self._monitor.stop()
+        if was_open and self._ring is not None and self._assignment is not None:
+            self._ring.tell(msg.EndFold(assignment=self._assignment))
+        self._assignment, self._task, self._start, self._gradients = None, None, None, NO_GRADIENTS
+        self._rule, self._period = PushGradient(0), _Period()
+        self._training = self._is_due = self._outstanding = False
+        self._rate_factor = None
         if was_open:
             try:
                 self._tasks.close()
             except Exception:
                 # The fold is over: what a framework says on its way out changes nothing about it.
                 logger.warning("a model could not be released", exc_info=True)
+
+    # ------------------------------------------------------------ training
+
+    def _train_batch(self) -> None:
+        task, start = self._opened()
+        if not self._period.n_batches:
+            self._period.base_version = self._version
+        step = self._gradients.step()
+        if step.has_failed:
+            self._training = False  # and the rank that failed says why
+            return
+        together = task.options.mode == "allreduce"
+        self._scale_learning_rate(step.n_samples if together else step.n_samples * start.n_workers)
+        if self._rule.step(step.n_samples):
+            task.adapter.write_weights(self._rule.point())
+        self._period.add(step.metrics)
+        self._period.end_of_pass = step.end_of_pass
+        self._may_run_ahead = False
+        # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
+        # than a pass would train more than the epochs that were asked for.
+        if step.end_of_pass or (self._period.n_batches >= task.options.sync_every and not together):
+            self._is_due = True
+            if not self._outstanding:
+                self._push()
+
+    def _scale_learning_rate(self, n_samples: int) -> None:
+        """Take the learning rate of this point of the training for the step that comes next.
+
+        `n_samples`: what all workers train in it.
+        """
+        task, _ = self._opened()
+        before, self._n_trained = self._n_trained, self._n_trained + n_samples
+        if self._schedule.changes or self._rate_factor is not None:
+            factor = self._schedule.factor_of_update(before, self._n_trained, task.n_train, task.options.epochs)
+            self._rule.scale_learning_rate(factor * (1.0 if self._rate_factor is None else self._rate_factor))
+
+    def _push(self) -> None:
+        _, start = self._opened()
+        period = self._period
+        push = msg.PushUpdate(
+            assignment=start.assignment,
+            base_version=period.base_version,
+            n_samples=period.n_samples,
+            n_batches=period.n_batches,
+            sums=period.sums,
+            end_of_pass=period.end_of_pass,
+        )
+        with self._timeline.span("push", "message"):
+            # In allreduce all workers have the same weights: those of one are enough.
+            is_one_of_many = self._rule.is_common and start.worker > 1
+            self._block.send(MASTER, push, None if is_one_of_many else self._rule.finish())
+        # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
+        self._may_run_ahead = start.overlap and not period.end_of_pass
+        self._outstanding, self._is_due, self._period = True, False, _Period()
 
     def _fail(self, assignment: int | None, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)
@@ -199,29 +426,32 @@ class Worker:
 
     # ------------------------------------------------------------ helpers
 
-    def _adopt(self, payload: np.ndarray | None) -> None:
-        """Take over central weights and, where they came too, the averaged model state."""
-        task = self._running_task()
-        if payload is None or len(payload) < len(self._weights):
-            raise ProtocolError("Central weights were expected beside the message.")
-        n_weights = len(self._weights)
-        np.copyto(self._weights, payload[:n_weights])
-        task.adapter.write_weights(self._weights)
-        if len(payload) > n_weights:
-            task.adapter.write_state(payload[n_weights:])
-
-    def _resume_at(self, position: dict[str, Any]) -> None:
-        task = self._running_task()
-        task.stream.seek(position["pass"], position["offset"])
-        if position.get("discrete"):
-            task.adapter.load_discrete_state(position["discrete"])
-
-    def _running_task(self) -> FoldTask:
-        if self._task is None:
+    def _opened(self) -> tuple[FoldTask, msg.StartFold]:
+        if self._task is None or self._start is None:
             raise ProtocolError("No assignment is under way on this worker.")
-        return self._task
+        return self._task, self._start
 
-    def _number(self) -> int:
-        if self._assignment is None:
-            raise ProtocolError("No assignment is under way on this worker.")
-        return self._assignment
+
+@dataclass(slots=True)
+class _Period:
+    """What a worker has trained since its last push."""
+
+    n_samples: int = 0
+    n_batches: int = 0
+    #: sums over the samples
+    sums: dict[str, float] = field(default_factory=dict)
+    #: version of the central weights at the first batch
+    base_version: int = 0
+    end_of_pass: bool = False
+
+    def add(self, metrics: Metrics) -> None:
+        self.n_samples += metrics.n_samples
+        self.n_batches += 1
+        for name, value in metrics.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def take_sums(self) -> "_Period":
+        """Samples and sums so far, which then count no more; the batches of the period still do."""
+        taken = _Period(n_samples=self.n_samples, sums=self.sums)
+        self.n_samples, self.sums = 0, {}
+        return taken

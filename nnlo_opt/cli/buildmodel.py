@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
@@ -19,8 +19,8 @@ from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write NAME_arch.json, and with `--weights` NAME.weights.h5; the exit code."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         definition = open_model(arguments.model)
         if definition.kind != "model":
             raise ConfigurationError(
@@ -36,11 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigurationError, TrialError) as error:
         print(f"BuildModel: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST
+    except OSError as error:
+        print(f"BuildModel: what it writes must be writable. Received: {error}.", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
     return EXIT_OK
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `BuildModel --help` lists the options.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="BuildModel", description="Write the architecture of a model as JSON.")
+    parser = _Parser(prog="BuildModel", description="Write the architecture of a model as JSON.")
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
     parser.add_argument("--out", metavar="FILE", help="where to write (default: <name>_arch.json)")

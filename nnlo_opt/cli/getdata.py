@@ -60,13 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         images = _load(request)
         print(f"Source: {images.source}")
         lists = _write(images, request)
+        print(
+            f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are "
+            f"in {' and '.join(map(str, lists))}"
+        )
     except ConfigurationError as error:
         print(f"GetData: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST
-    print(
-        f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are in "
-        f"{' and '.join(map(str, lists))}"
-    )
+    except OSError as error:
+        print(f"GetData: what it writes must be writable. Received: {error}.", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
     return EXIT_OK
 
 

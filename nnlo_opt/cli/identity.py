@@ -1,10 +1,11 @@
 """What must not change between the starts of one run, and how a change is refused: by its name."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnlo_opt.cli.options import Options
 from nnlo_opt.config import option_name
+from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.run_directory import RunRequest
@@ -19,6 +20,10 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "loss": findings["loss"],
         "n_fold": options.plan.n_fold,
         "fold_by": options.data.fold_by,
+        "features_name": findings.get("features_name"),
+        "labels_name": findings.get("labels_name"),
+        "class_weights": _text_of(options.data.class_weights),
+        "sample_weights_name": options.data.sample_weights_name,
         "direction": options.plan.direction,
         "seed": options.seed,
         "training": options.training.to_json(),
@@ -58,8 +63,13 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
         ("fold_by", "--fold-by"),
         ("direction", "--direction"),
         ("seed", "--seed"),
+        ("features_name", "--features-name"),
+        ("labels_name", "--labels-name"),
+        ("class_weights", "--class-weights"),
+        ("sample_weights_name", "--sample-weights-name"),
     ):
-        if known[key] != asked[key]:
+        # An option that came later than the run is no difference.
+        if known.get(key, asked[key]) != asked[key]:
             return f"`{option}` differs: it was {known[key]}, now {asked[key]}"
     for name, value in asked["training"].items():
         before = known["training"].get(name, value)
@@ -68,6 +78,11 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
                 return f"`--no-shuffle` differs: it was {not before}, now {not value}"
             return f"`{option_name(name)}` differs: it was {before}, now {value}"
     return ""
+
+
+def _text_of(weights: ClassWeights | None) -> str | None:
+    """Plain data: numbers are no names in JSON."""
+    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 
 def _data_difference(known: dict[str, Any] | None, asked: dict[str, Any] | None) -> str:

@@ -7,25 +7,28 @@ the job. Thread counts are set before NumPy is imported, which reads them once.
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
     from nnlo_opt.comm.mpi import World
     from nnlo_opt.log import RankOutput
+    from nnlo_opt.training.timeline import Timeline
 
-Run = Callable[["World", "Options", "RankOutput"], int]
+Run = Callable[["World", "Options", "RankOutput", "Timeline"], int]
 
 
 def optimization_driver() -> NoReturn:
     """`OptimizationDriver`. Collective: every rank of the world."""
-    _leave(_launch("optimization", sys.argv[1:]))
+    _leave(*_launch("optimization", sys.argv[1:]))
 
 
 def training_driver() -> NoReturn:
     """`TrainingDriver`. Collective: every rank of the world."""
-    _leave(_launch("training", sys.argv[1:]))
+    _leave(*_launch("training", sys.argv[1:]))
 
 
 def get_data() -> NoReturn:
@@ -52,8 +55,8 @@ def tool() -> NoReturn:
     sys.exit(module.main())
 
 
-def _launch(command: str, argv: Sequence[str]) -> int:
-    """Run `command` on this rank and return the exit code, on which all ranks agree."""
+def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
+    """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
     signal.signal(signal.SIGUSR1, _ignore_signal)
     _print_anything()
     from nnlo_opt import devices
@@ -61,6 +64,7 @@ def _launch(command: str, argv: Sequence[str]) -> int:
     devices.cap_threads()
     from nnlo_opt.cli.parsers import HelpRequested
     from nnlo_opt.cli.ranks import story_of
+    from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi import World
     from nnlo_opt.errors import (
         EXIT_FAILURE,
@@ -72,6 +76,7 @@ def _launch(command: str, argv: Sequence[str]) -> int:
         ProtocolError,
     )
     from nnlo_opt.log import RankOutput
+    from nnlo_opt.training.timeline import NO_TIMELINE, RankTimeline, events_per_rank
 
     world = World()
     parse, run = _command(command)
@@ -80,16 +85,19 @@ def _launch(command: str, argv: Sequence[str]) -> int:
     except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")
-        return EXIT_OK
+        return EXIT_OK, None
     except ConfigurationError as error:
         if world.rank == 0:
             print(error, file=sys.stderr)
-        return EXIT_WRONG_REQUEST
-    if not options.use_gpus:
-        devices.hide_gpus()
+        return EXIT_WRONG_REQUEST, None
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0)
+    timeline = NO_TIMELINE
+    if options.timeline:
+        timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
-        return run(world, options, output)
+        with closing(timeline):
+            code = run(world, options, output, timeline)
+        return code, timeline.directory if world.rank == 0 else None
     except KeyboardInterrupt:
         output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")
         code = 128 + signal.SIGINT
@@ -105,7 +113,7 @@ def _launch(command: str, argv: Sequence[str]) -> int:
         code = EXIT_FAILURE
     if world.size > 1:
         world.abort(code)
-    return code
+    return code, timeline.directory
 
 
 def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
@@ -131,9 +139,15 @@ def _ignore_signal(*_: Any) -> None:
     """SIGUSR1 says that the allocation ends soon: what is on disk is enough to go on from."""
 
 
-def _leave(exit_code: int) -> NoReturn:
-    """Finalize MPI and leave. Not by `os._exit`: MPICH then takes the rank for a crashed one and kills the others."""
-    from nnlo_opt.comm.mpi import finalize
+def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
+    """Finalize MPI, put the timelines together where there are any, and leave.
 
-    finalize()
+    Not by `os._exit`: MPICH then takes the rank for a crashed one and kills the others.
+    """
+    from nnlo_opt.comm.mpi import finalize
+    from nnlo_opt.training.timeline import merge_timelines
+
+    finalize()  # and with that every rank has closed its own
+    if timeline_directory is not None:
+        merge_timelines(timeline_directory)
     sys.exit(exit_code)

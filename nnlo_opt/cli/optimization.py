@@ -5,37 +5,37 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.ranks import Place, make_server
+from nnlo_opt.cli.ranks import Means, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi import World
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
-from nnlo_opt.devices import threads_per_rank
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import outcome, point_text
 from nnlo_opt.report.table import trials_table
 from nnlo_opt.search.process import SearchProcess
 from nnlo_opt.space.space import Space
+from nnlo_opt.training.timeline import Timeline
 from nnlo_opt.trials.run_directory import RunDirectory
 
 
-def run(world: World, options: Options, output: RankOutput) -> int:
+def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = Topology.plan(world.size, options.block_size, options.plan.n_fold)
-    n_threads = threads_per_rank(world.node_ranks()[1])
+    means = Means.of(world, topology, options, output, timeline)
     if world.size == 1:
         network = LoopbackNetwork(2)
         place = Place.of(topology.teams[0], network.end(1), world.alone())
-        server = make_server(place, options, n_threads, output, searches=True)
-        return SearchSession(options, topology, network.end(0), pump=server.step).run()
+        server = make_server(place, options, means, searches=True)
+        return SearchSession(options, topology, network.end(0), pump=server.step, timeline=timeline).run()
     transport = world.transport()
     comm = world.team_communicator([team.world_ranks for team in topology.teams])
     team = topology.team_of_rank(world.rank)
     if team is None:
-        return SearchSession(options, topology, transport, pump=lambda: False).run()
-    return make_server(Place.of(team, transport, comm), options, n_threads, output, searches=True).serve()
+        return SearchSession(options, topology, transport, pump=lambda: False, timeline=timeline).run()
+    return make_server(Place.of(team, transport, comm, options.n_processes), options, means, searches=True).serve()
 
 
 class SearchSession(Session):

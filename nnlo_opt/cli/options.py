@@ -1,17 +1,25 @@
 """The command line as frozen values; the parsers themselves are in `cli.parsers`."""
 
 import argparse
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.parsers import RUNS, optimization_parser, training_parser
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.data.cache import parse_copy_command
+from nnlo_opt.data.weights import ClassWeights
+from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.registry import search_names
 from nnlo_opt.trials.run_directory import RunRequest
+
+_THREAD_VALIDATION = (
+    "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,17 @@ class DataOptions:
     labels_name: str | None = None
     #: "samples", "files", or the name of a data set whose equal values stay together
     fold_by: str = "samples"
+    #: folder for copies of data files; None: they are read where they are
+    cache: Path | None = None
+    #: words of the command that copies, two with `{}`; None: we copy
+    copy_command: tuple[str, ...] | None = None
+    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
+    memory_bytes: int | None = None
+    #: windows of samples read ahead where they are not held in memory
+    n_ahead: int = 1
+    class_weights: ClassWeights | None = None
+    #: data set with a weight for each sample
+    sample_weights_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +56,18 @@ class Options:
     #: name for history files
     trial_name: str
     seed: int
-    use_gpus: bool
     log_level: str
     log_file: Path | None
     command_line: tuple[str, ...]
+    gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
+    #: measure what each worker takes of its machine
+    monitor: bool = False
+    #: write what every rank did when
+    timeline: bool = False
+    #: what to say about options that were given
+    remarks: tuple[str, ...] = ()
+    #: ranks of a worker
+    n_processes: int = 1
     #: the rest belongs to OptimizationDriver
     block_size: int = 1
     hyper_opt: str = "bayesian"
@@ -109,6 +136,31 @@ def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:
     return RunRequest(restore_option="--restore", may_change=ends, **common)
 
 
+def _data_options(arguments: argparse.Namespace) -> DataOptions:
+    cache = arguments.cache_data or os.environ.get("DATA_CACHE")
+    if arguments.copy_command is not None and not cache:
+        raise ConfigurationError(
+            "`--copy-command` copies to the folder of `--cache-data`. Received: the command without a folder; give "
+            "both, or neither."
+        )
+    command = None
+    if cache and (text := arguments.copy_command or os.environ.get("DATA_COPY_COMMAND")):
+        command = parse_copy_command(text, "--copy-command" if arguments.copy_command else "DATA_COPY_COMMAND")
+    return DataOptions(
+        train_data=Path(arguments.train_data) if arguments.train_data else None,
+        val_data=Path(arguments.val_data) if arguments.val_data else None,
+        features_name=arguments.features_name,
+        labels_name=arguments.labels_name,
+        fold_by=getattr(arguments, "fold_by", "samples"),
+        cache=Path(cache) if cache else None,
+        copy_command=command,
+        memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit << 20,
+        n_ahead=arguments.preload_data,
+        class_weights=arguments.class_weights,
+        sample_weights_name=arguments.sample_weights_name,
+    )
+
+
 def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str | None, **rest: Any) -> Options:
     if not model:
         raise ConfigurationError(
@@ -118,37 +170,20 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
     if arguments.backend != "keras":
         known = "is not available in this version" if arguments.backend == "torch" else "must be keras"
         raise ConfigurationError(f"`--backend` {known}. Received: {arguments.backend}; leave it out.")
-    if arguments.max_gpus not in (None, "0"):
-        raise ConfigurationError(
-            f"`--max-gpus` other than 0 is not available in this version. Received: {arguments.max_gpus}; leave it out."
-        )
     return Options(
         model=model,
-        data=DataOptions(
-            train_data=Path(arguments.train_data) if arguments.train_data else None,
-            val_data=Path(arguments.val_data) if arguments.val_data else None,
-            features_name=arguments.features_name,
-            labels_name=arguments.labels_name,
-            fold_by=getattr(arguments, "fold_by", "samples"),
-        ),
+        data=_data_options(arguments),
         training=TrainingOptions(
-            batch=arguments.batch,
-            epochs=arguments.epochs,
-            optimizer=arguments.optimizer,
-            learning_rate=arguments.learning_rate,
-            optimizer_params=arguments.optimizer_params,
-            mode=arguments.mode,
-            synchronous=arguments.synchronous,
-            sync_every=arguments.sync_every,
-            loss=arguments.loss,
-            early_stopping=arguments.early_stopping,
-            target_metric=arguments.target_metric,
-            checkpoint_interval=arguments.checkpoint_interval,
             shuffle=not arguments.no_shuffle,
+            **{f.name: getattr(arguments, f.name) for f in fields(TrainingOptions) if f.name != "shuffle"},
         ),
         trial_name=arguments.trial_name or "train",
+        n_processes=arguments.n_processes,
         seed=arguments.seed,
-        use_gpus=arguments.max_gpus != "0",
+        gpus=GpuRequest(max_gpus=arguments.max_gpus, master_gpu=arguments.master_gpu),
+        monitor=arguments.monitor,
+        timeline=arguments.timeline,
+        remarks=(_THREAD_VALIDATION,) if arguments.thread_validation else (),
         log_level="debug" if arguments.verbose else arguments.log_level,
         log_file=Path(arguments.log_file) if arguments.log_file else None,
         command_line=tuple(argv),

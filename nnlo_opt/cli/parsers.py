@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.weights import parse_class_weights
 from nnlo_opt.errors import ConfigurationError
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
@@ -82,25 +83,7 @@ def _dictionary(text: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- options of later steps
 
 #: options of the reference that this version does not fill in: (option, is a flag, the value that means "not used")
-_LATER: tuple[tuple[str, bool, str], ...] = (
-    ("--monitor", True, ""),
-    ("--timeline", True, ""),
-    ("--thread-validation", True, ""),
-    ("--master-gpu", True, ""),
-    ("--n-masters", False, "1"),
-    ("--n-processes", False, "1"),
-    ("--worker-optimizer", False, ""),
-    ("--worker-optimizer-params", False, "{}"),
-    ("--elastic-force", False, ""),
-    ("--elastic-lr", False, ""),
-    ("--elastic-momentum", False, ""),
-    ("--gem-lr", False, ""),
-    ("--gem-momentum", False, ""),
-    ("--gem-kappa", False, ""),
-    ("--preload-data", False, "0"),
-    ("--cache-data", False, ""),
-    ("--copy-command", False, ""),
-)
+_LATER: tuple[tuple[str, bool, str], ...] = (("--n-masters", False, "1"),)
 _LATER_SEARCH: tuple[tuple[str, bool, str], ...] = (("--ga-populations", False, ""),)
 
 
@@ -225,8 +208,10 @@ def _parser(program: str, description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("-h", "--help", action=_Help)
     _add_model_and_data(parser)
+    _add_reading(parser)
     _add_training(parser)
     _add_run(parser)
+    _add_machine(parser)
     return parser
 
 
@@ -240,14 +225,57 @@ def _add_model_and_data(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--train-data", metavar="LIST", help="text file with one HDF5 file of training samples a line")
     group.add_argument("--val-data", metavar="LIST", help="text file with one HDF5 file of validation samples a line")
-    group.add_argument("--features-name", metavar="NAME", help="data set of the features (default: features)")
-    group.add_argument("--labels-name", metavar="NAME", help="data set of the labels (default: labels)")
+    group.add_argument(
+        "--features-name",
+        metavar="NAME",
+        help="data set of the features; a group, or names with commas between, for several inputs (default: features)",
+    )
+    group.add_argument("--labels-name", metavar="NAME", help="the same of the labels (default: labels)")
     group.add_argument(
         "--loss", metavar="NAME", help="Keras name (default: the module's get_loss, else inferred and announced)"
     )
     group.add_argument("--backend", metavar="NAME", default="keras", help="keras (default: %(default)s)")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reading and weighting samples")
     group.add_argument(
-        "--max-gpus", metavar="N", help="0 hides all GPUs; placing ranks on GPUs is not available in this version"
+        "--class-weights",
+        metavar="DICT",
+        type=parse_class_weights,
+        help='what a sample of a class counts in training, such as "{0: 1.0, 1: 5.0}", others 1; or balanced: every '
+        "class as much as each other (default: every sample 1)",
+    )
+    group.add_argument(
+        "--sample-weights-name",
+        metavar="NAME",
+        help="data set with what each sample counts in training (default: every sample 1)",
+    )
+    group.add_argument(
+        "--memory-limit",
+        metavar="MIB",
+        type=_number(int, "a whole number of MiB, at least 0", 0),
+        help="of samples that a rank holds in memory; more are read from the files in every pass, in the same order "
+        "(default: a quarter of the node's free memory, divided among its ranks)",
+    )
+    group.add_argument(
+        "--preload-data",
+        metavar="N",
+        type=_number(int, "a whole number, at least 0", 0),
+        default=1,
+        help="windows of 64 MiB read ahead by a thread, where samples are not held in memory (default: %(default)s)",
+    )
+    group.add_argument(
+        "--cache-data",
+        metavar="DIR",
+        help="folder, of the node, for copies of the files that its ranks read samples of; removed at the end "
+        "(default: $DATA_CACHE, else files are read where they are)",
+    )
+    group.add_argument(
+        "--copy-command",
+        metavar="COMMAND",
+        help="command without a shell that copies one file, such as 'scp {} {}' "
+        "(default: $DATA_COPY_COMMAND, else they are copied by this process)",
     )
 
 
@@ -269,7 +297,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         help="passes over the training data, counted over all workers (default: %(default)s)",
     )
     group.add_argument(
-        "--mode", metavar="RULE", default=defaults.mode, help="update rule: downpour (default: %(default)s)"
+        "--mode",
+        metavar="RULE",
+        default=defaults.mode,
+        help="update rule: downpour, easgd, gem, or allreduce, in which every rank trains (default: %(default)s)",
     )
     group.add_argument(
         "--synchronous",
@@ -299,13 +330,100 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--optimizer-params", metavar="DICT", type=_dictionary, default={}, help="such as \"{'momentum': 0.9}\""
     )
     group.add_argument(
+        "--warmup-epochs",
+        metavar="EPOCHS",
+        type=_number(float, "a finite number of epochs, at least 0", 0),
+        default=defaults.warmup_epochs,
+        help="epochs over which the learning rate rises linearly from 0 to its value; fractions allowed "
+        "(default: %(default)g)",
+    )
+    group.add_argument(
+        "--lr-schedule",
+        metavar="RULE",
+        default=defaults.lr_schedule,
+        help="constant, linear, cosine (both to 0 at the last epoch), exponential:RATE (times RATE each epoch) or "
+        "step:EVERY:FACTOR (times FACTOR every EVERY epochs) (default: %(default)s)",
+    )
+    group.add_argument(
         "--early-stopping",
         metavar="RULE",
         help="metric,<,patience: stop after so many epochs without improvement and take the best weights; "
-        "~< compares means of as many epochs",
+        "~< compares means of as many epochs; a metric of one output or model is name:metric, such as energy:val_loss",
     )
-    group.add_argument("--target-metric", metavar="RULE", help="metric,>,value: stop when the metric is past the value")
+    group.add_argument(
+        "--target-metric",
+        metavar="RULE",
+        help="metric,>,value: stop when the metric is past the value; a metric of one output or model is name:metric",
+    )
+    _add_update_rules(group, defaults)
     group.add_argument("--no-shuffle", action="store_true", help="keep the order of samples in every epoch")
+
+
+def _add_update_rules(group: argparse._ArgumentGroup, defaults: TrainingOptions) -> None:
+    number = _number(float, "a finite number")
+    group.add_argument(
+        "--n-processes",
+        metavar="RANKS",
+        type=_number(int, "a whole number of ranks, at least 1", 1),
+        default=1,
+        help="ranks of a worker, which average their gradients before they push; not searchable (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=defaults.overlap,
+        help="a worker computes its next batch while the master answers, so that its gradients are a batch older "
+        "(default: unless workers wait for each other)",
+    )
+    group.add_argument(
+        "--staleness",
+        metavar="POLICY",
+        default=defaults.staleness,
+        help="downpour: what counts an update that is n versions old: none (all), scale (1/(1+n)), or drop:N, nothing "
+        "beyond N (default: %(default)s)",
+    )
+    group.add_argument(
+        "--worker-optimizer",
+        metavar="NAME",
+        help="of a worker's own steps between exchanges (default: easgd: --optimizer; else sgd)",
+    )
+    group.add_argument(
+        "--worker-optimizer-params", metavar="DICT", type=_dictionary, default={}, help="as --optimizer-params"
+    )
+    group.add_argument(
+        "--elastic-force",
+        metavar="BETA",
+        type=number,
+        default=defaults.elastic_force,
+        help="easgd: each of n workers is tied by BETA / n (default: %(default)s)",
+    )
+    group.add_argument(
+        "--elastic-lr", metavar="RATE", type=number, help="easgd: of the workers' own steps (default: --learning-rate)"
+    )
+    group.add_argument(
+        "--elastic-momentum",
+        metavar="DELTA",
+        type=number,
+        default=defaults.elastic_momentum,
+        help="easgd: Nesterov momentum of the workers' own steps, EAMSGD (default: %(default)s)",
+    )
+    group.add_argument(
+        "--gem-lr",
+        metavar="RATE",
+        type=number,
+        default=defaults.gem_lr,
+        help="gem: of the worker; an update is scaled by up to 5 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--gem-momentum", metavar="MU", type=number, default=defaults.gem_momentum, help="gem (default: %(default)s)"
+    )
+    group.add_argument(
+        "--gem-kappa",
+        metavar="KAPPA",
+        type=number,
+        default=defaults.gem_kappa,
+        help="gem: how much faster than one alone all workers may move the weights (default: %(default)s)",
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -340,6 +458,39 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--log-file", metavar="FILE", help="write what rank 0 prints to this file too")
     group.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("devices, and what is observed")
+    group.add_argument(
+        "--max-gpus",
+        metavar="N",
+        type=_number(int, "a whole number of GPUs, at least 0", 0),
+        help="GPUs used on each node at most, in turn by the ranks that train; 0: CPU only "
+        "(default: all that the batch system left visible)",
+    )
+    group.add_argument(
+        "--master-gpu",
+        action="store_true",
+        help="a master has a GPU too, in turn with the workers; only useful where it computes "
+        "(default: masters see none)",
+    )
+    group.add_argument(
+        "--monitor",
+        action="store_true",
+        help="CPU (%% of a core), memory (MB) and NVIDIA GPU of every worker, per epoch, into the history "
+        "(default: off)",
+    )
+    group.add_argument(
+        "--timeline",
+        action="store_true",
+        help="write timeline.json, what every rank did when; open it in ui.perfetto.dev (default: off)",
+    )
+    group.add_argument(
+        "--thread-validation",
+        action="store_true",
+        help="accepted for the reference's sake: validation is shared by the workers and never keeps a master busy",
+    )
 
 
 def _refused(sentence: str) -> type[argparse.Action]:

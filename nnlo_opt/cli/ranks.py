@@ -1,23 +1,68 @@
-"""Every rank's part of a command: its role from the topology, its server from its role."""
+"""Every rank's part of a command: its role from the topology, its server from its role, its share of the node."""
 
+import logging
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
+from nnlo_opt.block.ring import Ring, RingFollower
 from nnlo_opt.block.server import RankServer
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker import Groups, Worker
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi import Gate, GatedComm, MpiTransport
-from nnlo_opt.comm.topology import Team
-from nnlo_opt.comm.transport import Transport
+from nnlo_opt.comm.mpi import Gate, GatedComm, MpiCollective, MpiTransport, World
+from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.comm.transport import Collective, Transport
+from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.log import RankOutput
+from nnlo_opt.models.builders import names_objective
+from nnlo_opt.training.monitor import Monitor, make_monitor
+from nnlo_opt.training.task import FoldTask, FoldTaskFactory
+from nnlo_opt.training.timeline import Timeline, rank_label
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a rank has to work with, and writes to."""
+
+    n_threads: int
+    output: RankOutput
+    timeline: Timeline
+    #: None: what the rank takes of its machine is not measured
+    monitor: Monitor | None
+
+    @classmethod
+    def of(cls, world: World, topology: Topology, options: Options, output: RankOutput, timeline: Timeline) -> "Means":
+        """Settle and take this rank's share of its node, before a framework is imported. Collective: every rank."""
+        share = _share(world, topology, options)
+        share.take()
+        logger.info("this rank has %s", share.text())
+        team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
+        label = rank_label(world.rank, team, coordinates=world.rank == 0, n_processes=options.n_processes)
+        timeline.name(label)
+        monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
+        return cls(n_threads=share.n_threads, output=output, timeline=timeline, monitor=monitor)
+
+
+def _share(world: World, topology: Topology, options: Options) -> NodeShare:
+    packed = world.node_cores(pack_cores(cores()))
+    # Where a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
+    every_rank = options.training.mode == "allreduce" or names_objective(options.model)
+    trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=every_rank)}
+    masters = {team.master_rank for team in topology.teams}
+    if world.size == 1:
+        trainers = masters = {0}
+    return share_node(
+        world.rank, {rank: unpack_cores(own) for rank, own in packed.items()}, trainers, masters, options.gpus
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,64 +74,109 @@ class Place:
     orders: Transport
     #: mpi4py communicator of the team
     comm: Any
-    #: this rank's end as the team's master; None for a worker
+    #: this rank's end as the team's master; None for any other
     master_end: Transport | None
-    #: this rank's end as a worker; None for a master with workers of their own ranks
-    worker_end: Transport | None
+    #: this rank's end as a worker; the master's own where workers have their own ranks
+    worker_end: Transport
+    #: sums over the ranks of the team; None in a team of one
+    together: Collective | None
+    #: ranks of a worker, and sums over those of this one; None where there is one
+    n_processes: int = 1
+    ring: Collective | None = None
 
     @classmethod
-    def of(cls, team: Team, orders: Transport, comm: Any) -> "Place":
-        """Collective: every rank of `comm`, the communicator of the team."""
+    def of(cls, team: Team, orders: Transport, comm: Any, n_processes: int = 1) -> "Place":
+        """Collective: every rank of `comm`, the communicator of the team. `n_processes`: ranks of a worker."""
         if comm.Get_size() == 1:
             network = LoopbackNetwork(2)
-            return cls(team=team, orders=orders, comm=comm, master_end=network.end(0), worker_end=network.end(1))
+            master_end, worker_end = network.end(0), network.end(1)
+            return cls(team=team, orders=orders, comm=comm, master_end=master_end, worker_end=worker_end, together=None)
         end = MpiTransport(comm.Dup())
-        is_master = end.rank == 0
+        ring = None
+        if n_processes > 1:
+            # The master's is its own; -(-0 // n) == 0 and ranks 1 … n are worker 1.
+            ring = MpiCollective(comm.Split(-(-end.rank // n_processes), end.rank))
         return cls(
             team=team,
             orders=orders,
             comm=comm,
-            master_end=end if is_master else None,
-            worker_end=None if is_master else end,
+            master_end=end if end.rank == 0 else None,
+            worker_end=end,
+            together=MpiCollective(comm.Dup()),
+            n_processes=n_processes,
+            ring=ring,
         )
+
+    @property
+    def leader_end(self) -> int:
+        """End of the first rank of this rank's worker."""
+        return 1 + (self.worker_end.rank - 1) // self.n_processes * self.n_processes
+
+    @property
+    def ends(self) -> list[Transport]:
+        """The different ones of the two ends."""
+        return list({id(end): end for end in (self.master_end, self.worker_end) if end is not None}.values())
 
 
 class _Roles:
     """Makes the roles of one rank."""
 
-    def __init__(
-        self, place: Place, options: Options, workplace: Workplace, output: RankOutput, searches: bool
-    ) -> None:
+    def __init__(self, place: Place, options: Options, workplace: Workplace, means: Means, searches: bool) -> None:
         self._place = place
         self._options = options
         self._workplace = workplace
-        self._output = output
+        self._means = means
         self._searches = searches
 
     def master(self, run: msg.OpenRun) -> Master | None:
-        self._output.open_log(Path(run.directory))
+        directory, timeline = Path(run.directory), self._means.timeline
+        self._means.output.open_log(directory)
+        timeline.open(directory)
         end = self._place.master_end
         if end is None or run.settings["kind"] == "objective":
             return None
-        directory = Path(run.directory)
-        master = Master(self._place.orders, end, directory, self._options.training, SystemClock())
+        master = Master(self._place.orders, end, directory, self._options.training, SystemClock(), timeline)
         # A search keeps the weights of every fold; a training also what it takes to train on.
         master.keeps_checkpoints = not self._searches
+        master.ranks_per_worker = self._place.n_processes
         return master
 
     def worker(self, run: msg.OpenRun) -> Worker | None:
-        end = self._place.worker_end
-        if end is None or run.settings["kind"] == "objective":
+        if run.settings["kind"] == "objective":
             return None
-        return Worker(end, self._workplace.tasks(), self._place.orders.rank)
+        place, means = self._place, self._means
+        ring = None
+        if place.ring is not None:
+            if place.master_end is not None or place.worker_end.rank != place.leader_end:
+                return None
+            ring = Ring(place.worker_end, place.ring, place.n_processes)
+        groups = Groups(place.together, ring)
+        return Worker(place.worker_end, self._tasks(), place.orders.rank, groups, means.timeline, means.monitor)
+
+    def follower(self, run: msg.OpenRun) -> RingFollower | None:
+        place = self._place
+        if place.ring is None or run.settings["kind"] == "objective":
+            return None
+        if place.master_end is not None or place.worker_end.rank == place.leader_end:
+            return None
+        return RingFollower(
+            place.worker_end,
+            place.leader_end,
+            self._tasks(),
+            place.orders.rank,
+            place.ring,
+            self._means.timeline,
+        )
+
+    def _tasks(self) -> "_LateTasks":
+        return _LateTasks(self._workplace, searches=self._searches)
 
     def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
         if run.settings["kind"] != "objective":
             return None
         place = self._place
         # A team of one has two ends, master and worker; an objective needs one, with nobody else.
-        block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.master_end or place.worker_end
-        assert block is not None
+        block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.worker_end
 
         def make_comm(gate: Gate) -> GatedComm:
             return GatedComm(place.comm, gate)
@@ -94,12 +184,31 @@ class _Roles:
         return ObjectiveRank(place.orders, block, self._workplace.definition.objective, make_comm, SystemClock())
 
 
-def make_server(place: Place, options: Options, n_threads: int, output: RankOutput, *, searches: bool) -> RankServer:
+class _LateTasks:
+    """The tasks of a rank, made when the first is wanted: a master that never trains reads no data."""
+
+    def __init__(self, workplace: Workplace, *, searches: bool) -> None:
+        self._workplace = workplace
+        self._searches = searches
+        self._tasks: FoldTaskFactory | None = None
+
+    def open(self, start: msg.StartFold) -> FoldTask:
+        if self._tasks is None:
+            self._workplace.prepare()
+            self._tasks = self._workplace.tasks()
+        # The pieces of a training that was continued are trials to the journal, and one training to its batches.
+        return self._tasks.open(start if self._searches else replace(start, trial=0))
+
+    def close(self) -> None:
+        if self._tasks is not None:
+            self._tasks.close()
+
+
+def make_server(place: Place, options: Options, means: Means, *, searches: bool) -> RankServer:
     """The server of a rank that is not only the coordinator."""
-    workplace = Workplace(options, n_threads, searches)
-    return RankServer(
-        place.orders, place.master_end, place.worker_end, workplace, _Roles(place, options, workplace, output, searches)
-    )
+    workplace = Workplace(options, means.n_threads, searches)
+    roles = _Roles(place, options, workplace, means, searches)
+    return RankServer(place.orders, place.ends, workplace, roles, means.timeline)
 
 
 def story_of(world_rank: int, error: BaseException) -> str:

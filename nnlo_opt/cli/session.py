@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
 import nnlo_opt
+from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.workplace import check_training
@@ -40,6 +41,7 @@ from nnlo_opt.report.follow import Reporter
 from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
+from nnlo_opt.training.timeline import NO_TIMELINE, TIMELINE_NAME, Timeline, clear_parts
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
@@ -60,12 +62,20 @@ class Session(ABC):
     #: whether checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
     keeps_checkpoints: ClassVar[bool] = False
 
-    def __init__(self, options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        topology: Topology,
+        ranks: Transport,
+        pump: Callable[[], bool],
+        timeline: Timeline = NO_TIMELINE,
+    ) -> None:
         """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
         self.options = options
         self.topology = topology
         self._ranks = ranks
         self._pump = pump
+        self._timeline = timeline
         self._clock = SystemClock()
         self._log: TextIO | None = None
         #: whether other ranks may be at work
@@ -124,18 +134,34 @@ class Session(ABC):
             self.say(str(error), sys.stderr)
         finally:
             self.close()
-            if self._log is not None:
-                self._log.close()
-                self._log = None
+            self._close_log()
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank:
                 self._ranks.send(rank, msg.Shutdown(exit_code=code))
         self._ranks.flush(timeout_s=30.0)
         return code
 
+    def _check_rings(self) -> None:
+        """ConfigurationError where the ranks of a team cannot be dealt out to workers of several ranks."""
+        n = self.options.n_processes
+        if n == 1:
+            return
+        if self.options.training.mode == "allreduce":
+            raise ConfigurationError(
+                f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n}."
+            )
+        for team in self.topology.teams:
+            n_left = len(team.world_ranks) - 1
+            if n_left < n or n_left % n:
+                raise ConfigurationError(
+                    f"`--n-processes` must divide the ranks behind the master of every block or sub-block. Received: "
+                    f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
+                )
+
     def _check_early(self) -> None:
         """What can be refused before any rank imports anything heavy."""
         options = self.options
+        self._check_rings()
         if options.log_file is not None:
             try:
                 self._log = options.log_file.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -158,9 +184,11 @@ class Session(ABC):
         space = self.load_space()
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
+        for remark in self.options.remarks:
+            self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
         for team in self.topology.teams:
-            for rank in team.world_ranks[1:] or team.world_ranks:
+            for rank in team.trainer_ranks(every_rank=self.options.training.mode == "allreduce"):
                 self._ranks.send(rank, msg.Inspect(report=rank == reporter, space=space))
         inspected = self._await_answer(msg.Inspected)
         if inspected.error:
@@ -172,6 +200,8 @@ class Session(ABC):
         if not findings["data"]:
             return
         n_workers = max(team.n_workers for team in self.topology.teams)
+        if self.options.training.mode == "easgd":
+            moving_rate(self.options.training.elastic_force, n_workers)
         n_train = findings["n_train_smallest"]
         if n_train < n_workers:
             raise ConfigurationError(
@@ -184,7 +214,7 @@ class Session(ABC):
         findings = self._inspect()
         self.check_findings(findings)
         self._check_shares(findings)
-        name, remark = choose_name(self.options.run, findings["model"])
+        name, remark = choose_name(self.options.run, findings["model"], self.program)
         if remark:
             self.say(remark)
         directory = open_run(self.options.run, name)
@@ -206,11 +236,16 @@ class Session(ABC):
         self.greet(directory, findings)
         plan = self.plan_for(directory)
         search = self.start_search(findings, ledger.identity or identity)
+        if self._timeline.keeps:
+            clear_parts(directory.path)
         opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank or self.topology.team_of_rank(rank):
                 self._ranks.send(rank, opened)
         self._running = True
+        if self.options.monitor and findings["kind"] == "objective":
+            self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
+        self._timeline.open(directory.path)
         self._record_start(directory, identity)
         reporter = Reporter(directory.path)
         coordinator = self._coordinate(directory, search, plan)
@@ -219,7 +254,10 @@ class Session(ABC):
         self._remove_stale_checkpoints(directory)
         if not reporter.finish():
             write_results(directory.path, ledger)
-        return self.conclude(directory, findings["figure"], model_path)
+        code = self.conclude(directory, findings["figure"], model_path)
+        if self._timeline.keeps:
+            self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
+        return code
 
     def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
         """Run the coordinator until the search is over."""
@@ -230,11 +268,19 @@ class Session(ABC):
 
         def look() -> bool:
             # The ranks of this process work only while the coordinator has nothing to do.
-            return bool(coordinator.finished_because) or coordinator.step() or self._pump()
+            return bool(coordinator.finished_because) or self._step(coordinator) or self._pump()
 
         while not coordinator.finished_because:
             wait_until(look)  # anew after everything that came: what answers it may come at once
         return coordinator
+
+    def _step(self, coordinator: Coordinator) -> bool:
+        since = self._timeline.now()
+        stepped = coordinator.step()
+        if stepped:
+            self._timeline.add("step", since, track="coordinator", category="coordinator")
+            self._timeline.flush()
+        return stepped
 
     def _record_start(self, directory: RunDirectory, identity: dict[str, Any]) -> None:
         options, ledger = self.options, directory.ledger
@@ -304,6 +350,12 @@ class Session(ABC):
         return found[0]
 
     # ------------------------------------------------------------ what a person sees
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            with suppress(OSError):
+                log.close()
 
     def say(self, text: str, stream: TextIO | None = None) -> None:
         """Print a line, and write it to the log file if there is one; a run outlives both."""

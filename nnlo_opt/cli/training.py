@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.ranks import Place, make_server
+from nnlo_opt.cli.ranks import Means, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
@@ -20,31 +20,33 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.devices import threads_per_rank
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
 from nnlo_opt.files import atomic_write
 from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import metrics_text
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.checkpoint import fold_directory
+from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.training.timeline import Timeline
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
 
 
-def run(world: World, options: Options, output: RankOutput) -> int:
+def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size)
-    n_threads = threads_per_rank(world.node_ranks()[1])
+    means = Means.of(world, topology, options, output, timeline)
     transport = world.transport()
     comm = world.team_communicator([topology.teams[0].world_ranks])
     if world.rank != 0:
-        place = Place.of(topology.teams[0], transport, comm)
-        return make_server(place, options, n_threads, output, searches=False).serve()
+        place = Place.of(topology.teams[0], transport, comm, options.n_processes)
+        return make_server(place, options, means, searches=False).serve()
     own = LoopbackNetwork(2)
-    place = Place.of(topology.teams[0], own.end(1), comm)
-    server = make_server(place, options, n_threads, output, searches=False)
-    return TrainingSession(options, topology, _WithOwnRank(transport, own.end(0)), pump=server.step).run()
+    place = Place.of(topology.teams[0], own.end(1), comm, options.n_processes)
+    server = make_server(place, options, means, searches=False)
+    ranks = _WithOwnRank(transport, own.end(0))
+    return TrainingSession(options, topology, ranks, pump=server.step, timeline=timeline).run()
 
 
 class _WithOwnRank(Transport):
@@ -56,6 +58,7 @@ class _WithOwnRank(Transport):
         #: the session stands outside the ranks it talks to
         self.rank = -1
         self.size = others.size
+        self.n_processes = others.n_processes
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest == 0:
@@ -121,8 +124,9 @@ class TrainingSession(Session):
 
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
         data, training = findings["data"], self.options.training
-        workers = self.topology.teams[0].n_workers
-        pace = "synchronous" if training.synchronous else "asynchronous"
+        n_ranks = len(self.topology.teams[0].world_ranks)
+        workers = n_ranks if training.mode == "allreduce" else max(1, (n_ranks - 1) // self.options.n_processes)
+        pace = "synchronous" if training.waits else "asynchronous"
         self.say(
             f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "
             f"worker{'s' * (workers > 1)}, {pace} {training.mode}, {training.optimizer}."
@@ -149,17 +153,6 @@ class TrainingSession(Session):
 
 
 def history_json(fold: dict[str, Any], options: Options, n_ranks: int) -> dict[str, Any]:
-    """A fold's history as the reference wrote it: per rank `<world>:<parent>:<process>`, one value an epoch.
-
-    The master has the validation metrics of the central weights, a worker the training metrics of its own batches. A
-    training in one process has both under one name.
-    """
-    history: dict[str, dict[str, list[float]]] = {"0:-:-": {}}
-    for metrics in fold["epochs"]:
-        for name, value in metrics.items():
-            if name.startswith("val_"):
-                history["0:-:-"].setdefault(name, []).append(value)
-    for worker, metrics in fold["workers"].items():
-        history.setdefault("0:-:-" if n_ranks == 1 else f"{worker}:{worker}:-", {}).update(metrics)
+    """A fold's history as the reference wrote it, and what it was trained with."""
     arguments = {"command_line": list(options.command_line), **options.training.to_json()}
-    return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"], "args": arguments}
+    return {**in_reference_form(fold, n_ranks), "args": arguments}

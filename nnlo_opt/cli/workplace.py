@@ -1,7 +1,7 @@
 """A trainer rank's workplace: the user's model and data, opened once and used for every trial."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,29 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.cli.options import Options
-from nnlo_opt.config import TrainingOptions, model_parameters
-from nnlo_opt.data.folds import Fold, classes_of, make_folds, single_fold
+from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.block.local import local_rule
+from nnlo_opt.cli.options import DataOptions, Options
+from nnlo_opt.config import TrainingOptions, model_parameters, option_name
+from nnlo_opt.data.cache import FileCache
+from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.models import losses
+from nnlo_opt.data.ragged import padded
+from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.models.builders import Files, ModelDefinition, names_objective, open_model
+from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.framework import Framework, framework_for, framework_of
+from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.space.loading import space_from_dimensions
 from nnlo_opt.space.parameters import Categorical, Integer, Real
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import load_weights
 from nnlo_opt.training.figure import figure_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, check_metric
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.task import Feeding, FoldTaskFactory
+from nnlo_opt.trees import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +44,10 @@ class _Data:
     source: Any
     folds: list[Fold]
     n_train: int
+    #: of features and labels
+    names: tuple[str, str]
+    #: weights of the classes, for every fold; None: none were asked for
+    class_tables: list[ClassTable] | None
 
 
 class Workplace:
@@ -58,10 +70,8 @@ class Workplace:
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         if not names_objective(self._options.model):
-            from nnlo_opt.models.keras_model import import_framework
-
             # Before the user's module, which may import it too and does not know about threads and noise.
-            import_framework(self._n_threads, quiet=self._options.log_level not in ("trace", "debug"))
+            self._import(self._framework)
 
     def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
         """Describe model, search space and data as plain data; ConfigurationError for what is wrong with them.
@@ -87,6 +97,7 @@ class Workplace:
             "n_train": data.n_train,
             "n_validation": info.n_samples - data.n_train,
         }
+        findings["features_name"], findings["labels_name"] = data.names
         findings["n_train_smallest"] = min(len(fold.train) for fold in data.folds)
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
@@ -96,19 +107,20 @@ class Workplace:
         return findings | self._inspect_model(space.middle() if space else {})
 
     def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
-        """Save the model of `point` with the weights of a finished fold as `path`."""
+        """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
         adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
         weights, state = load_weights(weights_directory)
         adapter.write_weights(weights)
         adapter.write_state(state)
+        path = path.with_suffix(self._framework.SUFFIX)
         adapter.save(path)
         self._release()
         return path
 
     def tasks(self) -> FoldTaskFactory:
         """The maker of this rank's tasks."""
-        data = self._data
-        return FoldTaskFactory(
+        data, given = self._data, self._options.data
+        factory = FoldTaskFactory(
             build=self._build,
             release=self._release,
             source=data.source,
@@ -116,6 +128,13 @@ class Workplace:
             options=self._options.training,
             seed=self._options.seed,
         )
+        factory.feeding = Feeding(
+            memory_bytes=given.memory_bytes,
+            n_ahead=given.n_ahead,
+            class_tables=data.class_tables,
+            sample_weights_name=given.sample_weights_name,
+        )
+        return factory
 
     # ------------------------------------------------------------ the space
 
@@ -156,6 +175,11 @@ class Workplace:
             raise ConfigurationError(
                 f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
             )
+        if ignored := _first_change(options.training, TrainingOptions()) or _first_change(options.data, DataOptions()):
+            raise ConfigurationError(
+                f"An objective module trains by itself: options of training and data do not reach it. Received: "
+                f"`{ignored}`; leave it out."
+            )
         if space is None:
             raise ConfigurationError(
                 "An objective module is for a search. Received: one in TrainingDriver; use OptimizationDriver."
@@ -168,92 +192,82 @@ class Workplace:
         return {"figure": "value", "loss": None, "data": None, "remarks": []}
 
     def _inspect_model(self, point: dict[str, Any]) -> dict[str, Any]:
-        from nnlo_opt.models.keras_model import last_activation
-
         options = self._options.training.with_point(point)
         early, target = check_training(options)
-        remarks: list[str] = []
-        metrics = ["loss"]
-        try:
-            model = self.definition.build(model_parameters(point))
-        except TrialError as error:
-            remarks.append(f"The model could not be built at the middle of the search space: {error}")
-            model = None
+        figures: tuple[str, ...] | None = None
         loss_name = options.loss
-        if model is not None:
-            loss, why = self._checked_loss(options, model, ConfigurationError)
-            if why:
-                remarks.append(f"Loss: {loss}, because {why}; `--loss` chooses another.")
-            loss_name = loss if isinstance(loss, str) else getattr(loss, "__name__", "a function of the module")
-            if isinstance(loss, str) and losses.metric_for(loss, last_activation(model)):
-                metrics.append("acc")
-        validates = any(len(fold.validation) for fold in self._data.folds)
-        known = [*metrics, *(f"val_{name}" for name in metrics if validates)]
-        if model is not None:
+        try:
+            model = self._new_model(model_parameters(point), seed=0)
+        except TrialError as error:
+            remarks: tuple[str, ...] = (f"The model could not be built at the middle of the search space: {error}",)
+        else:
+            terms, remarks = self._checked_loss(options, model)
+            figures = figures_of(terms)
+            loss_name = losses_in_words(terms)
+        figure = "1 - val_acc, else val_loss"
+        if figures is not None:
+            validates = any(len(fold.validation) for fold in self._data.folds)
+            known = (*figures, *(f"val_{name}" for name in figures if validates))
             if early:
                 check_metric(early.metric, known, "--early-stopping")
             if target:
                 check_metric(target.metric, known, "--target-metric")
-        figure = figure_name(tuple(known)) if model is not None else "1 - val_acc, else val_loss"
+            figure = figure_name(known)
         if figure == "val_loss" and self._searches:
-            remarks.append("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.")
+            remarks += ("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.",)
         self._release()
-        return {"figure": figure, "loss": loss_name, "loss_option": options.loss, "remarks": remarks}
+        return {"figure": figure, "loss": loss_name, "loss_option": options.loss, "remarks": [*remarks]}
 
-    def _checked_loss(self, options: TrainingOptions, model: Any, blame: type[NnloError]) -> tuple[Any, str]:
-        """(loss, why it was inferred or ""); raises `blame` where model, data and loss do not go together."""
-        from nnlo_opt.models.keras_model import check_shapes
-
+    def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
+        """The losses, and what was inferred of them; ConfigurationError where model, data and losses disagree."""
         info = self._data.source.info
-        if mismatch := check_shapes(model, info.feature_shape, info.label_shape):
-            raise blame(mismatch)
-        loss, why = self._loss(options, model)
-        if isinstance(loss, str) and (mismatch := check_shapes(model, info.feature_shape, info.label_shape, loss)):
-            raise blame(mismatch)
-        return loss, why
-
-    def _loss(self, options: TrainingOptions, model: Any) -> tuple[Any, str]:
-        """(loss, why it was inferred or "")."""
-        from nnlo_opt.models.keras_model import last_activation, output_shape
-
-        if options.loss:
-            return losses.check_loss(options.loss), ""
-        own = self.definition.loss()
-        if own is not None:
-            return (losses.check_loss(own) if isinstance(own, str) else own), ""
-        info = self._data.source.info
-        inferred = losses.infer_loss(
-            last_activation(model),
-            output_shape(model, info.feature_shape),
-            info.label_shape,
-            info.label_dtype,
-            self._label_hint,
-        )
-        return inferred.name, inferred.why
+        outputs = self._framework.describe_outputs(model, info.feature_shape)
+        request = split_losses(options.loss) if options.loss else self.definition.loss()
+        shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
+        values = [None] * len(shapes) if request else [*leaves(self._label_hint)]
+        labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
+        return make_terms(request, self.definition.loss_weights(), outputs, labels, self._framework.RULES)
 
     @cached_property
     def _label_hint(self) -> np.ndarray:
         source = self._data.source
-        return source.read(np.arange(min(_N_HINT, source.info.n_samples)))[1]
+        return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
 
     def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
-        from nnlo_opt.models.keras_model import KerasAdapter, build_variables, set_seed
-
-        set_seed(seed)
-        model = self.definition.build(parameters)
-        loss, _ = self._checked_loss(options, model, TrialError)
-        build_variables(model, self._data.source.info.feature_shape)
-        self._adapter = KerasAdapter(model, loss)
+        model = self._new_model(parameters, seed)
+        try:
+            terms, _ = self._checked_loss(options, model)
+        except ConfigurationError as error:
+            # The middle of the search space was sound: it is this point that is not.
+            raise TrialError(str(error)) from error
+        self._adapter = self._framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
         return self._adapter
 
-    def _release(self) -> None:
-        from nnlo_opt.models.keras_model import forget_models
+    def _new_model(self, parameters: dict[str, Any], seed: int) -> Any:
+        self._framework.set_seed(seed)
+        model = self.definition.build(parameters, self._framework)
+        owner = framework_of(model)
+        if owner is not None and owner is not self._framework:
+            # The text of the module did not tell.
+            self._import(owner)
+            self._framework = owner
+            return self._new_model(parameters, seed)
+        return model
 
+    @cached_property
+    def _framework(self) -> Framework:
+        """What the model is made with; as good as the text of its module tells, until it has been built."""
+        return framework_for(model_file(self._options.model))
+
+    def _import(self, framework: Framework) -> None:
+        framework.import_framework(self._n_threads, quiet=self._options.log_level not in ("trace", "debug"))
+
+    def _release(self) -> None:
         adapter, self._adapter = self._adapter, None
         if adapter is not None:
             adapter.release()
         else:
-            forget_models()
+            self._framework.forget_models()
 
     # ------------------------------------------------------------ the data
 
@@ -271,16 +285,25 @@ class Workplace:
             )
         features, features_adaptor = definition.features() or ("features", None)
         labels, labels_adaptor = definition.labels() or ("labels", None)
-        source = Hdf5Source(
-            [*train, *validation],
-            given.features_name or features,
-            given.labels_name or labels,
-            (features_adaptor, labels_adaptor),
-        )
+        names = given.features_name or features, given.labels_name or labels
+        adaptors = features_adaptor, labels_adaptor
+        if given.cache is None:
+            source = Hdf5Source([*train, *validation], *names, adaptors)
+        else:
+            # Kept by the source, and closed at the end of the process.
+            cache = FileCache(given.cache, given.copy_command)
+            source = Hdf5Source([*train, *validation], *names, adaptors, cache.locate)
         n_train = sum(file.n_samples for file in source.info.files[: len(train)])
         if n_train == 0:
             raise ConfigurationError("Training needs samples. Received: files of training data that hold none.")
-        return _Data(source, self._folds(source, n_train), n_train)
+        folds = self._folds(source, n_train)
+        tables = None
+        if given.class_weights is not None:
+            tables = class_tables(given.class_weights, source.read_labels(), [fold.train for fold in folds])
+        if given.sample_weights_name is not None:
+            trains = np.unique(np.concatenate([fold.train for fold in folds]))
+            check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
+        return _Data(source, folds, n_train, names, tables)
 
     def _folds(self, source: Any, n_train: int) -> list[Fold]:
         n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info
@@ -289,7 +312,7 @@ class Workplace:
         groups = labels = None
         match by:
             case "samples":
-                labels = classes_of(source.read_labels())
+                _, labels = first_classes(source.read_labels()) or (0, None)
             case "files":
                 groups = info.file_numbers()
             case _:
@@ -300,12 +323,23 @@ class Workplace:
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    local_rule(options, 1)
+    StalenessPolicy.parse(options.staleness)
     if options.loss:
-        losses.check_loss(options.loss)
+        for name in options.loss.split(","):
+            _check_loss(name.strip())
     return (
         EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
         TargetMetric.parse(options.target_metric) if options.target_metric else None,
     )
+
+
+def _check_loss(name: str) -> None:
+    """ConfigurationError for a loss that no framework knows; which one it will be may not be known yet."""
+    try:
+        torch_losses.check_loss(name)
+    except ConfigurationError:
+        losses.check_loss(name)
 
 
 def _paths(files: Files | None) -> tuple[Path, ...]:
@@ -323,3 +357,9 @@ def _corners(parameter: Any) -> tuple[Any, ...]:
         case Integer() | Real():
             return (parameter.low, parameter.high)
     raise ConfigurationError(f"Not a parameter: {parameter!r}.")
+
+
+def _first_change(options: Any, defaults: Any) -> str:
+    """The option of the first field that is not as by default; empty where all are."""
+    names = (f.name for f in fields(options) if getattr(options, f.name) != getattr(defaults, f.name))
+    return next((option_name(name) for name in names), "")

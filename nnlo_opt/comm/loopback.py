@@ -36,6 +36,7 @@ class Loopback(Transport):
         self._network = network
         self.rank = rank
         self.size = network.size
+        self.n_processes = 1
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         self._network.queues[dest].append((self.rank, encode(message, payload)))

@@ -7,8 +7,10 @@ about an assignment repeats its number, so that a late one is recognised and dro
     coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
     coordinator -> a master      RunFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldFailed
-    master -> a worker           StartFold, Train, Fence, Validate, EndFold
-    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, WorkerFailed
+    master -> a worker           StartFold, Train, Fence, Validate, CallBack, Halt, EndFold
+    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, WorkerFailed
+    leader of a ring -> a follower   StartFold, Train, RingStep, Fence, Validate, EndFold
+    follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
     between ranks that run an objective    CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned,
                                            ObjectiveFailed
 """
@@ -171,6 +173,8 @@ class StartFold(Message):
     point: dict[str, Json]
     worker: int
     n_workers: int
+    #: compute the next batch while the master answers; not where both share a process
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,19 +192,29 @@ class WorkerReady(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train(Message):
-    """Adopt the central weights and train on. Payload: weights; at an epoch's start also float model state.
+    """Adopt the answer and train on. Payload: what `adopt` says; at an epoch's start also the float model state.
 
-    `position` (only when a checkpoint is resumed) is what the worker handed in at the fence.
+    `adopt`: "weights" (the central ones), "difference" (the worker's update come back, see `algorithms.easgd`), or
+    "nothing". When a checkpoint is resumed, `position` is what the worker handed in at the fence, and `restore` the
+    checkpoint's place, where the worker finds what its update rule remembers.
     """
 
     assignment: int
     version: int
+    #: epochs done
+    epoch: int = 0
+    #: training samples of all workers, over all epochs, that the master knows of
+    n_samples: int = 0
+    adopt: str = "weights"
     position: dict[str, Json] | None = None
+    restore: str = ""
+    #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
+    rate_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushUpdate(Message):
-    """An update from weights of `base_version`. Payload: the gradient (see `algorithms.downpour`)."""
+    """An update from weights of `base_version`. Payload: what the update rule pushes (`block.local`)."""
 
     assignment: int
     base_version: int
@@ -214,22 +228,51 @@ class PushUpdate(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence(Message):
-    """The epoch is full: hand in the float model state and the position."""
+    """The epoch is full: push what is computed, then hand in the float model state and the position.
+
+    Payload: the answer to the last push where `adopt` says "difference". `checkpoint`: the folder to write to what the
+    update rule remembers; empty where no checkpoint is due.
+    """
 
     assignment: int
+    adopt: str = "nothing"
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceReached(Message):
-    """Payload: float model state. `position`: data position and discrete model state."""
+    """Payload: float model state. `position`: data position and discrete model state; `files`: what was written.
+
+    `load`: what the worker's process has taken of its machine since the epoch began (`training.monitor`), if measured.
+    `n_samples` and `sums` are of batches trained since the last push, where the rule does not push at a fence.
+    """
 
     assignment: int
     position: dict[str, Json]
+    n_samples: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    #: file name -> fingerprint, for the checkpoint's manifest
+    files: dict[str, Json] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingStep(Message):
+    """Of the leader of a ring to its followers: compute the next gradient here. Payload: weights."""
+
+    assignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt(Message):
+    """End the epoch with the step under way: sent to one worker, which tells the others in that step (allreduce)."""
+
+    assignment: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validate(Message):
-    """Validate these weights on this worker's share. Payload: weights, then float model state."""
+    """Validate these weights on this worker's share. Payload: central weights, then float model state."""
 
     assignment: int
 
@@ -241,6 +284,31 @@ class Validated(Message):
     assignment: int
     n_samples: int
     sums: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBack(Message):
+    """To worker 1: call the user's callbacks. Payload: central weights, then float model state.
+
+    `epoch` epochs are done, the last with these metrics (None: the training begins); `is_last`: no other follows.
+    `rate_factor`: what the learning rates are multiplied by so far.
+    """
+
+    assignment: int
+    epoch: int
+    metrics: dict[str, float] | None
+    rate_factor: float
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledBack(Message):
+    """What the callbacks want. Payload, where they have changed the model: weights, then float model state."""
+
+    assignment: int
+    rate_factor: float
+    #: end the training
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,3 +386,5 @@ def _all_types(cls: type[Message]) -> dict[str, type[Message]]:
 
 #: message classes by name: what the codec accepts, and nothing else
 MESSAGE_TYPES: dict[str, type[Message]] = _all_types(Message)
+#: what workers send to their master; all else between them goes the other way
+FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, WorkerFailed)

@@ -8,6 +8,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 import mpi4py
@@ -19,7 +20,7 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
-from nnlo_opt.comm.transport import Received, Transport, wait_until  # noqa: E402
+from nnlo_opt.comm.transport import Collective, Received, Transport, wait_until  # noqa: E402
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
 
 _TAG = 1
@@ -37,7 +38,7 @@ class MpiTransport(Transport):
         self.open_transports.append(self)
         self._comm = comm
         self.rank = comm.Get_rank()
-        self.size = comm.Get_size()
+        self.size = self.n_processes = comm.Get_size()
         self._status = MPI.Status()
         #: sends under way, with the buffers that must live as long
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
@@ -83,11 +84,22 @@ class MpiTransport(Transport):
         self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
 
 
+class MpiCollective(Collective):
+    """All ranks of a communicator, which carries nothing else."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+
+    def sum_in_place(self, vector: np.ndarray) -> None:
+        self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
+
+
 class World:
     """This process's place in the MPI world, and the communicators cut from it."""
 
-    def __init__(self) -> None:
-        self._comm = MPI.COMM_WORLD
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        """`comm`: another world than that of all ranks."""
+        self._comm = comm or MPI.COMM_WORLD
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
 
@@ -104,12 +116,17 @@ class World:
         comm = self._comm.Split(color, self.rank)
         return None if comm == MPI.COMM_NULL else comm
 
-    def node_ranks(self) -> tuple[int, int]:
-        """(rank on this node, number of ranks on this node). Collective: every rank of the world."""
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        place = node.Get_rank(), node.Get_size()
+    def node_cores(self, packed_cores: bytes) -> dict[int, bytes]:
+        """The ranks (of the world) on this node, each with what it gave. Collective: every rank of the world.
+
+        All give equally many bytes.
+        """
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        mine = np.frombuffer(self.rank.to_bytes(8, "little") + packed_cores, np.uint8)
+        rows = np.empty((node.Get_size(), mine.size), np.uint8)
+        node.Allgather(mine, rows)
         node.Free()
-        return place
+        return {int.from_bytes(row[:8].tobytes(), "little"): row[8:].tobytes() for row in rows}
 
     def alone(self) -> MPI.Intracomm:
         """A communicator of this rank only."""
@@ -139,7 +156,8 @@ class GatedComm(MPI.Intracomm):
 
     def close(self) -> None:
         """Free it. Collective: every rank of it."""
-        self.Free()
+        with suppress(MPI.Exception):  # a user's objective may have freed it
+            self.Free()
 
     def meet(self, name: str) -> None:
         """Return when every rank is about to make the collective call `name`."""
@@ -240,6 +258,7 @@ _COLLECTIVES = [
     "allgather",
     "Alltoall",
     "Alltoallv",
+    "Alltoallw",
     "alltoall",
     "Reduce",
     "reduce",
@@ -257,7 +276,6 @@ _COLLECTIVES = [
     "Create_dist_graph",
     "Create_dist_graph_adjacent",
     "Create_graph",
-    "Create_group",
     "Dup",
     "Dup_with_info",
     "Split",
@@ -265,7 +283,7 @@ _COLLECTIVES = [
 ]
 for _name in _COLLECTIVES:
     setattr(GatedComm, _name, _collective(_name))
-for _name in ("Recv", "recv", "Probe", "probe"):
+for _name in ("Recv", "recv", "Probe", "probe", "Mprobe", "mprobe"):
     setattr(GatedComm, _name, _receiving(_name))
 for _name in ("Send", "send", "Ssend", "ssend"):
     setattr(GatedComm, _name, _sending(_name))
@@ -281,17 +299,22 @@ def finalize() -> None:
     """
     if MPI.Is_finalized():
         return
+    drain(MPI.COMM_WORLD, MpiTransport.open_transports)
+    MPI.Finalize()
+
+
+def drain(comm: MPI.Intracomm, transports: Sequence[MpiTransport]) -> None:
+    """Take in what still comes on `transports` until all ranks have sent all. Collective: every rank of `comm`."""
 
     def all_sent() -> bool:
         # All of them: each must take in what comes, also while another still waits.
-        return not sum([transport.drain() for transport in MpiTransport.open_transports])
+        return not sum([transport.drain() for transport in transports])
 
     wait_until(all_sent, LEAVE_TIMEOUT_S)
-    everybody = MPI.COMM_WORLD.Ibarrier()
+    everybody = comm.Ibarrier()
 
     def all_here() -> bool:
         all_sent()
         return everybody.Test()
 
     wait_until(all_here, LEAVE_TIMEOUT_S)
-    MPI.Finalize()

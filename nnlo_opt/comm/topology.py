@@ -38,6 +38,10 @@ class Team:
         """World rank of worker 1."""
         return self.world_ranks[min(1, len(self.world_ranks) - 1)]
 
+    def trainer_ranks(self, *, every_rank: bool) -> tuple[int, ...]:
+        """World ranks that need a framework; `every_rank`: the master trains too, as in allreduce."""
+        return self.world_ranks if every_rank else self.world_ranks[1:] or self.world_ranks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:

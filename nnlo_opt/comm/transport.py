@@ -30,6 +30,8 @@ class Transport(Protocol):
     rank: int
     #: number of ends
     size: int
+    #: number of processes they are in
+    n_processes: int
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         """Send to end `dest`. The payload is copied before the call returns."""
@@ -39,6 +41,16 @@ class Transport(Protocol):
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything sent has left, at most `timeout_s`."""
+
+
+class Collective(Protocol):
+    """A group of ranks that call the same things in the same order."""
+
+    def sum_in_place(self, vector: np.ndarray) -> None:
+        """Replace `vector` (float32, one-dimensional) by the sum over all ranks, the same bits on each.
+
+        Collective: every rank of the group. It blocks until all have called it.
+        """
 
 
 #: Iprobe costs 1-2 us, a sleep at least 60 us: spinning this long covers a prompt answer

@@ -54,7 +54,7 @@ class Coordinator:
         self._clock = clock
         self._observers = observers
         #: team index by world rank of its master
-        self._team_of = {team.master_rank: team.index for team in state.topology.teams}
+        self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
         #: why the search is over; empty while it is not
         self.finished_because = ""
         #: the last messages taken in, for the story told when we fail
@@ -76,7 +76,7 @@ class Coordinator:
             self.story.append(f"from rank {received.source}: {str(received.message)[:300]}")
             team = self._team_of.get(received.source)
             if team is None:
-                raise ProtocolError(f"Rank {received.source} is no master. Received: {received.message}.")
+                raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
             self._handle(ins.FromMaster(team=team, message=received.message))
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:

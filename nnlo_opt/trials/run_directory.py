@@ -89,7 +89,7 @@ def refuse_existing(request: RunRequest) -> None:
         )
 
 
-def choose_name(request: RunRequest, model: str) -> tuple[str, str]:
+def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:
     """(name of the run, one sentence for the log or ""). A name that was not given is `<model>-001`, `-002`, …
 
     With `restore` it is the newest run of the model that is not complete.
@@ -104,7 +104,7 @@ def choose_name(request: RunRequest, model: str) -> tuple[str, str]:
     if request.restore:
         for number in reversed(numbers):
             path = request.root / f"{safe}-{number:03d}"
-            if (path / JOURNAL_NAME).exists() and not _is_complete(path):
+            if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
                 return path.name, f"Going on with `{path}`, the newest unfinished run of {model}."
         fresh = f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}"
         return fresh, f"No unfinished run of {model} in `{request.root}`: starting afresh as {fresh}."
@@ -150,20 +150,22 @@ def _remove_run(path: Path) -> None:
     """
     if not (path / JOURNAL_NAME).exists():
         return
-    for name in ("trials", "logs"):
+    for name in ("trials", "logs", "timeline"):
         shutil.rmtree(path / name, ignore_errors=True)
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):
             file.unlink()
-    for name in ("config.json", "results.csv", "summary.json", JOURNAL_NAME):
+    for name in ("config.json", "results.csv", "summary.json", "timeline.json", JOURNAL_NAME):
         (path / name).unlink(missing_ok=True)
 
 
-def _is_complete(path: Path) -> bool:
+def _is_unfinished(path: Path, program: str) -> bool:
+    """Whether it is a run of `program` that is not complete."""
     ledger = Ledger()
     try:
         for event in read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0]:
             ledger.apply(event)
     except (OSError, JournalError):
-        return False
-    return ledger.complete
+        return True  # opening it will say what is wrong
+    command_line = ledger.settings.get("command_line") or [program]
+    return not ledger.complete and command_line[0] == program

@@ -205,7 +205,7 @@ class RecordingAdapter(LinearAdapter):
         super().__init__(1)
         self._seen = seen
 
-    def gradient(self, x, y, out):
+    def gradient(self, x, y, out, sample_weight=None):
         self._seen.extend(int(label) for label in y)
         metrics = super().gradient(x, y, out)
         out[:] = 0

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
@@ -39,6 +40,14 @@ def validated(loss=1.0, n_samples=4):
 
 FAILED = msg.WorkerFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), FAILED]
+
+
+def applied(worker: int, weight: float = 1.0) -> ms.ApplyUpdate:
+    return ms.ApplyUpdate(worker=worker, weight=weight)
+
+
+def fence(*workers: int) -> ms.SendFence:
+    return ms.SendFence(workers=workers, epoch=1, checkpoint=True)
 
 
 def plan(**changes: Any) -> ms.FoldPlan:
@@ -113,10 +122,10 @@ def test_every_update_is_applied_at_once_and_answered_with_the_next_version():
     state = started(ms.MasterState(plan()), n_train=100)
     for version in (1, 2, 3):
         assert state.handle(2, push(base_version=version - 1)) == [
-            ms.ApplyUpdate(worker=2),
+            applied(2),
             ms.SendWeights(workers=(2,), version=version),
         ]
-    assert state.handle(1, push(base_version=0)) == [ms.ApplyUpdate(worker=1), ms.SendWeights(workers=(1,), version=4)]
+    assert state.handle(1, push(base_version=0)) == [applied(1), ms.SendWeights(workers=(1,), version=4)]
     assert state.staleness.histogram == {0: 3, 3: 1}
 
 
@@ -125,7 +134,7 @@ def test_an_epoch_is_full_when_the_workers_together_have_trained_all_samples():
     state.handle(1, push(n_samples=5))
     state.handle(1, push(n_samples=4))
     assert state.phase is ms.Phase.TRAINING
-    assert state.handle(1, push(n_samples=1)) == [ms.ApplyUpdate(worker=1), ms.SendFence(workers=(1,))]
+    assert state.handle(1, push(n_samples=1)) == [applied(1), fence(1)]
     assert state.phase is ms.Phase.FENCING
 
 
@@ -133,7 +142,7 @@ def test_at_the_fence_the_update_on_its_way_still_counts_and_is_the_last():
     state = started(ms.MasterState(plan()), n_train=10)
     state.handle(1, push(n_samples=10))
     assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1)]
-    assert state.handle(2, push(n_samples=3)) == [ms.ApplyUpdate(worker=2), ms.SendFence(workers=(2,))]
+    assert state.handle(2, push(n_samples=3)) == [applied(2), fence(2)]
     assert (state.n_samples, state.version) == (13, 2)
     assert state.handle(2, fence_reached()) == [ms.HoldState(worker=2), ms.SendValidate()]
 
@@ -148,6 +157,47 @@ def test_samples_over_the_end_of_an_epoch_count_for_the_next():
     assert state.phase is ms.Phase.TRAINING
     state.handle(1, push(n_samples=1))
     assert state.phase is ms.Phase.FENCING
+
+
+def test_a_worker_that_overlaps_pushes_once_more_behind_the_fence_and_is_not_answered():
+    state = started(ms.MasterState(plan()), n_train=10)
+    assert state.handle(1, push(n_samples=10)) == [applied(1), fence(1)]
+    assert state.handle(1, push(n_samples=2)) == [applied(1)]
+    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1)]
+    with pytest.raises(ProtocolError, match="without having been sent weights"):
+        state.handle(1, push())
+
+
+def test_what_was_trained_but_not_pushed_counts_at_the_fence():
+    state = started(ms.MasterState(plan(n_workers=1)), n_train=10, has_validation=False)
+    state.handle(1, push(n_samples=10, loss=1.0))
+    left = msg.FenceReached(assignment=0, position={}, n_samples=10, sums={"loss": 30.0})
+    (report,) = instructions_of(ms.ReportEpoch, state.handle(1, left))
+    assert report.metrics == {"loss": 2.0}
+    assert state.n_samples == 20
+
+
+def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
+    state = started(ms.MasterState(plan(staleness=StalenessPolicy.parse("drop:1"))), n_train=100)
+    for version in range(2):
+        state.handle(2, push(base_version=version))
+    assert state.handle(1, push(base_version=0)) == [ms.SendWeights(workers=(1,), version=2)]
+    assert (state.staleness.n_dropped, state.version, state.n_samples) == (1, 2, 15)
+
+
+def test_an_update_may_count_less_the_older_it_is():
+    state = started(ms.MasterState(plan(staleness=StalenessPolicy.parse("scale"))), n_train=100)
+    state.handle(2, push(base_version=0))
+    assert state.handle(1, push(base_version=0))[0] == applied(1, weight=0.5)
+
+
+def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is_over():
+    state = started(ms.MasterState(plan(synchronous=True, together=True)))
+    assert state.stop() == [ms.SendHalt(worker=2)]
+    assert state.stop() == []
+    assert state.handle(2, push()) == []
+    assert state.handle(1, push()) == [ms.Stopped()]
+    assert state.phase is ms.Phase.OVER
 
 
 # ---------------------------------------------------------------- training, synchronous
@@ -173,11 +223,20 @@ def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
     ]
     assert state.handle(2, push(base_version=1, end_of_pass=True))[1:] == [
         ms.ApplyRound(workers=(2,)),
-        ms.SendFence(workers=(1, 2)),
+        fence(1, 2),
     ]
 
 
 # ---------------------------------------------------------------- the fence
+
+
+def test_what_a_worker_took_of_its_machine_goes_into_the_history_of_the_epoch():
+    state = started(ms.MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
+    for used in (50.0, 70.0):
+        state.handle(1, push(n_samples=10))
+        state.handle(1, msg.FenceReached(assignment=0, position={}, load={"cpu_percent": used}))
+    assert state.history.workers == {1: {"loss": [1.0, 1.0], "cpu_percent": [50.0, 70.0]}}
+    assert all("cpu_percent" not in metrics for metrics in state.history.epochs)
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

@@ -26,7 +26,7 @@ class DropoutAdapter(LinearAdapter):
     and a dropout: what is not restored exactly shows in the weights.
     """
 
-    def gradient(self, x, y, out) -> Metrics:
+    def gradient(self, x, y, out, sample_weight=None) -> Metrics:
         keep = np.random.default_rng(self._n_batches).random(x.shape) < 0.8
         return super().gradient((x * keep - self._state).astype(np.float32), y, out)
 
@@ -85,6 +85,21 @@ CASES = [
     pytest.param(3, {"early_stopping": "val_loss,<,2", "learning_rate": 0.9}, id="three, best weights kept"),
     pytest.param(1, {"synchronous": False, "optimizer": "rmsprop"}, id="one asynchronous worker"),
     pytest.param(1, {"synchronous": False, "sync_every": 3}, id="one asynchronous worker with local steps"),
+    pytest.param(2, {"sync_every": 3, "worker_optimizer": "adam"}, id="two with local steps of adam"),
+    pytest.param(2, {"mode": "easgd", "sync_every": 2}, id="two, elastic, adam"),
+    pytest.param(
+        2,
+        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"},
+        id="two, elastic with momentum",
+    ),
+    pytest.param(1, {"synchronous": False, "mode": "gem"}, id="one worker, gem"),
+    pytest.param(1, {"synchronous": False, "mode": "gem", "sync_every": 3}, id="one worker, gem with local steps"),
+    pytest.param(1, {"synchronous": False, "mode": "allreduce"}, id="allreduce of one"),
+    pytest.param(3, {"warmup_epochs": 1.5, "lr_schedule": "cosine"}, id="three, warm-up and cosine"),
+    pytest.param(2, {"sync_every": 3, "lr_schedule": "linear"}, id="two with local steps, linear"),
+    pytest.param(2, {"mode": "easgd", "sync_every": 2, "lr_schedule": "cosine"}, id="two, elastic, cosine"),
+    pytest.param(1, {"synchronous": False, "mode": "gem", "lr_schedule": "step:1:0.5"}, id="one worker, gem, steps"),
+    pytest.param(1, {"synchronous": False, "mode": "allreduce", "warmup_epochs": 1.5}, id="allreduce of one, warm-up"),
 ]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
+from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.server import RankServer
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
@@ -39,13 +40,16 @@ class WorkerOnly:
     def worker(self, run: msg.OpenRun) -> Worker | None:
         return Worker(self._network.end(1), NoModel(), world_rank=2)
 
+    def follower(self, run: msg.OpenRun) -> RingFollower | None:
+        return None
+
     def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
         return None
 
 
 def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_in_after_it() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    server = RankServer(world.end(1), None, team.end(1), NothingToDo(), WorkerOnly(team))
+    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team))
     master, coordinator = team.end(0), world.end(0)
 
     master.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))

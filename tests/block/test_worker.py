@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.worker import Worker, reason_of
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.config import TrainingOptions
@@ -29,6 +30,8 @@ class Bench:
         """Hand `message` over; what the worker answers, as (message, payload) or None."""
         self._master.send(1, message, payload)
         self.worker.handle(self._end.poll())
+        while self.worker.can_work:
+            self.worker.work()
         answers = []
         while (received := self._master.poll()) is not None:
             answers.append((received.message, received.payload))

@@ -61,6 +61,9 @@ def test_an_identity_is_plain_data_and_the_same_command_is_the_same_run():
         ["--log-file", "x.log"],
         ["--opt-restore"],
         ["--trial-name", "other"],
+        ["--memory-limit", "0"],
+        ["--preload-data", "0"],
+        ["--cache-data", "/fast"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -82,12 +85,27 @@ def test_what_does_not_change_what_was_measured_may_change(arguments):
         (["--synchronous"], "`--synchronous` differs: it was False, now True"),
         (["--early-stopping", "val_loss,<,4"], "`--early-stopping` differs: it was None, now val_loss,<,4"),
         (["--no-shuffle"], "`--no-shuffle` differs: it was False, now True"),
+        (["--class-weights", "{1: 2, 0: 1}"], "`--class-weights` differs: it was None, now {0: 1.0, 1: 2.0}"),
+        (["--class-weights", "balanced"], "`--class-weights` differs: it was None, now balanced"),
+        (["--sample-weights-name", "w"], "`--sample-weights-name` differs: it was None, now w"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(arguments, words):
     assert words in difference(identity(), identity(*arguments))
     assert "`--opt-restore` goes on with the same run only" in difference(identity(), identity(*arguments))
+
+
+def test_other_data_sets_of_the_same_files_are_refused():
+    known = identity(features_name="x", labels_name="y")
+    assert "`--features-name` differs: it was x, now z" in difference(
+        known, identity(features_name="z", labels_name="y")
+    )
+    assert "`--labels-name` differs: it was y, now z" in difference(known, identity(features_name="x", labels_name="z"))
+
+
+def test_class_weights_in_another_order_are_the_same():
+    check(identity("--class-weights", "{1: 2, 0: 1}"), identity("--class-weights", "{0: 1.0, 1: 2.0}"))
 
 
 def test_a_loss_that_was_inferred_otherwise_is_refused():
@@ -162,4 +180,6 @@ def test_a_training_may_be_given_more_epochs_and_another_target():
 def test_an_option_that_a_later_version_added_is_no_difference():
     known = identity()
     del known["training"]["sync_every"]
+    del known["features_name"], known["labels_name"], known["class_weights"], known["sample_weights_name"]
     check(known, identity())
+    check(known, identity(features_name="x"))

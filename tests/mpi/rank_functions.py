@@ -10,6 +10,7 @@ import numpy as np
 
 from nnlo_opt.comm.mpi import GatedComm, World, finalize
 from nnlo_opt.comm.transport import receive, wait_until
+from nnlo_opt.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.errors import TrialError
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 
@@ -71,6 +72,13 @@ def a_gate_gives_up_when_told(world: World) -> None:
 def waiting_ends_in_time(world: World) -> None:
     assert receive([world.transport()], 0.01) is None
     assert not wait_until(lambda: False, 0.01)
+
+
+def the_ranks_of_a_node_tell_each_other_their_cores(world: World) -> None:
+    # One node here: of every rank what it gave, at its rank of the world.
+    assert world.node_cores(bytes([world.rank] * 3)) == {rank: bytes([rank] * 3) for rank in range(world.size)}
+    packed = world.node_cores(pack_cores(cores()))
+    assert unpack_cores(packed[world.rank]) == cores()
 
 
 if __name__ == "__main__":

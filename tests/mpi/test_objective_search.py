@@ -61,6 +61,12 @@ def test_ranks_that_disagree_fail_the_trial_with_the_reason_and_nothing_hangs(tm
         assert words in reasons[how] if words else reasons[how] == "", (how, reasons[how])
 
 
+def test_training_options_are_refused_with_an_objective(tmp_path):
+    for options in (["--epochs", "5"], ["--optimizer", "sgd"], ["--features-name", "x"], ["--no-shuffle"]):
+        outcome = search(tmp_path, objectives.GOOD, 1, *options, code=2)
+        assert f"`{options[0].replace('no-', '')}`" in outcome.err
+
+
 def test_a_used_up_space_ends_the_search_complete_and_says_so(tmp_path):
     outcome = search(tmp_path, objectives.FINITE, 4, "--block-size", "1", "--num-iterations", "50")
     assert sorted(row["p:n"] for row in rows(tmp_path)) == ["1", "2", "3", "4", "5"]

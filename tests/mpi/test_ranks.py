@@ -23,7 +23,12 @@ def test_the_transport_passes_its_conformance_suite(tmp_path, n_ranks):
 
 @pytest.mark.parametrize(
     "name",
-    ["gated_collectives_work", "a_gate_gives_up_when_told", "waiting_ends_in_time"],
+    [
+        "gated_collectives_work",
+        "a_gate_gives_up_when_told",
+        "waiting_ends_in_time",
+        "the_ranks_of_a_node_tell_each_other_their_cores",
+    ],
 )
 def test_on_three_ranks(tmp_path, name):
     run(name, 3, tmp_path)

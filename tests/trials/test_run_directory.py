@@ -29,7 +29,7 @@ def make_run(root, name, *events):
 
 @pytest.mark.parametrize("name", ["a", "mnist-001", "My.Run_2+b", "0"])
 def test_a_plain_file_name_is_a_name(tmp_path, name):
-    assert choose_name(request(tmp_path, name), "mnist") == (name, "")
+    assert choose_name(request(tmp_path, name), "mnist", "OptimizationDriver") == (name, "")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "-x", ".hidden", "a b", "a\n", "ä", "a\0"])
@@ -45,32 +45,32 @@ def test_to_go_on_and_to_replace_at_once_is_refused(tmp_path):
 
 def test_runs_without_a_name_are_numbered_by_model(tmp_path):
     root = tmp_path / "checkpoints"
-    assert choose_name(request(root), "mnist") == ("mnist-001", "")
+    assert choose_name(request(root), "mnist", "OptimizationDriver") == ("mnist-001", "")
     make_run(root, "mnist-001", STARTED)
-    assert choose_name(request(root), "mnist") == ("mnist-002", "")
+    assert choose_name(request(root), "mnist", "OptimizationDriver") == ("mnist-002", "")
     make_run(root, "mnist-002", STARTED)
     make_run(root, "cifar10-007", STARTED)
     (root / "mnist-2").mkdir()
     (root / "mnist-x-009").mkdir()
-    assert choose_name(request(root), "mnist") == ("mnist-003", "")
-    assert choose_name(request(root), "cifar10") == ("cifar10-008", "")
+    assert choose_name(request(root), "mnist", "OptimizationDriver") == ("mnist-003", "")
+    assert choose_name(request(root), "cifar10", "OptimizationDriver") == ("cifar10-008", "")
 
 
 def test_a_number_is_never_used_again_and_may_have_four_digits(tmp_path):
     make_run(tmp_path, "m-005", STARTED)
     (tmp_path / "m-999").mkdir()
-    assert choose_name(request(tmp_path), "m") == ("m-1000", "")
+    assert choose_name(request(tmp_path), "m", "OptimizationDriver") == ("m-1000", "")
     (tmp_path / "m-1000").mkdir()
-    assert choose_name(request(tmp_path), "m") == ("m-1001", "")
+    assert choose_name(request(tmp_path), "m", "OptimizationDriver") == ("m-1001", "")
 
 
 @pytest.mark.parametrize("model", ["a b/c", "../x", "", "...", "über (1)", "m.*"])
 def test_a_model_of_any_name_gives_a_directory_in_the_root(tmp_path, model):
-    name, _ = choose_name(request(tmp_path), model)
+    name, _ = choose_name(request(tmp_path), model, "OptimizationDriver")
     path = make_run(tmp_path, name, STARTED)
     assert path.parent == tmp_path
     assert name.endswith("-001")
-    assert choose_name(request(tmp_path), model)[0].endswith("-002")
+    assert choose_name(request(tmp_path), model, "OptimizationDriver")[0].endswith("-002")
 
 
 def test_restore_without_a_name_takes_the_newest_unfinished_run_and_says_so(tmp_path):
@@ -79,28 +79,28 @@ def test_restore_without_a_name_takes_the_newest_unfinished_run_and_says_so(tmp_
     make_run(tmp_path, "m-003", STARTED, COMPLETED)
     (tmp_path / "m-004").mkdir()
     make_run(tmp_path, "other-005", STARTED)
-    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
     assert name == "m-002"
     assert "m-002" in remark
     make_run(tmp_path, "m-003", STARTED)  # a finished run was gone on with, and cut short
-    assert choose_name(request(tmp_path, restore=True), "m")[0] == "m-003"
+    assert choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")[0] == "m-003"
 
 
 def test_restore_does_not_pass_over_a_damaged_journal_in_silence(tmp_path):
     make_run(tmp_path, "m-001", STARTED)
     path = make_run(tmp_path, "m-002", STARTED)
     (path / "journal.jsonl").write_bytes(b"damaged\nbadly\n")
-    name, _ = choose_name(request(tmp_path, restore=True), "m")
+    name, _ = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
     assert name == "m-002"
     with pytest.raises(JournalError, match="m-002"):
         open_run(request(tmp_path, restore=True), name)
 
 
 def test_restore_with_nothing_unfinished_starts_afresh_under_a_new_number_and_says_so(tmp_path):
-    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
     assert (name, "starting afresh" in remark) == ("m-001", True)
     make_run(tmp_path, "m-001", STARTED, COMPLETED)
-    name, remark = choose_name(request(tmp_path, restore=True), "m")
+    name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
     assert (name, "starting afresh" in remark) == ("m-002", True)
 
 

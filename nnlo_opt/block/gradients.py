@@ -1,0 +1,184 @@
+"""Where the gradient of a step comes from: a worker's own batch, or the batches of several ranks together.
+
+Together means one collective sum a step: synchronous SGD with averaged gradients, as in Sergeev and Del Balso,
+"Horovod" (arXiv:1802.05799), section 3. Every rank adds n_i g_i, the gradient of its n_i samples, and what it has to
+say to the others travels behind it in the same vector: a rank that fails, is told to stop, or has no batch left in this
+pass still takes part, so that none waits for it.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnlo_opt.comm.transport import Collective
+from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.training.task import FoldTask
+from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_empty
+
+#: numbers behind the gradient: samples, ranks that failed, ranks that want the epoch to end, and sums of figures
+_N_FLAGS, _N_SUMS = 3, 61
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One gradient, written where it was asked for."""
+
+    #: of the samples that count for this worker
+    metrics: Metrics = field(default_factory=Metrics)
+    #: samples that the gradient is the mean over
+    n_samples: int = 0
+    #: every sample of the shard has been seen as often as each other
+    end_of_pass: bool = False
+    #: another rank has failed, and says so by itself
+    has_failed: bool = False
+
+
+class Gradients(Protocol):
+    """What a worker asks for the gradients of an assignment."""
+
+    #: set by the master's Halt: the pass ends with the next step, for all ranks together
+    wants_end: bool
+
+    def step(self) -> Step:
+        """Compute the next gradient at the adapter's weights. Raises what fails it on this rank."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """Where `seek` leads back to, plain data."""
+        ...
+
+    def seek(self, position: dict[str, Any]) -> None:
+        """Go to a position: the steps that follow are those that followed it the first time."""
+        ...
+
+
+class OwnBatches:
+    """The gradients of a worker's own batches."""
+
+    def __init__(self, task: FoldTask, gradient: np.ndarray, timeline: Timeline = NO_TIMELINE) -> None:
+        """`gradient` (n_weights,) float32 is where every step writes it."""
+        self._timeline = timeline
+        self._task = task
+        self._gradient = gradient
+        self.wants_end = False
+
+    def step(self) -> Step:
+        metrics, end_of_pass = compute(self._task, self._gradient, self._timeline)
+        return Step(metrics, metrics.n_samples, end_of_pass)
+
+    def position(self) -> dict[str, Any]:
+        sweep, offset = self._task.stream.position
+        return {"pass": sweep, "offset": offset}
+
+    def seek(self, position: dict[str, Any]) -> None:
+        self._task.stream.seek(position["pass"], position["offset"])
+
+
+class CommonBatches:
+    """The gradient of the union of the batches of all ranks of a group; every step is collective over it."""
+
+    #: whether the samples of all ranks of the group count for this worker, or its own
+    _counts_all = False
+
+    def __init__(
+        self,
+        task: FoldTask,
+        gradient: np.ndarray,
+        together: Collective | None,
+        n_ranks: int,
+        timeline: Timeline = NO_TIMELINE,
+    ) -> None:
+        """`together` is the group that averages (None: of one); `n_ranks` share all training samples."""
+        self._timeline = timeline
+        self._task = task
+        self._gradient = gradient
+        self._together = together
+        # The largest shard decides; a rank whose shard is smaller may be through one step earlier.
+        by_samples = math.ceil(math.ceil(task.n_train / n_ranks) / task.options.batch)
+        self._steps_a_pass = task.steps_a_pass or by_samples
+        #: steps made, and samples of this rank trained, in the pass under way
+        self._n_steps = self._n_samples = 0
+        self.wants_end = False
+        #: names of the figures, in the order in which their sums travel
+        self._names: list[str] = []
+        self._tail = -(-gradient.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // gradient.itemsize
+        self._vector = aligned_empty(self._tail + _N_FLAGS + _N_SUMS)
+        self._vector[:] = 0
+
+    def step(self) -> Step:
+        own, total, has_failed, wants_end = self._exchange()
+        self._n_steps += 1
+        end_of_pass = wants_end or self._n_steps >= self._steps_a_pass
+        if end_of_pass:
+            self._n_steps = self._n_samples = 0
+        return Step(total if self._counts_all else own, total.n_samples, end_of_pass, has_failed)
+
+    def _exchange(self) -> tuple[Metrics, Metrics, bool, bool]:
+        """Compute and average; -> (own metrics, those of all, whether a rank has failed, whether one wants the end)."""
+        own, failure = Metrics(), None
+        try:
+            if self._n_samples < self._task.n_shard:
+                own, _ = compute(self._task, self._gradient, self._timeline)
+        except (Exception, SystemExit) as error:
+            failure, own = error, Metrics()
+        mine, tail = self._vector[: len(self._gradient)], self._vector[self._tail :]
+        if own.n_samples:
+            np.multiply(self._gradient, own.n_samples, out=mine)
+            self._names = sorted(own.sums)
+        else:
+            mine[:] = 0
+        sums = [own.sums.get(name, 0.0) for name in self._names]
+        tail[:_N_FLAGS] = own.n_samples, failure is not None, self.wants_end
+        tail[_N_FLAGS : _N_FLAGS + len(sums)] = sums
+        if self._together is not None:
+            with self._timeline.span("allreduce", "message"):
+                self._together.sum_in_place(self._vector)
+        if failure is not None:
+            raise failure
+        self._n_samples += own.n_samples
+        n_samples = int(tail[0])
+        if n_samples:
+            np.multiply(mine, 1 / n_samples, out=self._gradient)
+        sums_of_all = tail[_N_FLAGS : _N_FLAGS + len(self._names)].tolist()
+        total = Metrics(n_samples, dict(zip(self._names, sums_of_all, strict=True)))
+        return own, total, bool(tail[1]), bool(tail[2])
+
+    def position(self) -> dict[str, Any]:
+        sweep, offset = self._task.stream.position
+        return {"pass": sweep, "offset": offset, "steps": self._n_steps, "samples": self._n_samples}
+
+    def seek(self, position: dict[str, Any]) -> None:
+        self._task.stream.seek(position["pass"], position["offset"])
+        self._n_steps, self._n_samples = position.get("steps", 0), position.get("samples", 0)
+
+
+def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:
+    """The gradient of this rank's next batch, and whether a pass ends; TrialError unless the loss is finite."""
+    with timeline.span("batch", "data"):
+        batch = task.stream.next()
+    with timeline.span("gradient"):
+        metrics = task.adapter.gradient(batch.x, batch.y, gradient, batch.weights)
+    if not math.isfinite(metrics.sums["loss"]):
+        raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
+    return metrics, batch.end_of_pass
+
+
+class _NoGradients:
+    """Between assignments."""
+
+    wants_end = False
+
+    def step(self) -> Step:
+        raise ProtocolError("No assignment is under way on this worker.")
+
+    def position(self) -> dict[str, Any]:
+        return {}
+
+    def seek(self, position: dict[str, Any]) -> None: ...
+
+
+NO_GRADIENTS: Gradients = _NoGradients()

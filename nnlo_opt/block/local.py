@@ -1,0 +1,281 @@
+"""A worker's half of each update rule: what becomes of a batch's gradient, and what is pushed after a sync period.
+
+The mathematics stands in `algorithms`; this is where a rule meets the protocol. All vectors are float32 (n_weights,).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnlo_opt.algorithms import easgd
+from nnlo_opt.algorithms.downpour import LocalSteps
+from nnlo_opt.algorithms.gem import Gem
+from nnlo_opt.algorithms.optimizers import Optimizer, make_optimizer
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.vectors import aligned_empty
+
+
+class LocalRule(Protocol):
+    """One update rule at a worker, for one assignment."""
+
+    #: whether an unfinished period is pushed at the epoch's fence; else it goes on behind it
+    drains: bool
+    #: whether the weights of all workers are the same after every period
+    is_common: bool
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The worker's weights; the master's answers and local steps move them."""
+        ...
+
+    @property
+    def gradient(self) -> np.ndarray:
+        """Where the gradient of a batch is to be written before `step`."""
+        ...
+
+    def adopt(self, kind: str, answer: np.ndarray) -> None:
+        """Take in the master's answer, which is of the kind "weights" or "difference"."""
+        ...
+
+    def point(self) -> np.ndarray:
+        """Where the next gradient is wanted."""
+        ...
+
+    def step(self, n_samples: int) -> bool:
+        """Take in `gradient`, the mean over a batch; -> whether `point` has moved."""
+        ...
+
+    def finish(self) -> np.ndarray:
+        """End the period: what is to be pushed, valid until the next `step`."""
+        ...
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Take `factor` times the learning rate that was asked for, in local steps."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Scalars and vectors that are nowhere else, for a checkpoint at a fence; empty without any."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` of the same rule returned."""
+        ...
+
+
+class PushGradient:
+    """Downpour with an exchange every batch: the gradient itself is the update."""
+
+    drains = True
+    is_common = False
+
+    def __init__(self, n_weights: int) -> None:
+        self.weights = aligned_empty(n_weights)
+        self.gradient = aligned_empty(n_weights)
+
+    def adopt(self, kind: str, answer: np.ndarray) -> None:
+        np.copyto(self.weights, _weights(kind, answer))
+
+    def point(self) -> np.ndarray:
+        return self.weights
+
+    def step(self, n_samples: int) -> bool:
+        return False
+
+    def finish(self) -> np.ndarray:
+        return self.gradient
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """No local steps."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise ProtocolError(f"This update rule has no state at a worker. Received: {sorted(state)}.")
+
+
+class PushSum(PushGradient):
+    """Downpour with longer periods: local steps in between, the true gradients along them are the update."""
+
+    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+        super().__init__(n_weights)
+        self._steps = LocalSteps(n_weights)
+        self._optimizer = optimizer
+        self._learning_rate = optimizer.learning_rate
+        self._update = aligned_empty(n_weights)
+
+    def step(self, n_samples: int) -> bool:
+        self._steps.add(self.gradient, n_samples)
+        self._optimizer.apply(self.weights, self.gradient)
+        return True
+
+    def finish(self) -> np.ndarray:
+        self._steps.result(self._update)
+        return self._update
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._optimizer.learning_rate = self._learning_rate * factor
+
+    def state(self) -> dict[str, Any]:
+        # Plain SGD remembers nothing.
+        state = self._optimizer.state()
+        return state if any(isinstance(value, np.ndarray) for value in state.values()) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self._optimizer.load_state(state)
+
+
+class PushMatched:
+    """GEM: what another rule would push, scaled so that all workers together move no faster than one alone."""
+
+    drains = True
+    is_common = False
+
+    def __init__(self, inner: PushGradient, gem: Gem) -> None:
+        self._inner = inner
+        self._gem = gem
+        self._learning_rate = gem.learning_rate
+        self._update = aligned_empty(len(inner.weights))
+
+    @property
+    def weights(self) -> np.ndarray:
+        return self._inner.weights
+
+    @property
+    def gradient(self) -> np.ndarray:
+        return self._inner.gradient
+
+    def adopt(self, kind: str, answer: np.ndarray) -> None:
+        self._inner.adopt(kind, answer)
+        self._gem.adopt(self.weights)
+
+    def point(self) -> np.ndarray:
+        return self._inner.point()
+
+    def step(self, n_samples: int) -> bool:
+        return self._inner.step(n_samples)
+
+    def finish(self) -> np.ndarray:
+        self._gem.update(self._inner.finish(), out=self._update)
+        return self._update
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._gem.learning_rate = self._learning_rate * factor
+        self._inner.scale_learning_rate(factor)
+
+    def state(self) -> dict[str, Any]:
+        inner = {f"inner.{name}": value for name, value in self._inner.state().items()}
+        return {**inner, **self._gem.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        prefix = "inner."
+        self._inner.load_state({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
+        self._gem.load_state({name: value for name, value in state.items() if not name.startswith(prefix)})
+
+
+class PushWeights:
+    """EASGD: a worker trains on its own and pushes its weights; the answer is the elastic force on them."""
+
+    drains = False
+    is_common = False
+
+    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+        self.weights = aligned_empty(n_weights)
+        self.gradient = aligned_empty(n_weights)
+        self._optimizer = optimizer
+        self._learning_rate = optimizer.learning_rate
+        self._ahead = aligned_empty(n_weights)
+
+    def adopt(self, kind: str, answer: np.ndarray) -> None:
+        if kind == "difference":
+            easgd.adopt(self.weights, answer)
+        else:
+            np.copyto(self.weights, _weights(kind, answer))
+
+    def point(self) -> np.ndarray:
+        if isinstance(self._optimizer, easgd.ElasticMomentum):
+            return self._optimizer.look_ahead(self.weights, self._ahead)
+        return self.weights
+
+    def step(self, n_samples: int) -> bool:
+        self._optimizer.apply(self.weights, self.gradient)
+        return True
+
+    def finish(self) -> np.ndarray:
+        return self.weights
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._optimizer.learning_rate = self._learning_rate * factor
+
+    def state(self) -> dict[str, Any]:
+        return {"weights": self.weights, **self._optimizer.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        np.copyto(self.weights, state["weights"])
+        self._optimizer.load_state({name: value for name, value in state.items() if name != "weights"})
+
+
+class StepTogether(PushWeights):
+    """Allreduce: all workers take the same step along their common gradient, so their weights stay the same."""
+
+    is_common = True
+
+    def state(self) -> dict[str, Any]:
+        return self._optimizer.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._optimizer.load_state(state)
+
+
+def local_rule(options: TrainingOptions, n_weights: int) -> LocalRule:
+    """The rule that `options` ask for."""
+    match options.mode:
+        case "easgd":
+            return PushWeights(n_weights, _elastic_optimizer(options, n_weights))
+        case "allreduce":
+            optimizer = make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
+            return StepTogether(n_weights, optimizer)
+        case "gem":
+            gem = Gem(n_weights, options.gem_lr, options.gem_momentum, options.gem_kappa)
+            return PushMatched(_push_gradients(options, n_weights, gem.learning_rate), gem)
+    # Local steps are taken at the rate of the optimizer at the master.
+    rate = make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params).learning_rate
+    return _push_gradients(options, n_weights, rate)
+
+
+def base_learning_rate(options: TrainingOptions) -> float:
+    """The learning rate that a training begins with, of the optimizer at the master or of the workers' own steps."""
+    match options.mode:
+        case "easgd":
+            return _elastic_optimizer(options, 1).learning_rate
+        case "gem":
+            return options.gem_lr
+    return make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params).learning_rate
+
+
+def _push_gradients(options: TrainingOptions, n_weights: int, learning_rate: float) -> PushGradient:
+    if options.sync_every == 1:
+        return PushGradient(n_weights)
+    name, parameters = options.worker_optimizer or "sgd", options.worker_optimizer_params
+    return PushSum(n_weights, make_optimizer(name, n_weights, learning_rate, parameters))
+
+
+def _elastic_optimizer(options: TrainingOptions, n_weights: int) -> Optimizer:
+    rate = options.learning_rate if options.elastic_lr is None else options.elastic_lr
+    if options.elastic_momentum:
+        return easgd.ElasticMomentum(
+            n_weights, easgd.ElasticMomentum.default_learning_rate if rate is None else rate, options.elastic_momentum
+        )
+    if options.worker_optimizer is None:
+        return make_optimizer(options.optimizer, n_weights, rate, options.optimizer_params)
+    return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
+
+
+def _weights(kind: str, answer: np.ndarray) -> np.ndarray:
+    if kind != "weights":
+        raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
+    return answer

@@ -1,0 +1,204 @@
+import json
+
+import numpy as np
+import pytest
+
+from nnlo_opt.block import master_state as ms
+from nnlo_opt.block.local import base_learning_rate
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.callbacks import Wishes
+from nnlo_opt.training.checkpoint import fold_directory, load_weights
+
+SOURCE = linear_source(33)
+FOLDS = [single_fold(24, 9)]
+
+
+class Recorder:
+    """Notes what it is called with; `wish` says what it answers."""
+
+    def __init__(self, wish=lambda call: {}):
+        self.calls = []
+        self._wish = wish
+
+    def call(self, adapter, epoch, metrics, learning_rate, *, is_last):
+        weights = np.empty(adapter.n_weights, np.float32)
+        adapter.read_weights(weights)
+        self.calls.append((epoch, metrics and sorted(metrics), learning_rate, is_last))
+        wish = self._wish(self)
+        if wish.get("has_changed"):
+            adapter.write_weights(np.zeros_like(weights))
+        return Wishes(**{"learning_rate": learning_rate, **wish})
+
+
+def team_of(directory, recorder, n_workers=2, **changes):
+    options = TrainingOptions(**{"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, **changes})
+    team = LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
+    team.master.calls_back = True
+    team.workers[0].callbacks = recorder
+    return team
+
+
+def rates_applied(team):
+    """Rate factors as the workers were told, epoch by epoch."""
+    trains = [d.message for d in team.delivered(msg.Train, dest=1)]
+    return [train.rate_factor for train in trains if train.rate_factor is not None]
+
+
+# ---------------------------------------------------------------- the whole way round
+
+
+@pytest.mark.parametrize("changes", [{}, {"synchronous": True}, {"mode": "easgd", "sync_every": 2}, {"mode": "gem"}])
+def test_callbacks_run_before_the_first_epoch_and_after_each(tmp_path, changes):
+    recorder = Recorder()
+    team = team_of(tmp_path, recorder, **changes)
+    team.run_fold()
+    finished = team.settle()
+    assert isinstance(finished, msg.FoldFinished)
+    figures = ["loss", "val_loss"]
+    assert [(epoch, names, last) for epoch, names, _, last in recorder.calls] == [
+        (0, None, False),
+        (1, figures, False),
+        (2, figures, False),
+        (3, figures, True),
+    ]
+    assert rates_applied(team) == [1.0, 1.0, 1.0]
+
+
+def test_callbacks_that_change_nothing_leave_a_training_as_it_is(tmp_path):
+    weights = []
+    for name, calls_back in (("a", False), ("b", True)):
+        team = team_of(tmp_path / name, Recorder(), synchronous=True)
+        team.master.calls_back = calls_back
+        team.run_fold()
+        team.settle()
+        weights.append(load_weights(fold_directory(tmp_path / name, 0, 0))[0])
+    assert np.array_equal(*weights)
+
+
+def test_without_callbacks_nobody_is_called(tmp_path):
+    recorder = Recorder()
+    team = team_of(tmp_path, recorder)
+    team.master.calls_back = False
+    team.run_fold()
+    team.settle()
+    assert not recorder.calls
+    assert not team.delivered(msg.CallBack)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mode": "easgd"}, {"sync_every": 3}, {"lr_schedule": "linear"}])
+def test_a_learning_rate_is_taken_by_the_optimizer_wherever_it_is(tmp_path, changes):
+    # So small a rate moves nothing.
+    recorder = Recorder(lambda self: {"learning_rate": 1e-12} if len(self.calls) == 2 else {})
+    team = team_of(tmp_path, recorder, synchronous=True, **changes)
+    team.run_fold()
+    team.settle()
+    base = recorder.calls[0][2]
+    assert [rate for _, _, rate, _ in recorder.calls] == pytest.approx([base, base, 1e-12, 1e-12])
+    shown = [d.payload for d in team.delivered(msg.CallBack)]
+    assert not np.allclose(shown[0], shown[1])
+    # EASGD's elastic force still draws the central weights to the workers'.
+    if changes.get("mode") != "easgd":
+        assert np.allclose(shown[1][:-1], shown[3][:-1], atol=1e-6)
+
+
+def test_a_callback_ends_the_training(tmp_path):
+    team = team_of(tmp_path, Recorder(lambda self: {"stop": len(self.calls) == 3}), epochs=10)
+    team.run_fold()
+    finished = team.settle()
+    assert (finished.n_epochs, finished.reason) == (2, "a callback has stopped the training")
+
+
+def test_weights_that_a_callback_has_set_are_the_central_ones(tmp_path):
+    team = team_of(tmp_path, Recorder(lambda self: {"has_changed": len(self.calls) == 4}))
+    team.run_fold()
+    team.settle()
+    assert not load_weights(fold_directory(tmp_path, 0, 0))[0].any()
+
+
+def test_the_learning_rate_survives_a_checkpoint(tmp_path):
+    first = team_of(tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), epochs=2)
+    first.master.keeps_checkpoints = True
+    first.run_fold()
+    first.settle()
+    recorder = Recorder()
+    second = team_of(tmp_path, recorder, epochs=4)
+    second.run_fold()
+    finished = second.settle()
+    assert finished.n_epochs == 4
+    assert [(epoch, metrics is None) for epoch, metrics, _, _ in recorder.calls] == [(2, True), (3, False), (4, False)]
+    assert [rate for _, _, rate, _ in recorder.calls] == pytest.approx([0.01] * 3)
+
+
+def test_an_error_in_a_callback_fails_the_fold(tmp_path):
+    def fail(recorder):
+        raise ValueError("no such folder")
+
+    team = team_of(tmp_path, Recorder(fail))
+    team.run_fold()
+    failed = team.settle()
+    assert isinstance(failed, msg.FoldFailed)
+    assert failed.reason == "ValueError: no such folder"
+
+
+def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tmp_path):
+    team = team_of(tmp_path, Recorder())
+    team.master.writes_checkpoints, team.master.keeps_checkpoints = False, True
+    team.run_fold()
+    team.settle()
+    assert sorted(path.name for path in fold_directory(tmp_path, 0, 0).iterdir()) == ["history.json", "weights.npz"]
+    assert len(json.loads((fold_directory(tmp_path, 0, 0) / "history.json").read_text())["epochs"]) == 3
+
+
+# ---------------------------------------------------------------- the state
+
+
+def state_at_the_end_of_an_epoch(epochs=2):
+    state = ms.MasterState(ms.FoldPlan(n_workers=1, epochs=epochs, calls_back=True))
+    ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
+    assert state.handle(1, ready)[-1] == ms.SendCallBack(epoch=0, metrics=None, is_last=False)
+    out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
+    assert [type(i) for i in out] == [ms.TakeWishes, ms.SendWeights]
+    push = msg.PushUpdate(
+        assignment=0, base_version=0, n_samples=4, n_batches=1, sums={"loss": 4.0}, end_of_pass=True
+    )
+    state.handle(1, push)
+    return state, state.handle(1, msg.FenceReached(assignment=0, position={}))
+
+
+def test_the_epoch_is_reported_when_the_callbacks_have_answered():
+    state, out = state_at_the_end_of_an_epoch()
+    assert out[-1] == ms.SendCallBack(epoch=1, metrics={"loss": 1.0}, is_last=False)
+    assert state.phase is ms.Phase.CALLING_BACK
+    out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=0.5))
+    assert [type(i) for i in out] == [ms.TakeWishes, ms.ReportEpoch, ms.SendWeights]
+
+
+def test_the_last_epoch_is_announced_as_such():
+    _, out = state_at_the_end_of_an_epoch(epochs=1)
+    assert out[-1].is_last
+
+
+def test_nothing_else_is_taken_meanwhile_and_stopping_ends_it():
+    state, _ = state_at_the_end_of_an_epoch()
+    with pytest.raises(ProtocolError, match="CALLING_BACK"):
+        state.handle(1, msg.Validated(assignment=0, n_samples=1, sums={}))
+    assert state.stop() == [ms.Stopped()]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 0.001),
+        ({"optimizer": "sgd"}, 0.01),
+        ({"learning_rate": 0.2}, 0.2),
+        ({"mode": "easgd", "elastic_lr": 0.3}, 0.3),
+        ({"mode": "gem", "gem_lr": 0.4}, 0.4),
+    ],
+)
+def test_the_base_learning_rate(changes, rate):
+    assert base_learning_rate(TrainingOptions(**changes)) == rate

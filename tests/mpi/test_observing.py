@@ -1,0 +1,234 @@
+"""`--timeline`, `--monitor` and the share of a node, under real mpirun."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import launcher
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+MODEL = """
+import keras
+
+
+def get_model(n_units=16):
+    return keras.Sequential([
+        keras.Input((28, 28, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(n_units, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+"""
+SPACE = """
+from nnlo_opt.space import Categorical, Integer
+
+parameter_range = [Integer(8, 32, name="n_units"), Categorical([0.0, 0.5], name="train.warmup_epochs")]
+"""
+OBJECTIVE = """
+from nnlo_opt.space import Real
+
+
+def objective(parameters, comm, report):
+    return comm.allreduce(parameters["x"])
+
+
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+#: what a worker takes of its machine, where it has no GPU
+LOAD = {"cpu_percent", "memory_mb", "memory_max_mb"}
+
+
+def ok(n_ranks: int, command: list[str], folder: Path, digits: Path | None = None) -> launcher.Outcome:
+    if digits is not None:
+        command = [*command, "--train-data", str(digits / "train_mnist.list")]
+        command += ["--val-data", str(digits / "test_mnist.list"), "--loss", "categorical_crossentropy"]
+    outcome = launcher.run(n_ranks, command, folder)
+    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
+    return outcome
+
+
+def spans_of(run: Path) -> dict[int, dict[str, list[dict[str, Any]]]]:
+    """rank -> name of a track -> its spans, of a timeline that is sound."""
+    trace = json.loads((run / "timeline.json").read_text())
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    found: dict[int, dict[str, list[dict[str, Any]]]] = {facts["rank"]: {} for facts in trace["otherData"]["ranks"]}
+    for event in trace["traceEvents"]:
+        assert {"name", "ph", "pid", "tid", "ts"} <= event.keys()
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            found[event["pid"]].setdefault(names[event["pid"], event["tid"]], []).append(event)
+    for tracks in found.values():
+        for spans in tracks.values():
+            are_nested(spans)
+    return found
+
+
+def are_nested(spans: list[dict[str, Any]]) -> None:
+    """The spans of a track lie one after another or inside each other."""
+    ends: list[float] = []
+    for span in sorted(spans, key=lambda span: (span["ts"], -span["dur"])):
+        while ends and ends[-1] <= span["ts"] + 1e-3:
+            ends.pop()
+        assert not ends or span["ts"] + span["dur"] <= ends[-1] + 1e-3, span
+        ends.append(span["ts"] + span["dur"])
+
+
+def labels_of(run: Path) -> dict[int, str]:
+    events = json.loads((run / "timeline.json").read_text())["traceEvents"]
+    return {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+
+
+def names_of(spans: list[dict[str, Any]]) -> set[str]:
+    return {span["name"] for span in spans}
+
+
+WORKERS_DO = {"look at model and data", "build model, read data", "batch", "gradient", "push", "validate"}
+MASTERS_DO = {"Initialise", "ApplyUpdate", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "Finish"}
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_training_shows_what_every_rank_did_and_took(tmp_path, digits, n_ranks):
+    (tmp_path / "model.py").write_text(MODEL)
+    command = ["TrainingDriver", "--model", "model.py", "--epochs", "2", "--checkpoint", "T", "--batch", "50"]
+    outcome = ok(n_ranks, [*command, "--timeline", "--monitor", "--thread-validation"], tmp_path, digits)
+    run = tmp_path / "checkpoints/T"
+    assert f"Timeline: `{Path('checkpoints/T/timeline.json')}`" in outcome.out
+    assert "`--thread-validation` changes nothing" in outcome.out
+    spans = spans_of(run)
+    assert set(spans) == set(range(n_ranks))
+    assert names_of(spans[0]["coordinator"]) == {"step"}
+    assert names_of(spans[0]["main"]) >= MASTERS_DO
+    for rank in range(1, n_ranks) or (0,):
+        assert names_of(spans[rank]["main"]) >= WORKERS_DO
+        assert n_ranks == 1 or "wait" in names_of(spans[rank]["main"])
+    (path,) = run.glob("*_history.json")
+    history = json.loads(path.read_text())["history"]
+    for worker in ["0:-:-"] if n_ranks == 1 else ["1:1:-", "2:2:-"]:
+        assert history[worker].keys() >= LOAD
+        assert all(len(history[worker][name]) == 2 for name in LOAD)
+        assert 0 < history[worker]["memory_mb"][0] <= history[worker]["memory_max_mb"][0]
+        assert all(value > 0 for value in history[worker]["cpu_percent"])
+    assert n_ranks == 1 or not LOAD & history["0:-:-"].keys()
+    # What is not asked for costs nothing and leaves nothing, also of the run that is replaced.
+    ok(n_ranks, [*command, "--overwrite"], tmp_path, digits)
+    assert not (run / "timeline.json").exists()
+    assert not (run / "timeline").exists()
+    assert not LOAD & json.loads(path.read_text())["history"][worker].keys()
+
+
+@pytest.mark.keras
+def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, digits):
+    (tmp_path / "model.py").write_text(MODEL)
+    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "R", "--n-processes", "2", "--timeline"]
+    ok(5, command, tmp_path, digits)
+    run = tmp_path / "checkpoints/R"
+    spans = spans_of(run)
+    for rank in range(1, 5):
+        assert names_of(spans[rank]["main"]) >= {"batch", "gradient", "allreduce", "validate", "wait"}
+    assert labels_of(run)[4] == "rank 4 (worker 2.2 of block 1)"
+
+
+@pytest.mark.keras
+def test_a_search_shows_what_every_rank_did_and_took(tmp_path, digits):
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "space.py").write_text(SPACE)
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
+    command += ["--block-size", "2", "--checkpoint", "S", "--hyper-opt", "random", "--lr-schedule", "cosine"]
+    ok(5, [*command, "--timeline", "--monitor"], tmp_path, digits)
+    run = tmp_path / "checkpoints/S"
+    spans = spans_of(run)
+    assert set(spans) == set(range(5))
+    assert names_of(spans[0]["coordinator"]) == {"step"}
+    for master, worker in ((1, 2), (3, 4)):
+        assert names_of(spans[master]["main"]) >= MASTERS_DO | {"wait"}
+        assert names_of(spans[worker]["main"]) >= WORKERS_DO | {"wait"}
+    assert labels_of(run) == {
+        0: "rank 0 (coordinator)",
+        1: "rank 1 (master of block 1)",
+        2: "rank 2 (worker 1 of block 1)",
+        3: "rank 3 (master of block 2)",
+        4: "rank 4 (worker 1 of block 2)",
+    }
+    for trial in range(4):
+        history = json.loads((run / f"trials/{trial:04d}/fold0/history.json").read_text())
+        assert history["workers"]["1"].keys() >= LOAD
+        assert not LOAD & history["epochs"][0].keys()
+
+
+def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "3"]
+    outcome = ok(3, [*command, "--checkpoint", "O", "--timeline", "--monitor"], tmp_path)
+    assert "`--monitor` measures workers" in outcome.out
+    spans = spans_of(tmp_path / "checkpoints/O")
+    assert names_of(spans[1]["main"]) >= {"RunFold", "wait"}
+    assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
+
+
+#: writes down what each rank has to compute with
+SHOWS = """
+import os
+
+
+def objective(parameters, comm, report):
+    seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH")]
+    with open(f"rank-{comm.rank}.txt", "w") as file:
+        print(*seen, file=file)
+    return comm.allreduce(parameters["x"])
+
+
+from nnlo_opt.space import Real
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "visible", "expected"),
+    [
+        ([], "4,5", ["4", "5", "4"]),
+        (["--max-gpus", "1"], "4,5", ["4", "4", "4"]),
+        (["--max-gpus", "0"], "4,5", ["-1", "-1", "-1"]),
+        ([], "", ["-1", "-1", "-1"]),
+    ],
+    ids=str,
+)
+def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypatch, options, visible, expected):
+    (tmp_path / "shows.py").write_text(SHOWS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    command = ["OptimizationDriver", "--model", "shows.py", "--block-size", "3", "--num-iterations", "1"]
+    ok(4, [*command, *options], tmp_path)
+    seen = [(tmp_path / f"rank-{rank}.txt").read_text().split() for rank in range(3)]
+    assert [gpu for gpu, *_ in seen] == expected
+    assert {threads for _, threads, _ in seen} == {"3"}
+    # Where several share a GPU, none may take all of its memory.
+    assert [grows for *_, grows in seen] == [
+        "true" if gpu != "-1" and expected.count(gpu) > 1 else str(os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"))
+        for gpu in expected
+    ]
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["no GPU", "GPU 7", "GPU 8"]),
+        (["--master-gpu"], ["GPU 7, which 2 ranks share", "GPU 8", "GPU 7, which 2 ranks share"]),
+        (["--mode", "allreduce", "--max-gpus", "1"], ["GPU 7, which 3 ranks share"] * 3),
+    ],
+    ids=str,
+)
+def test_a_master_has_a_gpu_where_it_trains_or_is_asked_to(tmp_path, digits, monkeypatch, options, expected):
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,8")
+    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--verbose", *options]
+    outcome = ok(3, command, tmp_path, digits)
+    told = [outcome.err] + [(tmp_path / f"checkpoints/T/logs/rank-0000{rank}.log").read_text() for rank in (1, 2)]
+    for text, gpu in zip(told, expected, strict=True):
+        (line,) = [line for line in text.splitlines() if "this rank has" in line]
+        assert line.endswith(f", {gpu}"), line

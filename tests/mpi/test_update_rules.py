@@ -1,0 +1,100 @@
+"""Every update rule on real digits under real mpirun."""
+
+import csv
+from pathlib import Path
+
+import launcher
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.keras]
+
+MODEL = """
+import keras
+from nnlo_opt.space import Categorical, Real
+
+
+def get_model(n_units=16, fault=""):
+    if fault == "build":
+        raise RuntimeError("no such layer")
+    scale = float("nan") if fault == "nan" else 1.0
+    return keras.Sequential([
+        keras.Input((28, 28, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Rescaling(scale),
+        keras.layers.Dense(n_units, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+"""
+
+
+def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) -> np.ndarray:
+    """The weights that a training on `n_ranks` ranks ends with."""
+    (folder / "model.py").write_text(MODEL)
+    files = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    command = ["TrainingDriver", "--model", "model.py", *files, "--checkpoint", name, *options]
+    outcome = launcher.run(n_ranks, command, folder)
+    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
+    newest = max((folder / "checkpoints" / name / "trials").iterdir())
+    with np.load(newest / "fold0/weights.npz") as archive:
+        return archive["weights"]
+
+
+def test_allreduce_is_synchronous_training_with_every_rank_a_worker(tmp_path, digits):
+    options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1"]
+    options += ["--warmup-epochs", "0.5", "--lr-schedule", "linear"]
+    synchronous = train(tmp_path, digits, 4, "s", *options, "--synchronous")
+    together = train(tmp_path, digits, 3, "a", *options, "--mode", "allreduce")
+    np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
+
+
+def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(tmp_path, digits):
+    options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
+    whole = train(tmp_path, digits, 2, "whole", *options, "--epochs", "3")
+    train(tmp_path, digits, 2, "part", *options, "--epochs", "1")
+    parts = train(tmp_path, digits, 2, "part", *options, "--epochs", "3", "--restore", "part")
+    assert np.array_equal(parts, whole)
+
+
+def test_workers_of_two_ranks_average_as_two_workers_do(tmp_path, digits):
+    options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
+    plain = train(tmp_path, digits, 5, "s", *options)
+    rings = train(tmp_path, digits, 5, "r", *options, "--n-processes", "2")
+    np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
+def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(tmp_path, digits, options):
+    ring = ["--n-processes", "2", *options]
+    train(tmp_path, digits, 5, "r", *ring, "--epochs", "1")
+    train(tmp_path, digits, 5, "r", *ring, "--epochs", "2", "--restore", "r")
+
+
+@pytest.mark.parametrize(("n_ranks", "mode"), [(4, "downpour"), (1, "downpour"), (5, "allreduce")])
+def test_ranks_that_cannot_be_dealt_out_are_refused(tmp_path, digits, n_ranks, mode):
+    (tmp_path / "model.py").write_text(MODEL)
+    files = ["--train-data", str(digits / "train_mnist.list")]
+    command = ["TrainingDriver", "--model", "model.py", *files, "--n-processes", "2", "--mode", mode]
+    outcome = launcher.run(n_ranks, command, tmp_path)
+    assert outcome.code == 2
+    assert outcome.err.startswith("`--n-processes` must")
+
+
+def test_rules_are_searched_together_and_failures_in_each_are_contained(tmp_path, digits):
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "space.py").write_text(
+        "from nnlo_opt.space import Categorical\n"
+        "space = [Categorical(['downpour', 'easgd', 'gem', 'allreduce'], name='train.mode'),\n"
+        "         Categorical(['', 'build', 'nan'], name='fault')]\n"
+    )
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "3"]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    command += ["--num-iterations", "50", "--hyper-opt", "random", "--checkpoint", "S", "--loss"]
+    outcome = launcher.run(4, [*command, "categorical_crossentropy"], tmp_path)
+    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
+    with (tmp_path / "checkpoints/S/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    for row in rows:
+        assert row["state"] == ("failed" if row["p:fault"] else "complete"), row
+        assert {"": "", "build": "no such layer", "nan": "finite"}[row["p:fault"]] in row["reason"]
