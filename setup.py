@@ -21,7 +21,7 @@ setup(
         "mpi4py>=4.0",
         "scikit-optimize>=0.10",
         "tensorflow>=2.16",
-        "keras>=3.0",
+        "keras>=3.7",
         "numpy>=1.26",
         "h5py>=3.10",
         "pandas>=2.0",

@@ -20,7 +20,9 @@ import numpy as np
 from plain_fit import read
 
 from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.models.keras_model import KerasAdapter, import_framework
+from nnlo_opt.models.keras_adapter import KerasAdapter
+from nnlo_opt.models.keras_model import import_framework
+from nnlo_opt.models.loss_terms import LossTerm
 from nnlo_opt.vectors import aligned_empty
 
 LOSS = "categorical_crossentropy"
@@ -47,7 +49,7 @@ def main() -> None:
 
 def prepare_lean(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Measure:
     """The compiled step of our own adapter and our optimizer in place, on shuffled batches, and nothing else."""
-    adapter = KerasAdapter(model, LOSS)
+    adapter = KerasAdapter(model, [LossTerm("output", LOSS, accuracy="categorical")])
     weights, gradient = aligned_empty(adapter.n_weights), aligned_empty(adapter.n_weights)
     adapter.read_weights(weights)
     optimizer = make_optimizer("adam", adapter.n_weights)

@@ -22,6 +22,10 @@ _THREAD_VALIDATION = (
 )
 
 
+BACKENDS = ("keras", "torch")
+KERAS_BACKENDS = ("tensorflow", "jax", "torch")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOptions:
     """Where samples come from; None: from the model module."""
@@ -66,6 +70,10 @@ class Options:
     timeline: bool = False
     #: what to say about options that were given
     remarks: tuple[str, ...] = ()
+    #: what the model is made with; None: as its module tells
+    backend: str | None = None
+    #: what Keras computes with; None: as the environment says
+    keras_backend: str | None = None
     #: ranks of a worker
     n_processes: int = 1
     #: the rest belongs to OptimizationDriver
@@ -167,9 +175,12 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10) or an arch.json. "
             "Received: nothing."
         )
-    if arguments.backend != "keras":
-        known = "is not available in this version" if arguments.backend == "torch" else "must be keras"
-        raise ConfigurationError(f"`--backend` {known}. Received: {arguments.backend}; leave it out.")
+    for option, given, known in (
+        ("--backend", arguments.backend, BACKENDS),
+        ("--keras-backend", arguments.keras_backend, KERAS_BACKENDS),
+    ):
+        if given not in (None, *known):
+            raise ConfigurationError(f"`{option}` must be one of {', '.join(known)}. Received: {given}.")
     return Options(
         model=model,
         data=_data_options(arguments),
@@ -179,6 +190,8 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
         ),
         trial_name=arguments.trial_name or "train",
         n_processes=arguments.n_processes,
+        backend=arguments.backend,
+        keras_backend=arguments.keras_backend,
         seed=arguments.seed,
         gpus=GpuRequest(max_gpus=arguments.max_gpus, master_gpu=arguments.master_gpu),
         monitor=arguments.monitor,

@@ -234,7 +234,16 @@ def _add_model_and_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--loss", metavar="NAME", help="Keras name (default: the module's get_loss, else inferred and announced)"
     )
-    group.add_argument("--backend", metavar="NAME", default="keras", help="keras (default: %(default)s)")
+    group.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="what the model is made with: keras, or torch for a torch.nn.Module (default: as the model module tells)",
+    )
+    group.add_argument(
+        "--keras-backend",
+        metavar="NAME",
+        help="what Keras computes with: tensorflow, jax or torch (default: KERAS_BACKEND, else tensorflow)",
+    )
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:

@@ -50,8 +50,8 @@ from nnlo_opt.trials.trial import Trial
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=msg.Message)
-#: name of the best model in the run directory
-BEST_MODEL = "best_model.keras"
+#: name of the best model in the run directory; its ending is the framework's
+BEST_MODEL = "best_model"
 
 
 class Session(ABC):
@@ -330,7 +330,7 @@ class Session(ABC):
         if answer.error:
             self.say(f"The best model could not be saved: {answer.error}", sys.stderr)
             return None
-        return directory.path / BEST_MODEL
+        return directory.path / Path(answer.path).name
 
     def _await_answer(self, kind: type[Answer]) -> Answer:
         """Wait for a message of `kind`; what blocks still say about ended assignments is dropped."""

@@ -248,6 +248,11 @@ class Workplace:
         model = self.definition.build(parameters, self._framework)
         owner = framework_of(model)
         if owner is not None and owner is not self._framework:
+            if self._options.backend is not None:
+                raise ConfigurationError(
+                    f"`get_model` must return {self._framework.NOUN} with `--backend {self._options.backend}`. "
+                    f"Received: {owner.NOUN}; leave `--backend` out."
+                )
             # The text of the module did not tell.
             self._import(owner)
             self._framework = owner
@@ -257,10 +262,14 @@ class Workplace:
     @cached_property
     def _framework(self) -> Framework:
         """What the model is made with; as good as the text of its module tells, until it has been built."""
-        return framework_for(model_file(self._options.model))
+        return framework_for(model_file(self._options.model), self._options.backend)
 
     def _import(self, framework: Framework) -> None:
-        framework.import_framework(self._n_threads, quiet=self._options.log_level not in ("trace", "debug"))
+        framework.import_framework(
+            self._n_threads,
+            quiet=self._options.log_level not in ("trace", "debug"),
+            backend=self._options.keras_backend,
+        )
 
     def _release(self) -> None:
         adapter, self._adapter = self._adapter, None

@@ -20,11 +20,12 @@ Nothing here imports a framework but `build`, unless the module does.
 import ast
 import hashlib
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ Kind = Literal["model", "objective"]
 Files = tuple[Path, ...] | Path
 Adaptor = Callable[[Any], Any]
 
+logger = logging.getLogger(__name__)
+_TORCH_SUFFIXES = (".pt", ".pth", ".torch")
 #: The function a module must define, by the kind of definition it makes.
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -74,16 +77,18 @@ def open_model(spec: str) -> "ModelDefinition":
     path = model_file(spec)
     if spec in builtin_names():
         return ModelDefinition.from_module(path)
-    if path.suffix not in {".py", ".json"}:
+    if path.suffix not in {".py", ".json", *_TORCH_SUFFIXES}:
         names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
         raise ConfigurationError(
-            f"A model must be a Python file, a JSON architecture or a built-in model. Received: {spec!r}. "
-            f"Give a file ending in .py or .json, or one of: {names}."
+            f"A model must be a Python file, a JSON architecture, saved by torch, or a built-in model. Received: "
+            f"{spec!r}. Give a file ending in .py, .json or .pt, or one of: {names}."
         )
     if not path.is_file():
         raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
     if path.suffix == ".json":
         return ModelDefinition.from_architecture(path)
+    if path.suffix in _TORCH_SUFFIXES:
+        return ModelDefinition.from_saved_torch(path)
     return ModelDefinition.from_module(path)
 
 
@@ -126,17 +131,44 @@ class ModelDefinition:
 
     @classmethod
     def from_architecture(cls, path: Path, custom_objects: Mapping[str, Any] | None = None) -> "ModelDefinition":
-        """Take a JSON architecture as a model without parameters; `custom_objects` it is made of, by name."""
+        """Take a JSON architecture as a model without parameters; `custom_objects` it is made of, by name.
+
+        Weights in a `.h5` file of the same name beside it (`legacy_weights`) are those it begins with.
+        """
         text = path.read_text(errors="replace")
         check_architecture(text, str(path))
 
         def get_model() -> Any:
             from nnlo_opt.models.keras_model import model_from_architecture
+            from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
-            return model_from_architecture(text, str(path))
+            model = model_from_architecture(text, str(path))
+            if weights := find_legacy_weights(path):
+                load_legacy_weights(model, weights)
+                logger.info("%s begins with the weights of %s", path, weights)
+            return model
 
         name = path.stem.removesuffix("_arch")
         return cls(name, "model", path, {"get_model": get_model}, custom_objects=custom_objects or {})
+
+    @classmethod
+    def from_saved_torch(cls, path: Path) -> "ModelDefinition":
+        """Take what torch saved: a TorchScript archive, or a state for the module in the `.py` file beside it."""
+        beside = path.with_suffix(".py")
+        module = cls.from_module(beside) if beside.is_file() else None
+
+        def get_model(**parameters: Any) -> Any:
+            from nnlo_opt.models.torch_module import load_model
+
+            build = None if module is None else partial(module.functions["get_model"], **parameters)
+            return load_model(path, build)
+
+        if module is None:
+            # It takes no parameters: the signature is what a search space is checked against.
+            get_model.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+            return cls(path.stem, "model", path, {"get_model": get_model})
+        get_model.__signature__ = inspect.signature(module.functions["get_model"])  # type: ignore[attr-defined]
+        return replace(module, source=path, functions={**module.functions, "get_model": get_model})
 
     @cached_property
     def sha256(self) -> str:

@@ -164,19 +164,14 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     values = ops.cast(compare(y, prediction), "float32")
     if sample_weight and not len(values.shape):
         raise ValueError("sample weights need a loss of each sample, and the function returns their mean")
-    shares = None if mask is None or not len(values.shape) else _shares(mask)
-    if shares is not None:
-        values = values * shares
-    if sample_weight:
-        values = values * _stretched(ops.cast(sample_weight[0], "float32"), values)
-    loss = ops.mean(values)
+    for weight in sample_weight:
+        values = values * _stretched(ops.cast(weight, "float32"), values)
+    loss = ops.mean(_masked(values, mask))
     if term.accuracy is None:
         return loss, None
     right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")
-    if shares is not None:
-        right = right * shares
     # A count of samples, hence exact.
-    return loss, ops.sum(ops.mean(ops.reshape(right, (ops.shape(y)[0], -1)), axis=1))
+    return loss, ops.sum(ops.mean(ops.reshape(_masked(right, mask), (ops.shape(y)[0], -1)), axis=1))
 
 
 def _scaled(loss: Any, weight: float) -> Any:
@@ -198,19 +193,23 @@ def _aligned(y: Any, prediction: Any) -> Any:
     return y
 
 
-def _shares(mask: Any) -> Any:
-    """What each time step counts: nothing where masked, else so much that the mean is over those that are not."""
+def _masked(values: Any, mask: Any | None) -> Any:
+    """Nothing where a time step is masked, and else so much that the mean is over those that are not."""
     from keras import ops
 
+    if mask is None or len(mask.shape) > len(values.shape):
+        return values
     mask = ops.cast(mask, "float32")
-    return ops.divide_no_nan(mask, ops.mean(mask))
+    return values * _stretched(ops.divide_no_nan(mask, ops.mean(mask)), values)
 
 
 def _stretched(weights: Any, values: Any) -> Any:
-    """(n,) with as many dimensions as `values`."""
+    """`weights` with as many dimensions as `values`, which has more behind."""
     from keras import ops
 
-    return ops.reshape(weights, (-1,) + (1,) * (len(values.shape) - 1))
+    for _ in range(len(values.shape) - len(weights.shape)):
+        weights = ops.expand_dims(weights, -1)
+    return weights
 
 
 def _layout_of(variables: Sequence[Any]) -> Layout:

@@ -9,7 +9,6 @@ from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.checkpoint import fold_directory, load_weights

@@ -52,7 +52,8 @@ COMMON = [
     (["--preload-data", "0"], "data.n_ahead", 0),
     (["--cache-data", "/fast"], "data.cache", Path("/fast")),
     (["--loss", "mean_squared_error"], "training.loss", "mean_squared_error"),
-    (["--backend", "keras"], "model", "m.py"),
+    (["--backend", "torch"], "backend", "torch"),
+    (["--keras-backend", "jax"], "keras_backend", "jax"),
     (["--max-gpus", "0"], "gpus.max_gpus", 0),
     (["--master-gpu"], "gpus.master_gpu", True),
     (["--monitor"], "monitor", True),
@@ -351,11 +352,11 @@ def test_every_update_rule_is_one(mode):
     assert train("--mode", mode).training.mode == mode
 
 
-@pytest.mark.parametrize(("backend", "words"), [("torch", "is not available in this version"), ("tf", "must be keras")])
-def test_another_backend_is_refused_with_its_name(backend, words):
-    sentence = refused(train, "--backend", backend)
-    assert words in sentence
-    assert f"Received: {backend}" in sentence
+@pytest.mark.parametrize("option", ["--backend", "--keras-backend"])
+def test_another_backend_is_refused_with_its_name(option):
+    sentence = refused(train, option, "tf")
+    assert f"`{option}` must be one of" in sentence
+    assert "Received: tf" in sentence
 
 
 @pytest.mark.parametrize("parse", [search, train])

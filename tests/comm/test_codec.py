@@ -28,6 +28,7 @@ BY_TYPE = {
     dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
     dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
     dict[str, Any] | None: st.none() | st.dictionaries(st.text(max_size=8), plain, max_size=4),
+    dict[str, float] | None: st.none() | st.dictionaries(st.text(max_size=8), finite, max_size=4),
     float | None: st.none() | finite,
 }
 

@@ -67,8 +67,7 @@ def test_an_endless_generator_is_an_error_that_says_so():
         count_batches(endless, 50)
     stream = GeneratedStream(endless, n_expected=8)
     with pytest.raises(TrialError, match="must return after one epoch"):
-        for _ in range(10):
-            stream.next()
+        _ = [stream.next() for _ in range(10)]
 
 
 def test_empty_batches_count_nothing():

@@ -1,0 +1,158 @@
+"""How a model is trained: the arguments of `Algo` as the options of our own trainer."""
+
+import math
+from ast import literal_eval
+from collections.abc import Mapping
+from typing import Any
+
+from nnlo_opt.algorithms.easgd import ELASTIC_FORCE
+from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.block.local import local_rule
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+
+#: names of modes in mpi_learn, and ours
+_MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
+#: options of ours that the ancestors do not have, under their own names
+_OPTIONS = (
+    "early_stopping",
+    "gem_kappa",
+    "gem_lr",
+    "gem_momentum",
+    "lr_schedule",
+    "overlap",
+    "shuffle",
+    "staleness",
+    "synchronous",
+    "target_metric",
+    "warmup_epochs",
+)
+#: parameters of the optimizer `gem` in NNLO
+_OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
+
+
+class Algo:
+    """An optimizer, a loss and an update rule.
+
+    Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
+    `staleness`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`: see
+    `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults; `learning_rate` may be
+    called `lr`.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')
+        self,
+        optimizer: str | None,
+        loss: Any = None,
+        validate_every: float | None = None,
+        sync_every: int = 1,
+        mode: str = "downpour",
+        worker_optimizer: str | None = None,
+        worker_optimizer_params: Mapping[str, Any] | str | None = None,
+        elastic_force: float | None = None,
+        elastic_lr: float | None = None,
+        elastic_momentum: float = 0.0,
+        **others: Any,
+    ) -> None:
+        """What is checked here raises `ConfigurationError` in one sentence.
+
+        optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
+        loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
+                           the one that fits model and labels
+        validate_every     0: never. Anything else: after every epoch, as a validation in between would make workers
+                           wait for it; the ancestors' number of updates is not looked at
+        sync_every         batches of a worker between two exchanges
+        mode               downpour (or sgd), easgd, gem, allreduce
+        worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
+        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers
+        """
+        self.optimizer_name = optimizer
+        self.loss = loss
+        self.validate_every = validate_every
+        if mode not in _MODES:
+            raise ConfigurationError(f"`mode` of Algo must be one of {', '.join(_MODES)}. Received: {mode!r}.")
+        if validate_every is not None and not (_is_number(validate_every) and validate_every >= 0):
+            raise ConfigurationError(
+                f"`validate_every` of Algo must be a number of updates, at least 0. Received: {validate_every!r}. "
+                "0 switches validation off."
+            )
+        self.mode = "gem" if optimizer == "gem" else _MODES[mode]
+        self.sync_every = sync_every
+        self.worker_optimizer = worker_optimizer
+        self.elastic_force = elastic_force
+        if optimizer is None and self.mode != "easgd":
+            raise ConfigurationError(
+                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
+                "adadelta."
+            )
+        if "lr" in others:
+            others["learning_rate"] = others.pop("lr")
+        if optimizer in (None, "gem"):
+            others = {_OF_GEM.get(name, name) if optimizer == "gem" else name: v for name, v in others.items()}
+        self._settings: dict[str, Any] = {
+            "mode": self.mode,
+            "sync_every": sync_every,
+            "loss": loss if isinstance(loss, str) else None,
+            "worker_optimizer": worker_optimizer or ("sgd" if optimizer is None else None),
+            "worker_optimizer_params": _mapping(worker_optimizer_params),
+            "elastic_lr": elastic_lr,
+            "elastic_momentum": elastic_momentum,
+            "learning_rate": others.pop("learning_rate", None),
+            **{name: others.pop(name) for name in _OPTIONS if name in others},
+        }
+        if optimizer in (None, "gem"):
+            if others:
+                raise ConfigurationError(f"Algo has no argument {min(others)!r} without an optimizer. Leave it out.")
+        else:
+            # The ancestors' names tell the framework too, as in "adamtf".
+            name = optimizer.removesuffix("tf").removesuffix("torch").lower()
+            self._settings |= {"optimizer": name, "optimizer_params": others}
+        self.check(self.options(n_workers=1, batch=1, epochs=10**6))
+
+    @property
+    def validates(self) -> bool:
+        """Whether validation is wanted at all."""
+        return self.validate_every is None or self.validate_every > 0
+
+    def options(self, *, n_workers: int, batch: int, epochs: int, **changes: Any) -> TrainingOptions:
+        """The options of a training by `n_workers` workers; `changes` that are None change nothing."""
+        settings = self._settings | {name: value for name, value in changes.items() if value is not None}
+        beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
+        return TrainingOptions(batch=batch, epochs=epochs, elastic_force=beta, **settings)
+
+    @staticmethod
+    def check(options: TrainingOptions) -> None:
+        """ConfigurationError for what can be seen to be wrong without a model."""
+        make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+        local_rule(options, 1)
+        StalenessPolicy.parse(options.staleness)
+        if options.early_stopping:
+            EarlyStopping.parse(options.early_stopping)
+        if options.target_metric:
+            TargetMetric.parse(options.target_metric)
+
+    def get_config(self) -> dict[str, str]:
+        """All settings as text."""
+        own = {"optimizer": self.optimizer_name, "validate_every": self.validate_every, "loss": self.loss}
+        return {name: str(value) for name, value in (self._settings | own).items()}
+
+    def __str__(self) -> str:
+        config = self.get_config()
+        return f"Algo(optimizer={config.pop('optimizer')}, {', '.join(f'{k}={v}' for k, v in config.items())})"
+
+
+def _mapping(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Parameters given as such, or as the text of a dict."""
+    try:
+        return dict(literal_eval(value) if isinstance(value, str) else value or {})
+    except (ValueError, SyntaxError, TypeError):
+        raise ConfigurationError(
+            f"`worker_optimizer_params` of Algo must be a dict. Received: {value!r}. Give one such as "
+            "{'momentum': 0.9}."
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

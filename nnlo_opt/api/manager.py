@@ -1,0 +1,482 @@
+"""A training, or a cross validation, on the ranks of a communicator: `MPIManager` and `MPIKFoldManager`.
+
+Every rank makes a manager, with the same arguments. On workers the constructor trains, and returns when the training
+is over; on the master it returns at once, and `train` does the work. So both `manager.train()` on all ranks and the
+ancestors' `if comm.Get_rank() == 0: manager.process.train()` are right.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.algorithms.easgd import moving_rate
+from nnlo_opt.api.algo import Algo
+from nnlo_opt.api.data import Data
+from nnlo_opt.api.model import ModelBuilder
+from nnlo_opt.api.recipe import FileTasks, GeneratedTasks, ModelMaker, Request, Tasks, count, cut_pools, reads_files
+from nnlo_opt.api.team import Ranks, Team, abort_on_error, check_outcome
+from nnlo_opt.clock import SystemClock
+from nnlo_opt.comm.messages import EpochReported
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.generated import Pool
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_write
+from nnlo_opt.report.lines import metrics_text
+from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.training.monitor import make_monitor
+
+
+class _Manager:
+    """What both managers are made of; with `n_fold` of 1 the lists are as they are given."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the arguments are those of the managers)
+        self,
+        comm: Any,
+        data: Data,
+        algo: Algo,
+        model_builder: ModelBuilder,
+        num_epochs: int,
+        train_list: Iterable[str | Path],
+        val_list: Iterable[str | Path],
+        *,
+        n_fold: int,
+        num_masters: int,
+        num_processes: int,
+        synchronous: bool,
+        verbose: bool,
+        custom_objects: Mapping[str, Any] | None,
+        early_stopping: str | None,
+        target_metric: str | None,
+        monitor: bool,
+        checkpoint: str | Path | None,
+        checkpoint_interval: int,
+        callbacks: Sequence[Any],
+        seed: int,
+    ) -> None:
+        self.data, self.algo, self.model_builder = data, algo, model_builder
+        self.num_epochs, self.num_masters, self.num_processes = num_epochs, num_masters, num_processes
+        self.train_list = tuple(str(name) for name in train_list)
+        self.val_list = tuple(str(name) for name in val_list)
+        self.synchronous, self.verbose = synchronous, verbose
+        self.callbacks = list(callbacks)
+        self._checkpoint = checkpoint
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        #: what came of every fold; None before the training is over
+        self._outcomes: list[dict[str, Any]] | None = None
+        #: of the best fold
+        self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
+        self._best_fold = 0
+        self._adapter: Any = None
+        self._world = Ranks(comm)
+        self._forgive: Callable[[], None] = lambda: None
+        if self._world.comm is not None:
+            self._forgive = abort_on_error(self._world.comm)
+        self._n_fold = n_fold
+        #: groups of ranks that train folds at the same time
+        self._n_teams = n_fold if n_fold > 1 and self._world.size >= 2 * n_fold else 1
+        self._team_number = self._world.rank * self._n_teams // self._world.size
+        self._ranks = self._world if self._n_teams == 1 else self._world.split(self._team_number)
+        #: whether this rank gives the orders
+        self.is_master = self._ranks.rank == 0
+        self.should_validate = self.is_master
+        trains_all = algo.mode == "allreduce" or self._ranks.size == 1
+        trainers = set(range(self._ranks.size)) if trains_all else set(range(1, self._ranks.size))
+        #: workers of this rank's team, and the number of this one from 1; -1 on the master
+        self.num_workers = max(1, len(trainers) // num_processes)
+        self.worker_id = -1 if self.is_master else 1 + (self._ranks.rank - 1) // num_processes
+
+        def make_request() -> Request:
+            return Request(
+                data=data,
+                algo=algo,
+                model_builder=model_builder,
+                train_list=self.train_list,
+                val_list=self.val_list if algo.validates or n_fold > 1 else (),
+                options=self._options(early_stopping, target_metric, checkpoint_interval),
+                n_fold=n_fold,
+                custom_objects=dict(custom_objects or {}) | getattr(model_builder, "custom_objects", {}),
+                seed=seed,
+                n_shares=len(trainers),
+            )
+
+        self._request = self._world.attempt(make_request)
+        share = self._ranks.node_share(trainers)
+        share.take()
+        self._maker = ModelMaker(self._request, share.n_threads)
+        #: made when it is wanted on a rank that does not train
+        self._tasks: Tasks | None = None
+        self._make_tasks = self._world.attempt(lambda: self._prepare(sorted(trainers)))
+        gauges = make_monitor(SystemClock(), share.gpu) if monitor and self._ranks.rank in trainers else None
+        self._team = Team(self._ranks, self._request.options, self._get_tasks, num_processes, gauges)
+        if self.callbacks and self._ranks.rank == min(1, self._ranks.size - 1):
+            self._team.callbacks = self._make_callbacks()
+        if self.is_master:
+            self._open_directory()
+        else:
+            self._team.serve()
+            self._conclude([])
+
+    def _options(
+        self, early_stopping: str | None, target_metric: str | None, checkpoint_interval: int
+    ) -> TrainingOptions:
+        n_ranks, n_processes = self._ranks.size, self.num_processes
+        if self.num_masters != 1:
+            raise ConfigurationError(
+                f"`num_masters` must be 1 from Python. Received: {self.num_masters!r}. Take `TrainingDriver`, or leave "
+                "it out."
+            )
+        if not isinstance(n_processes, int) or n_processes < 1 or (n_processes > 1 and (n_ranks - 1) % n_processes):
+            raise ConfigurationError(
+                "`num_processes` must be a whole number, at least 1, that divides the ranks beside the master. "
+                f"Received: {n_processes!r} with {n_ranks} ranks."
+            )
+        if not isinstance(self.data, Data):
+            raise ConfigurationError(
+                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
+            )
+        if n_processes > 1 and (self.algo.mode == "allreduce" or n_ranks == 1):
+            raise ConfigurationError(
+                "`num_processes` above 1 needs a master with ranks beside it. Received: "
+                f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
+            )
+        options = self.algo.options(
+            n_workers=self.num_workers,
+            batch=self.data.batch_size,
+            epochs=self.num_epochs,
+            synchronous=self.synchronous or None,
+            early_stopping=early_stopping,
+            target_metric=target_metric,
+            checkpoint_interval=checkpoint_interval,
+        )
+        self.algo.check(options)
+        if options.mode == "easgd":
+            moving_rate(options.elastic_force, self.num_workers)
+        return options
+
+    # ------------------------------------------------------------ the data
+
+    def _prepare(self, trainers: list[int]) -> Callable[[], Tasks]:
+        """Look at the data, together with the team; -> what makes this rank's tasks."""
+        request, ranks = self._request, self._ranks
+        if reads_files(request.data):
+            tasks = ranks.attempt(lambda: FileTasks(request, self._maker) if ranks.rank in trainers else None)
+            return lambda: tasks or FileTasks(request, self._maker)
+        train, validation = cut_pools(request)
+        index = trainers.index(ranks.rank) if ranks.rank in trainers else None
+
+        def count_mine() -> np.ndarray:
+            if index is not None and train.by_files:
+                return count(request.data, train, range(index, len(train.files), len(trainers)))
+            if index == 0:
+                return count(request.data, train)
+            return np.zeros(len(train.files) if train.by_files else 0, np.int64)
+
+        mine = ranks.attempt(count_mine)
+        length = ranks.sum(np.array([0 if train.by_files else len(mine)], np.int64))[0] or len(mine)
+        mine.resize(int(length), refcheck=False)
+        train = replace(train, sizes=tuple(ranks.sum(mine).tolist()))
+        ranks.attempt(lambda: _check_shares(request, train) if ranks.rank == 0 else None)
+        return lambda: GeneratedTasks(request, self._maker, train, validation)
+
+    def _get_tasks(self) -> Tasks:
+        self._tasks = self._tasks or self._make_tasks()
+        return self._tasks
+
+    # ------------------------------------------------------------ the training
+
+    def _train(self) -> list[dict[str, Any]]:
+        """What came of every fold; on the master it is trained by the first call. TrialError if one has failed."""
+        if self._outcomes is None:
+            folds = list(range(self._team_number, self._n_fold, self._n_teams))
+            self._conclude(self._team.train(folds, calls_back=bool(self.callbacks)))
+        assert self._outcomes is not None
+        for outcome in self._outcomes:
+            check_outcome(outcome)
+        return self._outcomes
+
+    def _conclude(self, outcomes: list[dict[str, Any]]) -> None:
+        """Tell all ranks what came of it, and let go of what training needs. Collective: every rank."""
+        self._team.close()
+        roots = [-(-number * self._world.size // self._n_teams) for number in range(self._n_teams)]
+        of_teams = [self._world.share_json({"outcomes": outcomes, "root": root}, root) for root in roots]
+        found = [(outcome, part["root"]) for part in of_teams for outcome in part["outcomes"]]
+        self._outcomes = sorted((outcome for outcome, _ in found), key=lambda outcome: outcome["fold"])
+        good = [(o["figure_of_merit"], o["fold"], root) for o, root in found if "error" not in o]
+        if good:
+            _, self._best_fold, root = min(good)
+            weights, state = None, None
+            if self._world.rank == root:
+                weights, state = self._team.weights_of(self._best_fold)
+            self._trained = self._world.share(weights, root), self._world.share(state, root)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def _open_directory(self) -> None:
+        self._team.on_epoch = self._tell
+        if self._checkpoint is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="nnlo_opt-")
+            self._team.directory = Path(self._temporary.name)
+        else:
+            self._team.directory = Path(self._checkpoint).resolve()
+            self._team.keeps_checkpoints = True
+
+    def _make_callbacks(self) -> Any:
+        from nnlo_opt.models.keras_callbacks import KerasCallbacks
+
+        return KerasCallbacks(self.callbacks, self.num_epochs)
+
+    def _tell(self, reported: EpochReported) -> None:
+        if self.verbose:
+            of_fold = f"fold {reported.assignment}, " if self._n_fold > 1 else ""
+            print(f"{of_fold}epoch {reported.epoch}/{self.num_epochs}: {metrics_text(reported.metrics)}", flush=True)
+
+    # ------------------------------------------------------------ what is left
+
+    @property
+    def model(self) -> Any:
+        """The trained model, on any rank: built anew, with the trained weights. With folds, that of the best one."""
+        return self._trained_adapter().synced_model()
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained model: Keras's format for a path that ends in .keras. Rank 0 writes, others do nothing."""
+        if self._world.rank == 0:
+            adapter = self._trained_adapter()
+            try:
+                adapter.save(Path(path))
+            except ValueError as error:
+                reason = str(error).splitlines()[0]
+                raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
+
+    def close(self) -> None:
+        """Let go of communicators and copied files; an untrained manager's workers are told to leave."""
+        if self._outcomes is None:
+            self._conclude(self._team.train([], calls_back=False))
+        if self._adapter is not None:
+            self._adapter.release()
+            self._adapter = None
+        self.data.finalize()
+        if self._ranks is not self._world:
+            self._ranks.close()
+        self._world.close()
+        self._forgive()
+
+    def free_comms(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def _trained_adapter(self) -> Any:
+        if self._adapter is None:
+            if not len(self._trained[0]):
+                raise ConfigurationError("There is no trained model yet. Call `train` first.")
+            self._adapter = self._maker.build(*self._get_tasks().sample(), self._request.options, self._request.seed)
+            self._adapter.write_weights(self._trained[0])
+            self._adapter.write_state(self._trained[1])
+        return self._adapter
+
+    def _history_of(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = {**self._request.options.to_json(), **self.algo.get_config()}
+        return {**in_reference_form(outcome["history"], self._ranks.size), "args": arguments}
+
+
+class MPIManager(_Manager):
+    """A training on the ranks of `comm`: rank 0 is the master, the others are workers; one rank alone is both."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+        self,
+        comm: Any,
+        data: Data,
+        algo: Algo,
+        model_builder: ModelBuilder,
+        num_epochs: int,
+        train_list: Iterable[str | Path],
+        val_list: Iterable[str | Path] = (),
+        num_masters: int = 1,
+        num_processes: int = 1,
+        synchronous: bool = False,
+        verbose: bool = False,
+        custom_objects: Mapping[str, Any] | None = None,
+        early_stopping: str | None = None,
+        target_metric: str | None = None,
+        monitor: bool = False,
+        thread_validation: bool = False,
+        checkpoint: str | Path | None = None,
+        checkpoint_interval: int = 5,
+        callbacks: Sequence[Any] = (),
+        seed: int = 0,
+    ) -> None:
+        """Collective: every rank of `comm` (None: this process alone, without MPI).
+
+        data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
+        num_epochs       passes over all training samples, counted over all workers
+        train_list, val_list         file names, or whatever `data` takes for them; every rank must reach all files
+        num_processes    ranks of a worker, which average their gradients
+        synchronous      workers wait for each other, and their gradients are averaged
+        verbose          rank 0 prints a line after every epoch
+        early_stopping   such as "val_loss,<,4"; target_metric such as "val_acc,>,0.97"
+        monitor          measure CPU and memory of every worker, for the history
+        thread_validation            changes nothing: validation is shared by the workers
+        checkpoint       a folder that all ranks reach: the training is saved there every `checkpoint_interval` epochs,
+                         and goes on from what is there
+        callbacks        Keras callbacks; they run on worker 1 at the beginning and end of epochs, see README
+        seed             of initial weights and shuffling
+        """
+        super().__init__(
+            comm,
+            data,
+            algo,
+            model_builder,
+            num_epochs,
+            train_list,
+            val_list,
+            n_fold=1,
+            num_masters=num_masters,
+            num_processes=num_processes,
+            synchronous=synchronous,
+            verbose=verbose,
+            custom_objects=custom_objects,
+            early_stopping=early_stopping,
+            target_metric=target_metric,
+            monitor=monitor,
+            checkpoint=checkpoint,
+            checkpoint_interval=checkpoint_interval,
+            callbacks=callbacks,
+            seed=seed,
+        )
+
+    @property
+    def process(self) -> "_Process":
+        """What the ancestors' scripts call on the master."""
+        return _Process(self)
+
+    def train(self) -> dict[str, Any]:
+        """Train, where that has not been done; -> {"train_time", "history", "args"} as the ancestors wrote it.
+
+        "history" has per rank `<world>:<parent>:<process>` one value an epoch of each metric. Every rank may call it;
+        the master must. Raises `TrialError` where the training has failed.
+        """
+        return self._history_of(self._train()[0])
+
+    def figure_of_merit(self) -> float:
+        """1 - validation accuracy of the last epoch (with early stopping, the best); without accuracy the loss."""
+        return float(self._train()[0]["figure_of_merit"])
+
+
+class _Process:
+    """The master as the ancestors' scripts know it."""
+
+    def __init__(self, manager: MPIManager) -> None:
+        self._manager = manager
+
+    @property
+    def model(self) -> Any:
+        """The trained model."""
+        return self._manager.model
+
+    @property
+    def histories(self) -> dict[str, Any]:
+        """Per rank the metrics of every epoch."""
+        return dict(self._manager.train()["history"])
+
+    def train(self) -> dict[str, Any]:
+        """Train; -> `histories`."""
+        return self.histories
+
+    def record_details(self, json_name: str | Path, meta: Mapping[str, Any] | None = None) -> None:
+        """Write `json_name` with train_time, history and `meta`, and beside it the trained model."""
+        details = self._manager.train() | dict(meta or {})
+        atomic_write(Path(json_name), json.dumps(details, indent=1, default=str) + "\n")
+        self._manager.save(Path(json_name).with_suffix(".keras"))
+
+
+class MPIKFoldManager(_Manager):
+    """A cross validation: both lists are pooled and cut into folds, each of which validates what the others train.
+
+    On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
+    another. HDF5 files are cut by samples (stratified where labels are classes), generated data by files where there
+    are enough, else by batches.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
+        self,
+        NFolds: int,
+        comm: Any,
+        data: Data,
+        algo: Algo,
+        model_builder: ModelBuilder,
+        num_epochs: int,
+        train_list: Iterable[str | Path],
+        val_list: Iterable[str | Path] = (),
+        num_masters: int = 1,
+        num_process: int = 1,
+        synchronous: bool = False,
+        verbose: bool = False,
+        custom_objects: Mapping[str, Any] | None = None,
+        early_stopping: str | None = None,
+        target_metric: str | None = None,
+        monitor: bool = False,
+        checkpoint: str | Path | None = None,
+        checkpoint_interval: int = 5,
+        seed: int = 0,
+    ) -> None:
+        """Collective: every rank of `comm`. The arguments are those of `MPIManager`."""
+        if isinstance(NFolds, bool) or not isinstance(NFolds, int) or NFolds < 1:
+            raise ConfigurationError(f"`NFolds` must be a whole number, at least 1. Received: {NFolds!r}.")
+        super().__init__(
+            comm,
+            data,
+            algo,
+            model_builder,
+            num_epochs,
+            train_list,
+            val_list,
+            n_fold=NFolds,
+            num_masters=num_masters,
+            num_processes=num_process,
+            synchronous=synchronous,
+            verbose=verbose,
+            custom_objects=custom_objects,
+            early_stopping=early_stopping,
+            target_metric=target_metric,
+            monitor=monitor,
+            checkpoint=checkpoint,
+            checkpoint_interval=checkpoint_interval,
+            callbacks=(),
+            seed=seed,
+        )
+
+    def train(self) -> list[dict[str, Any]]:
+        """Train all folds; -> the history of each, as `MPIManager.train` returns it. Every rank calls it."""
+        return [self._history_of(outcome) for outcome in self._train()]
+
+    def figures_of_merit(self) -> list[float]:
+        """Of every fold."""
+        return [float(outcome["figure_of_merit"]) for outcome in self._train()]
+
+    def figure_of_merit(self) -> float:
+        """The mean over all folds."""
+        return float(np.mean(self.figures_of_merit()))
+
+    def figure_of_merit_std(self) -> float:
+        """The standard deviation over the folds."""
+        return float(np.std(self.figures_of_merit()))
+
+
+def _check_shares(request: Request, train: Pool) -> None:
+    """ConfigurationError where a worker would have nothing to train on."""
+    n_fold = request.n_fold
+    for fold in range(n_fold):
+        pool = train if n_fold == 1 else train.deal(n_fold, set(range(n_fold)) - {fold})
+        if not pool.n_samples or not all(
+            pool.deal(request.n_shares, {share}).n_samples for share in range(request.n_shares)
+        ):
+            unit = "file with samples" if train.by_files else "batch"
+            raise ConfigurationError(
+                f"Every worker must have at least one {unit}. Received: {len(pool.sizes or ())} for {request.n_shares} "
+                f"workers{' in a fold' * (n_fold > 1)}. Take fewer ranks, or give more data."
+            )

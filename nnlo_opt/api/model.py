@@ -1,0 +1,91 @@
+"""Which model is trained: a class of one's own that builds it, or a JSON architecture."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.framework import framework_named
+
+
+class ModelBuilder:
+    """A model of one's own: override `build_model`."""
+
+    def __init__(self, comm: Any = None) -> None:
+        """`comm` is kept, and not used."""
+        self.comm = comm
+
+    def build_model(self) -> Any:
+        """A Keras model, or a torch module; compiled or not makes no difference. Every worker calls it."""
+        raise ConfigurationError(
+            f"A model builder must override `build_model`. Received: {type(self).__name__}, which does not."
+        )
+
+    def get_backend_name(self) -> str | None:
+        """The framework to import before `build_model` runs, keras or torch; None: as the module's imports tell."""
+        return None
+
+
+class ModelFromJson(ModelBuilder):
+    """A Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+
+    def __init__(
+        self,
+        comm: Any = None,
+        filename: str | Path | None = None,
+        json_str: str | None = None,
+        custom_objects: Mapping[str, Any] | None = None,
+        weights: str | Path | None = None,
+    ) -> None:
+        """`filename` or `json_str`: the architecture.
+
+        `custom_objects`: what it is made of beside Keras's own layers, by name. `weights`: a file that Keras has
+        written, to begin with.
+        """
+        super().__init__(comm)
+        if (filename is None) == (json_str is None):
+            raise ConfigurationError("ModelFromJson needs `filename` or `json_str`, and not both.")
+        if filename is not None and not Path(filename).is_file():
+            raise ConfigurationError(
+                f"`filename` of ModelFromJson must be a file. Received: {str(filename)!r}, which is none."
+            )
+        self.filename = filename
+        self.json_str = json_str
+        self.custom_objects = dict(custom_objects or {})
+        self.weights = weights
+
+    def build_model(self) -> Any:
+        from nnlo_opt.models.keras_model import building, model_from_architecture
+        from nnlo_opt.models.legacy_weights import load_legacy_weights
+
+        if self.filename is None:
+            text, source = self.json_str or "", "json_str"
+        else:
+            text, source = Path(self.filename).read_text(errors="replace"), str(self.filename)
+        with building(self.custom_objects, None):
+            model = model_from_architecture(text, source)
+        if self.weights is None:
+            return model
+        if str(self.weights).endswith((".weights.h5", ".keras")):
+            try:
+                model.load_weights(self.weights)
+            except Exception as error:
+                reason = str(error).splitlines()[0].rstrip(".")
+                raise ConfigurationError(f"The weights in {self.weights} do not fit {source}: {reason}.") from error
+        else:
+            load_legacy_weights(model, Path(self.weights))
+        return model
+
+    def get_backend_name(self) -> str:
+        return "keras"
+
+
+def framework_name(builder: ModelBuilder) -> str | None:
+    """What a builder says about its framework, in our words; None: nothing."""
+    name = builder.get_backend_name()
+    if name is None:
+        return None
+    known = {"tensorflow": "keras", "tf": "keras", "keras": "keras", "torch": "torch", "pytorch": "torch"}
+    if name not in known:
+        framework_named(name)  # which says what there is
+    return known[name]

@@ -1,0 +1,312 @@
+"""A manager in one process; what several ranks do stands in test_manager_ranks.py."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnlo_opt
+from nnlo_opt.errors import ConfigurationError, TrialError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from circle import Circle, Endless
+
+pytestmark = pytest.mark.keras
+FILES = ["0", "1", "2", "3"]
+
+
+class Net(nnlo_opt.ModelBuilder):
+    def build_model(self):
+        import keras
+
+        layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dense(2, "softmax")]
+        return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def manager_of(data=None, algo=None, builder=None, epochs=3, val=("9",), **changes):
+    data = data or Circle(20)
+    algo = algo or nnlo_opt.Algo("adam", learning_rate=0.02)
+    return nnlo_opt.MPIManager(None, data, algo, builder or Net(), epochs, FILES, list(val), **changes)
+
+
+def validation_samples():
+    batches = [*Circle(20).of(["9"]).generate_data()]
+    return np.concatenate([x for (x,), _ in batches]), np.concatenate([y for _, (y,) in batches])
+
+
+def test_the_names_are_there_and_importing_them_costs_nothing_before():
+    program = "import sys, nnlo_opt; print([m for m in ('mpi4py', 'keras', 'h5py', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+    for name in ("MPIManager", "MPIKFoldManager", "Algo", "Data", "H5Data", "ModelBuilder", "ModelFromJson"):
+        assert name in dir(nnlo_opt)
+        assert getattr(nnlo_opt, name).__name__ == name
+    with pytest.raises(AttributeError):
+        _ = nnlo_opt.MPISomething
+
+
+def test_a_training_learns_and_tells_its_history(capsys):
+    manager = manager_of(epochs=8, verbose=True)
+    history = manager.train()
+    assert set(history) >= {"train_time", "history", "args"}
+    metrics = history["history"]["0:-:-"]
+    assert set(metrics) == {"loss", "acc", "val_loss", "val_acc"}
+    assert all(len(values) == 8 for values in metrics.values())
+    assert metrics["loss"][-1] < metrics["loss"][0]
+    assert metrics["val_acc"][-1] > 0.8
+    assert manager.figure_of_merit() == pytest.approx(1 - metrics["val_acc"][-1])
+    assert "epoch 8/8: loss" in capsys.readouterr().out
+    assert manager.train() == history
+    manager.close()
+
+
+def test_the_script_of_the_ancestors(tmp_path):
+    manager = manager_of(epochs=2)
+    assert manager.is_master
+    histories = manager.process.train()
+    assert len(histories["0:-:-"]["val_loss"]) == 2
+    manager.process.record_details(tmp_path / "net_history.json", meta={"args": {"batch": 20}})
+    manager.free_comms()
+    written = json.loads((tmp_path / "net_history.json").read_text())
+    assert (written["history"], written["args"]) == (histories, {"batch": 20})
+    assert (tmp_path / "net_history.keras").is_file()
+
+
+def test_the_model_that_is_saved_is_the_one_that_was_validated(tmp_path):
+    import keras
+
+    manager = manager_of(epochs=5)
+    accuracy = manager.train()["history"]["0:-:-"]["val_acc"][-1]
+    manager.save(tmp_path / "net.keras")
+    x, y = validation_samples()
+    for model in (keras.models.load_model(tmp_path / "net.keras"), manager.model):
+        assert np.mean(np.argmax(model.predict(x, verbose=0), 1) == y) == pytest.approx(accuracy)
+    with pytest.raises(ConfigurationError, match="saved as"):
+        manager.save(tmp_path / "net.txt")
+    manager.close()
+
+
+def test_a_validate_every_of_0_disables_validation():
+    history = manager_of(algo=nnlo_opt.Algo("adam", validate_every=0)).train()["history"]["0:-:-"]
+    assert set(history) == {"loss", "acc"}
+
+
+def test_early_stopping_and_target(tmp_path):
+    history = manager_of(epochs=50, target_metric="val_acc,>,0.6").train()["history"]["0:-:-"]
+    assert len(history["val_acc"]) < 50
+    algo = nnlo_opt.Algo("adam", learning_rate=0.2, early_stopping="val_loss,<,2")
+    history = manager_of(algo=algo, epochs=60).train()["history"]["0:-:-"]
+    assert len(history["val_acc"]) < 60
+
+
+def test_a_training_goes_on_from_its_checkpoint(tmp_path):
+    algo = nnlo_opt.Algo("adam", synchronous=True)
+    whole = manager_of(algo=algo, epochs=4, val=()).train()["history"]["0:-:-"]["loss"]
+    manager_of(algo=algo, epochs=2, val=(), checkpoint=tmp_path, checkpoint_interval=1).train()
+    rest = manager_of(algo=algo, epochs=4, val=(), checkpoint=tmp_path, checkpoint_interval=1).train()
+    assert rest["history"]["0:-:-"]["loss"] == whole
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_an_endless_generator_is_an_error_that_says_so():
+    with pytest.raises(ConfigurationError, match="`generate_data` must return after one epoch") as caught:
+        manager_of(data=Endless(20))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_that_counts_itself_is_found_out_while_it_trains():
+    class Counted(Endless):
+        def count_data(self):
+            return 100 * len(self.file_names)
+
+    with pytest.raises(TrialError, match="`generate_data` must return after one epoch"):
+        manager_of(data=Counted(20), algo=nnlo_opt.Algo("adam", synchronous=True)).train()
+
+
+def test_arrays_of_files_are_cut_into_batches_and_none_is_left_out():
+    class Arrays(nnlo_opt.Data):
+        def load_data(self, in_file):
+            x = np.full((7, 2), float(in_file), np.float32)
+            return x, (x[:, 0] > 1).astype(int)
+
+    data = Arrays(4)
+    data.set_file_names(FILES)
+    assert [len(x) for x, _ in data.generate_data()] == [4] * 7
+    assert data.count_data() == 28
+    data.set_file_names(FILES[:1])
+    assert [len(x) for x, _ in data.generate_data()] == [4, 3]
+    assert len(manager_of(data=data, val=()).train()["history"]["0:-:-"]["loss"]) == 3
+
+
+def test_sample_weights_are_the_third_of_a_batch():
+    class Weighted(Circle):
+        def generate_data(self):
+            for x, y in super().generate_data():
+                yield x, y, np.zeros(len(y[0]))
+
+    losses = manager_of(data=Weighted(20), val=()).train()["history"]["0:-:-"]["loss"]
+    assert losses == [0.0] * 3
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_hdf5_files(tmp_path, digits, cached):
+    files = sorted(map(str, digits.glob("mnist_train*.h5")))
+    data = nnlo_opt.H5Data(50, cache=str(tmp_path / "cache") if cached else None)
+
+    class Digits(nnlo_opt.ModelBuilder):
+        def build_model(self):
+            import keras
+
+            return keras.Sequential(
+                [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, "softmax")]
+            )
+
+    algo = nnlo_opt.Algo("adam", learning_rate=0.01)
+    manager = nnlo_opt.MPIManager(None, data, algo, Digits(), 4, files[:2], files[2:])
+    assert manager.train()["history"]["0:-:-"]["val_acc"][-1] > 0.6
+    manager.close()
+    data.set_file_names(files)
+    assert data.count_data() == 672
+    if cached:
+        assert all(str(tmp_path) in name for name in data.file_names)
+        data.finalize()
+    kfold = nnlo_opt.MPIKFoldManager(3, None, data, algo, Digits(), 2, files)
+    assert len(kfold.train()) == 3
+    assert 0 < kfold.figure_of_merit() < 1
+    assert kfold.figure_of_merit_std() > 0
+    kfold.close()
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_a_model_from_json(tmp_path):
+    import keras
+
+    net = Net().build_model()
+    (tmp_path / "net.json").write_text(net.to_json())
+    net.save_weights(tmp_path / "net.weights.h5")
+    for arguments in ({"filename": tmp_path / "net.json"}, {"json_str": net.to_json()}):
+        builder = nnlo_opt.ModelFromJson(None, weights=tmp_path / "net.weights.h5", **arguments)
+        assert np.array_equal(builder.build_model().get_weights()[0], net.get_weights()[0])
+    assert manager_of(builder=builder).train()["train_time"] > 0
+
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    own = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(2, "softmax")])
+    builder = nnlo_opt.ModelFromJson(None, json_str=own.to_json(), custom_objects={"Doubled": Doubled})
+    manager_of(builder=builder).train()
+    with pytest.raises(ConfigurationError, match="not both"):
+        nnlo_opt.ModelFromJson(None)
+    with pytest.raises(ConfigurationError, match=r"none\.json"):
+        nnlo_opt.ModelFromJson(None, filename="none.json")
+
+
+def test_a_torch_module():
+    class Torch(nnlo_opt.ModelBuilder):
+        def build_model(self):
+            import torch
+
+            return torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+        def get_backend_name(self):
+            return "pytorch"
+
+    manager = manager_of(builder=Torch(), algo=nnlo_opt.Algo("adam", loss="CrossEntropy", learning_rate=0.02), epochs=6)
+    assert manager.train()["history"]["0:-:-"]["val_acc"][-1] > 0.7
+    import torch
+
+    assert isinstance(manager.model, torch.nn.Module)
+
+
+def test_what_goes_wrong_is_told_in_a_sentence():
+    class Broken(nnlo_opt.ModelBuilder):
+        def build_model(self):
+            raise ZeroDivisionError
+
+    for builder, reason in ((nnlo_opt.ModelBuilder(), "must override"), (Broken(), "ZeroDivisionError")):
+        with pytest.raises(TrialError, match=reason):
+            manager_of(builder=builder).train()
+    for changes, received in (
+        ({"num_masters": 2}, "2"),
+        ({"num_processes": 2}, "2"),
+        ({"epochs": 0}, "0"),
+        ({"data": object()}, "object"),
+    ):
+        with pytest.raises(ConfigurationError, match=received):
+            manager_of(**changes)
+    with pytest.raises(ConfigurationError, match="at least one batch"):
+        nnlo_opt.MPIManager(None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, [], [])
+    with pytest.raises(ConfigurationError, match="`NFolds`"):
+        nnlo_opt.MPIKFoldManager(0, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, FILES)
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+def test_keras_callbacks_see_every_epoch(tmp_path):
+    import keras
+
+    seen = []
+    callbacks = [
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), monitor="val_accuracy", save_best_only=True),
+        keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}-{val_loss:.2f}.weights.h5"), save_weights_only=True),
+        keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: seen.append("begin"),
+            on_epoch_begin=lambda epoch, logs: seen.append(epoch),
+            on_train_end=lambda logs: seen.append("end"),
+        ),
+    ]
+    manager = manager_of(callbacks=callbacks, epochs=4)
+    history = manager.train()["history"]["0:-:-"]
+    assert seen == ["begin", 0, 1, 2, 3, "end"]
+    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    assert [float(row["val_accuracy"]) for row in rows] == pytest.approx(history["val_acc"])
+    assert len(list(tmp_path.glob("*.weights.h5"))) == 4
+    x, y = validation_samples()
+    model = keras.models.load_model(tmp_path / "best.keras")
+    assert np.mean(np.argmax(model.predict(x, verbose=0), 1) == y) == pytest.approx(max(history["val_acc"]))
+    manager.close()
+
+
+def test_keras_callbacks_set_the_learning_rate(tmp_path):
+    import keras
+
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.02 if epoch < 2 else 1e-9)
+    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    history = manager_of(callbacks=[schedule, log], epochs=5).train()["history"]["0:-:-"]
+    losses = history["val_loss"]
+    assert abs(losses[1] - losses[0]) > 1e-4
+    assert np.ptp(losses[1:]) < 1e-5
+    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    assert [float(row["learning_rate"]) for row in rows] == pytest.approx([0.02, 0.02, 1e-9, 1e-9, 1e-9])
+    rates = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs["learning_rate"]))
+    plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=100.0)
+    manager_of(callbacks=[plateau, note], epochs=4).train()
+    assert rates == pytest.approx([0.02, 0.02, 0.002, 0.0002])
+
+
+def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
+    import keras
+
+    stopping = keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True)
+    algo = nnlo_opt.Algo("adam", learning_rate=0.3)
+    manager = manager_of(algo=algo, callbacks=[stopping], epochs=60)
+    losses = manager.train()["history"]["0:-:-"]["val_loss"]
+    assert len(losses) < 60
+    best = int(np.argmin(losses))
+    assert best == len(losses) - 3
+    x, y = validation_samples()
+    loss = keras.losses.sparse_categorical_crossentropy(y, manager.model.predict(x, verbose=0))
+    assert float(np.mean(loss)) == pytest.approx(losses[best], rel=1e-4)
+    manager.close()

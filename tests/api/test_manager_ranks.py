@@ -1,0 +1,65 @@
+"""Managers in a user's own script, under a real mpirun."""
+
+import sys
+from pathlib import Path
+
+import launcher
+import pytest
+
+SCRIPTS = Path(__file__).parent / "rank_scripts.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "example_manager.py"
+
+pytestmark = pytest.mark.mpi
+
+
+def run(n_ranks: int, cwd: Path, *arguments: str, timeout_s: float = 240.0) -> launcher.Outcome:
+    return launcher.Job(n_ranks, [sys.executable, str(SCRIPTS), *arguments], cwd).wait(timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "names"),
+    [
+        (1, "everybody_calls_train,the_ancestors_way"),
+        (2, "everybody_calls_train,the_ancestors_way,failures_are_caught_and_the_next_training_works"),
+        (
+            3,
+            "everybody_calls_train,the_ancestors_way,every_mode,rings,an_untrained_manager_lets_go,folds,"
+            "failures_are_caught_and_the_next_training_works",
+        ),
+        (5, "folds,the_ancestors_way"),
+    ],
+)
+def test_scripts_that_work(tmp_path, n_ranks, names):
+    outcome = run(n_ranks, tmp_path, names)
+    assert outcome.code == 0, outcome.err[-4000:]
+
+
+@pytest.mark.parametrize("mode", ["downpour", "allreduce"])
+def test_keras_callbacks_run_on_worker_1(tmp_path, mode):
+    outcome = run(3, tmp_path, "callbacks", mode)
+    assert outcome.code == 0, outcome.err[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("endless", "`generate_data` must return after one epoch"),
+        ("the_master_raises", "RuntimeError: before the training"),
+        ("a_worker_raises_on_the_master_alone", "ZeroDivisionError"),
+    ],
+)
+def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence):
+    outcome = run(3, tmp_path, name, timeout_s=120)
+    assert outcome.code != 0
+    assert sentence in outcome.err
+    assert outcome.err.count("Traceback (most recent call last)") == 1
+
+
+def test_the_example(tmp_path):
+    outcome = launcher.Job(3, [sys.executable, str(EXAMPLE)], tmp_path).wait(240)
+    assert outcome.code == 0, outcome.err[-4000:]
+    assert "epoch 5/5: loss" in outcome.out
+    assert (tmp_path / "digits.keras").is_file()
+    accuracy = float(outcome.out.split("val_acc")[-1].split()[0])
+    assert accuracy > 0.85
+    assert len([line for line in EXAMPLE.read_text().splitlines() if line]) <= 30
