@@ -103,12 +103,20 @@ class TrainingSession(Session):
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
         done = trials[-1].folds.get(0)
-        if done is not None and done.n_epochs >= self.options.training.epochs:
+        if done is not None and (
+            done.n_epochs >= self.options.training.epochs or self._has_had_enough(directory, trials[-1])
+        ):
             return replace(self.options.plan, num_iterations=len(trials))
         source = fold_directory(directory.path, trials[-1].number, 0)
         if source.is_dir():
             shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
         return replace(self.options.plan, num_iterations=len(trials) + 1)
+
+    def _has_had_enough(self, directory: RunDirectory, trial: Trial) -> bool:
+        """Whether early stopping or the target has ended it, and the target is still the same."""
+        ended_because = str(_history_of(directory, trial).get("ended_because", ""))
+        asked, known = self.options.training, directory.ledger.identity["training"]
+        return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
 
     def trial_to_keep(self, ledger: Ledger) -> Trial | None:
         """The last piece of the training, not the best of its pieces."""
@@ -141,8 +149,10 @@ class TrainingSession(Session):
             self.say(f"The training failed: {trial.reason}", sys.stderr)
             return EXIT_FAILURE
         model = str(directory.ledger.identity["model"]["name"])
-        path = directory.path / f"{model}_{self.options.trial_name}_history.json"
-        fold = json.loads((fold_directory(directory.path, trial.number, 0) / "history.json").read_text())
+        # A run that was started under another name goes on in the file it has.
+        written = sorted(directory.path.glob(f"{model}_*_history.json"))
+        path = written[0] if written else directory.path / f"{model}_{self.options.trial_name}_history.json"
+        fold = _history_of(directory, trial)
         atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
         result = trial.folds[0]
         self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
@@ -150,6 +160,13 @@ class TrainingSession(Session):
         if model_path is not None:
             self.say(f"Model: `{model_path}`.")
         return EXIT_OK
+
+
+def _history_of(directory: RunDirectory, trial: Trial) -> dict[str, Any]:
+    """What the fold of a trial has written down."""
+    text = (fold_directory(directory.path, trial.number, 0) / "history.json").read_text()
+    history: dict[str, Any] = json.loads(text)
+    return history
 
 
 def history_json(fold: dict[str, Any], options: Options, n_ranks: int) -> dict[str, Any]:
