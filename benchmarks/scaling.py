@@ -1,0 +1,266 @@
+"""A model of the trainer, and what it says of many workers: speed-up at 15, 60 and 256, for each update rule.
+
+    python benchmarks/training.py --parts inner > training.json
+    python benchmarks/scaling.py training.json > docs/scaling.md
+
+The model has few parts: seconds a rank computes for a batch, and what an exchange costs worker, wire and master. The
+costs of ranks are measured here, on one thread; those of the wire are given, for this machine and for a cluster. Held
+against what training.json has measured on this machine, it says how far it is to be trusted.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from nnlo_opt.algorithms import downpour, easgd
+from nnlo_opt.algorithms.gem import Gem
+from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.codec import decode, encode
+from nnlo_opt.vectors import aligned_empty
+
+N_WORKERS = (15, 60, 256)
+BATCH = 100
+#: spread of the time of a batch among workers that wait for each other: standard deviation over mean
+JITTER = 0.05
+SYNC_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Between two ranks."""
+
+    name: str
+    latency_s: float
+    bytes_per_s: float
+
+    def seconds(self, n_weights: int) -> float:
+        """For one message with a vector."""
+        return self.latency_s + 4 * n_weights / self.bytes_per_s
+
+
+HERE = Wire("one machine, shared memory", 5e-6, 6e9)
+CLUSTER = Wire("a cluster, 100 Gbit/s", 3e-6, 1.1e10)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of one rank, for vectors of one model."""
+
+    n_weights: int
+    #: a batch: gradient alone
+    compute: float
+    #: a message packed or unpacked, its vector copied
+    pack: float
+    #: a vector copied
+    copy: float
+    #: the optimizer's step
+    apply: float
+    #: one elastic exchange
+    elastic: float
+    #: a worker's part of GEM
+    match: float
+    #: an update added
+    add: float
+    #: bookkeeping of an exchange, on either side
+    handle: float
+
+    @property
+    def lean(self) -> float:
+        """A batch of the lean loop: gradient, optimizer, weights copied."""
+        return self.compute + self.apply + self.copy
+
+
+#: seconds of a batch of every worker: (costs, wire, workers) -> s
+Rule = Callable[[Costs, Wire, int], float]
+
+
+def downpour_s(c: Costs, wire: Wire, n: int) -> float:
+    """Workers overlap: an exchange costs them packing, and waiting only where the answer takes longer than a batch."""
+    at_worker = 2 * c.pack + 2 * c.copy + c.handle
+    at_master = 2 * c.pack + c.apply + c.handle
+    busy = c.compute + at_worker
+    answered = 2 * wire.seconds(c.n_weights) + at_master + at_worker
+    # One master serves all: no worker can be faster than its turn comes.
+    return max(busy, answered, n * at_master)
+
+
+def synchronous_s(c: Costs, wire: Wire, n: int) -> float:
+    at_worker = 2 * c.pack + 2 * c.copy + c.handle
+    at_master = n * (2 * c.pack + c.copy + c.add + c.handle) + c.apply
+    return slowest(c.compute, n) + at_worker + at_master + 2 * wire.seconds(c.n_weights)
+
+
+def elastic_s(c: Costs, wire: Wire, n: int) -> float:
+    """An exchange every `SYNC_EVERY` batches."""
+    at_worker = (2 * c.pack + c.copy + c.add + c.handle) / SYNC_EVERY
+    at_master = 2 * c.pack + c.elastic + c.handle
+    return max(c.compute + c.apply + c.copy + at_worker, n * at_master / SYNC_EVERY)
+
+
+def gem_s(c: Costs, wire: Wire, n: int) -> float:
+    at_worker = 2 * c.pack + 2 * c.copy + c.match + c.handle
+    at_master = 2 * c.pack + c.add + c.handle
+    answered = 2 * wire.seconds(c.n_weights) + at_master + at_worker
+    return max(c.compute + at_worker, answered, n * at_master)
+
+
+def allreduce_s(c: Costs, wire: Wire, n: int) -> float:
+    """A ring: each rank sends and receives 2 (n - 1) / n of the vector, in 2 (n - 1) messages."""
+    if n == 1:
+        return c.lean
+    volume = 2 * (n - 1) / n * 4 * c.n_weights / wire.bytes_per_s
+    return slowest(c.compute, n) + 2 * c.copy + volume + 2 * (n - 1) * wire.latency_s + c.apply + c.copy
+
+
+def rings_s(c: Costs, wire: Wire, n: int, ranks: int = 4) -> float:
+    """Downpour of workers of `ranks` ranks (`--n-processes`): fewer, larger updates."""
+    n_workers = max(1, n // ranks)
+    ring = allreduce_s(c, wire, ranks) - c.apply - slowest(c.compute, ranks) + (ranks - 1) * c.pack
+    at_master = 2 * c.pack + c.apply + c.handle
+    return max(slowest(c.compute, ranks) + ring + 2 * c.pack + c.handle, n_workers * at_master)
+
+
+RULES: dict[str, Rule] = {
+    "downpour": downpour_s,
+    "downpour --synchronous": synchronous_s,
+    f"easgd --sync-every {SYNC_EVERY}": elastic_s,
+    "gem": gem_s,
+    "allreduce": allreduce_s,
+    "downpour --n-processes 4": rings_s,
+}
+#: configuration of training.json -> (rule, workers)
+MEASURED = {
+    "downpour_1_worker": ("downpour", 1),
+    "downpour_2_workers": ("downpour", 2),
+    "easgd_2_workers": (f"easgd --sync-every {SYNC_EVERY}", 2),
+    "allreduce_2_ranks": ("allreduce", 2),
+}
+
+
+def slowest(seconds: float, n: int) -> float:
+    """The mean of the slowest of `n` normal times (Blom's approximation of the extreme order statistic)."""
+    from statistics import NormalDist
+
+    return seconds * (1 + JITTER * (NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0))
+
+
+def best_of(call: Callable[[], object], n: int = 200) -> float:
+    """Seconds of one call, the least of five rounds."""
+    rounds = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        for _ in range(n):
+            call()
+        rounds.append((time.perf_counter() - began_s) / n)
+    return min(rounds)
+
+
+def costs_of(n_weights: int, lean_s: float) -> Costs:
+    """Measure what a vector of this model costs; the gradient is what is left of a lean batch of `lean_s`."""
+    a, b = aligned_empty(n_weights), aligned_empty(n_weights)
+    a[:] = b[:] = 1e-3
+    optimizer, gem = make_optimizer("adam", n_weights), Gem(n_weights)
+    push = msg.PushUpdate(
+        assignment=1, base_version=1000, n_samples=100, n_batches=1, sums={"loss": 1.5, "acc": 90.0}, end_of_pass=False
+    )
+    packed = encode(push, a)
+    pack = (best_of(lambda: encode(push, a)) + best_of(lambda: decode(packed))) / 2
+    bare = encode(push)
+    handle = 2 * (best_of(lambda: encode(push)) + best_of(lambda: decode(bare)))
+    apply, copy = best_of(lambda: optimizer.apply(a, b), 50), best_of(lambda: np.copyto(a, b))
+    out = aligned_empty(n_weights)
+    return Costs(
+        n_weights=n_weights,
+        compute=lean_s - apply - copy,
+        pack=pack,
+        copy=copy,
+        apply=apply,
+        elastic=best_of(lambda: easgd.exchange(a, b, 0.1, out), 50),
+        match=best_of(lambda: gem.update(a, out), 50) + best_of(lambda: gem.adopt(a), 50),
+        add=best_of(lambda: downpour.combine([(1, a)], out)),
+        handle=handle,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("measured", type=Path, help="what training.py printed")
+    measured = json.loads(parser.parse_args().measured.read_text())
+    models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in measured]
+    costs = {
+        name: costs_of(measured[f"{name}_n_weights"], BATCH / measured[f"{name}_lean_samples_per_s"]["median"])
+        for name in models
+    }
+    print("\n".join(page(measured, costs)))
+
+
+def page(measured: dict, costs: dict[str, Costs]) -> list[str]:
+    """docs/scaling.md."""
+    lines = [
+        "# How the trainer scales",
+        "",
+        "Made by `python benchmarks/scaling.py training.json`: a model of the trainer, fed with what one rank of this",
+        "machine costs, and held against what `benchmarks/training.py` measured. What the parts are stands in the",
+        "script. Speed-up is over the lean loop: one process, the same step and optimizer, no communication.",
+        "",
+        "## What one rank costs, in milliseconds",
+        "",
+        "| model | weights | gradient of 100 samples | a message packed | optimizer (adam) | elastic exchange | GEM |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, c in costs.items():
+        values = (c.compute, c.pack, c.apply, c.elastic, c.match)
+        lines.append(f"| {name} | {c.n_weights:,} | " + " | ".join(f"{1e3 * value:.3f}" for value in values) + " |")
+    lines += ["", "## Predicted and measured on this machine", ""]
+    lines += [
+        "| model | configuration | predicted speed-up | measured | predicted / measured |",
+        "|---|---|---|---|---|",
+    ]
+    for name, c in costs.items():
+        lean = measured[f"{name}_lean_samples_per_s"]["median"]
+        # Ranks side by side share memory and caches: the control knows by how much.
+        control = measured.get(f"{name}_control_samples_per_s", {}).get("median", 2 * lean) / lean / 2
+        for key, (rule, n) in MEASURED.items():
+            found = measured.get(f"{name}_{key}_samples_per_s")
+            if found is None:
+                continue
+            shared = replace(c, compute=c.compute / control) if n > 1 else c
+            predicted, seen = n * c.lean / RULES[rule](shared, HERE, n), found["median"] / lean
+            lines.append(
+                f"| {name} | {key.replace('_', ' ')} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |"
+            )
+    lines += [
+        "",
+        "The two measured workers and their master share two cores, which the model does not know: it gives every rank",
+        "a core of its own.",
+        "",
+        f"## Predicted on {CLUSTER.name}",
+        "",
+        f"A latency of {1e6 * CLUSTER.latency_s:g} us and {CLUSTER.bytes_per_s / 1e9:g} GB/s a rank; the times of a",
+        f"batch are spread by {JITTER:.0%} where ranks wait for each other.",
+        "",
+        "| model | update rule | " + " | ".join(f"{n} workers" for n in N_WORKERS) + " |",
+        "|---|---|" + "---|" * len(N_WORKERS),
+    ]
+    for name, c in costs.items():
+        for rule, seconds in RULES.items():
+            speed_ups = " | ".join(f"{n * c.lean / seconds(c, CLUSTER, n):.1f}" for n in N_WORKERS)
+            lines.append(f"| {name} | {rule} | {speed_ups} |")
+    lines += [
+        "",
+        "A single master is the limit of Downpour and GEM: it serves an update in the time of packing, unpacking and",
+        "applying it, whatever the number of workers. Longer sync periods, elastic averaging, larger batches and",
+        "`--n-processes` divide that; allreduce has no master.",
+    ]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
