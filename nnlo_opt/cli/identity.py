@@ -69,8 +69,8 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
         ("sample_weights_name", "--sample-weights-name"),
     ):
         # An option that came later than the run is no difference.
-        if known.get(key, asked[key]) != asked[key]:
-            return f"`{option}` differs: it was {known[key]}, now {asked[key]}"
+        if key in known and known[key] != asked.get(key):
+            return f"`{option}` differs: it was {known[key]}, now {asked.get(key)}"
     for name, value in asked["training"].items():
         before = known["training"].get(name, value)
         if before != value and name not in may_change:

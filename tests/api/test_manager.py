@@ -211,10 +211,10 @@ def test_a_model_from_json(tmp_path):
 
 
 def test_a_torch_module():
+    torch = pytest.importorskip("torch")
+
     class Torch(nnlo_opt.ModelBuilder):
         def build_model(self):
-            import torch
-
             return torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 
         def get_backend_name(self):
@@ -223,8 +223,6 @@ def test_a_torch_module():
     manager = manager_of(builder=Torch(), algo=nnlo_opt.Algo("adam", loss="CrossEntropy", learning_rate=0.02), epochs=6)
     losses = manager.train()["history"]["0:-:-"]["val_loss"]
     assert losses[-1] < losses[0]
-    import torch
-
     assert isinstance(manager.model, torch.nn.Module)
 
 
