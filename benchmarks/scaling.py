@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -146,8 +148,6 @@ MEASURED = {
 
 def slowest(seconds: float, n: int) -> float:
     """The mean of the slowest of `n` normal times (Blom's approximation of the extreme order statistic)."""
-    from statistics import NormalDist
-
     return seconds * (1 + JITTER * (NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0))
 
 
@@ -201,7 +201,7 @@ def main() -> None:
     print("\n".join(page(measured, costs)))
 
 
-def page(measured: dict, costs: dict[str, Costs]) -> list[str]:
+def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
     """docs/scaling.md."""
     lines = [
         "# How the trainer scales",

@@ -42,6 +42,8 @@ class Gradients(Protocol):
 
     #: set by the master's Halt: the pass ends with the next step, for all ranks together
     wants_end: bool
+    #: what has gone wrong on this rank outside of a step: the next step raises it, when the other ranks know
+    failure: BaseException | None
 
     def step(self) -> Step:
         """Compute the next gradient at the adapter's weights. Raises what fails it on this rank."""
@@ -65,8 +67,11 @@ class OwnBatches:
         self._task = task
         self._gradient = gradient
         self.wants_end = False
+        self.failure: BaseException | None = None
 
     def step(self) -> Step:
+        if self.failure is not None:
+            raise self.failure
         metrics, end_of_pass = compute(self._task, self._gradient, self._timeline)
         return Step(metrics, metrics.n_samples, end_of_pass)
 
@@ -103,6 +108,7 @@ class CommonBatches:
         #: steps made, and samples of this rank trained, in the pass under way
         self._n_steps = self._n_samples = 0
         self.wants_end = False
+        self.failure: BaseException | None = None
         #: names of the figures, in the order in which their sums travel
         self._names: list[str] = []
         self._tail = -(-gradient.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // gradient.itemsize
@@ -119,10 +125,14 @@ class CommonBatches:
 
     def _exchange(self) -> tuple[Metrics, Metrics, bool, bool]:
         """Compute and average; -> (own metrics, those of all, whether a rank has failed, whether one wants the end)."""
-        own, failure = Metrics(), None
+        own, failure = Metrics(), self.failure
         try:
-            if self._n_samples < self._task.n_shard:
+            if failure is None and self._n_samples < self._task.n_shard:
                 own, _ = compute(self._task, self._gradient, self._timeline)
+                if len(own.sums) > _N_SUMS:
+                    raise TrialError(
+                        f"ranks that average gradients share at most {_N_SUMS} figures, not {len(own.sums)}"
+                    )
         except (Exception, SystemExit) as error:
             failure, own = error, Metrics()
         mine, tail = self._vector[: len(self._gradient)], self._vector[self._tail :]
@@ -171,6 +181,7 @@ class _NoGradients:
     """Between assignments."""
 
     wants_end = False
+    failure: BaseException | None = None
 
     def step(self) -> Step:
         raise ProtocolError("No assignment is under way on this worker.")

@@ -20,6 +20,7 @@ from nnlo_opt.block.central import CentralRule, central_rule
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import count_workers
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -190,8 +191,9 @@ class Master:
             self._send(worker, start)
 
     def _n_workers(self, options: TrainingOptions) -> int:
-        trains_too = options.mode == "allreduce" and self._block.n_processes > 1
-        return self._block.size if trains_too else (self._block.size - 1) // self.ranks_per_worker
+        # A team in one process is a master and workers, each with an end, whatever the rule.
+        together = options.mode == "allreduce" and self._block.n_processes > 1
+        return count_workers(self._block.size, every_rank=together, ranks_per_worker=self.ranks_per_worker)
 
     def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
         end = 1 + (worker - 1) * self.ranks_per_worker
@@ -232,14 +234,15 @@ class Master:
     def _take_ready(self, fold: _Fold, received: Received) -> None:
         message = received.message
         assert isinstance(message, msg.WorkerReady)
+        worker = self._worker_at(received.source)
         size = (message.n_weights, message.n_state, message.n_train)
         if fold.size not in (None, size):
             raise TrialError(
                 "`get_model` must build the same model on every worker, and all must see the same data; worker "
-                f"{received.source} has (weights, state, training samples) {size}, another has {fold.size}"
+                f"{worker} has (weights, state, training samples) {size}, another has {fold.size}"
             )
         fold.size = size
-        logger.debug("worker %d trains %d of %d samples", received.source, message.n_shard, message.n_train)
+        logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
         fold.n_weights = message.n_weights
         if received.payload is not None:
             fold.central = aligned_empty(len(received.payload))
@@ -348,20 +351,20 @@ class Master:
         return fold.held[worker][1] if fold.state.plan.synchronous else _payload(received)
 
     def _send_weights(self, fold: _Fold, instruction: ms.SendWeights, received: Received | None) -> None:
-        resumed, kind = fold.checkpoint, self._rule(fold).answers
+        kind = self._rule(fold).answers
+        resumed = fold.checkpoint if fold.checkpoint is not None and self._is_of_these_workers(fold) else None
         if instruction.with_state:
-            goes_on = fold.has_begun or (resumed is not None and set(resumed.workers) == set(fold.state.workers))
-            kind = "nothing" if goes_on and kind == "difference" else "weights"
+            remembers = resumed is not None and set(fold.state.workers) <= resumed.remembering
+            kind = "nothing" if kind == "difference" and (fold.has_begun or remembers) else "weights"
             fold.has_begun = True
         for worker in instruction.workers:
             train = msg.Train(
                 assignment=fold.order.assignment,
                 version=instruction.version,
-                epoch=fold.state.epoch,
                 n_samples=fold.state.n_samples,
                 adopt=kind,
                 position=self._position_to_resume(fold, worker),
-                restore=str(resumed.place) if resumed and set(resumed.workers) == set(fold.state.workers) else "",
+                restore="" if resumed is None else str(resumed.place),
                 rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
             )
             if not instruction.with_state:
@@ -402,10 +405,16 @@ class Master:
         if fold.checkpoint is None:
             return None
         positions = fold.checkpoint.workers
-        if set(positions) == set(fold.state.workers):
+        if self._is_of_these_workers(fold):
             return dict(positions[worker])
         # Another number of workers: the shards are others too, so each begins a pass not yet made.
         return {"pass": 1 + max((p["pass"] for p in positions.values()), default=fold.checkpoint.epoch), "offset": 0}
+
+    def _is_of_these_workers(self, fold: _Fold) -> bool:
+        """Whether the checkpoint gone on from was made by as many workers, of as many ranks."""
+        positions = {} if fold.checkpoint is None else fold.checkpoint.workers
+        n_followers = {len(position.get("followers", ())) for position in positions.values()}
+        return set(positions) == set(fold.state.workers) and n_followers <= {self.ranks_per_worker - 1}
 
     def _average_model_states(self, fold: _Fold) -> None:
         if len(fold.central) > fold.n_weights:

@@ -5,21 +5,20 @@ all of them average their gradients in one collective sum. What the master asks 
 answers when the followers have answered it. Followers are reactive too: they know their leader only.
 """
 
-import socket
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.gradients import CommonBatches, Step
-from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.gradients import CommonBatches, Gradients, Step
+from nnlo_opt.block.reasons import worker_failed
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.training.task import FoldTask, TaskFactory
+from nnlo_opt.training.task import FoldTask, TaskFactory, release
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
 
@@ -64,7 +63,7 @@ class Ring:
 
     def hear(self, received: Received) -> None:
         """Take in the answer of a follower."""
-        if isinstance(received.message, msg.WorkerFailed) or self._then is None:
+        if self._then is None:
             raise ProtocolError(f"A leader expects no {type(received.message).__name__} now.")
         payload = None if received.payload is None else received.payload.copy()
         self._answers[received.source] = replace(received, payload=payload)
@@ -135,9 +134,7 @@ class RingFollower:
                 case msg.Train():
                     self._go_on(message, payload)
                 case msg.RingStep():
-                    task, batches = self._opened()
-                    task.adapter.write_weights(_vector(payload))
-                    batches.step()
+                    self._step(_vector(payload))
                 case msg.Fence():
                     self._hand_in(message)
                 case msg.Validate():
@@ -153,14 +150,7 @@ class RingFollower:
             raise
         except (Exception, SystemExit) as error:
             self._end()
-            failed = msg.WorkerFailed(
-                assignment=-1 if assignment is None else assignment,
-                reason=reason_of(error),
-                traceback="".join(traceback.format_exception(error)),
-                world_rank=self._world_rank,
-                host=socket.gethostname(),
-            )
-            self._answer(failed)
+            self._answer(worker_failed(assignment, error, self._world_rank))
 
     def _open(self, start: msg.StartFold) -> None:
         self._end()
@@ -181,10 +171,17 @@ class RingFollower:
 
     def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
         task, batches = self._opened()
-        if payload is not None and len(payload):
-            task.adapter.write_state(payload)
-        if train.position is not None:
-            restore_position(task, batches, train.position)
+        with in_next_step(batches):
+            if payload is not None and len(payload):
+                task.adapter.write_state(payload)
+            if train.position is not None:
+                restore_position(task, batches, train.position)
+
+    def _step(self, weights: np.ndarray) -> None:
+        task, batches = self._opened()
+        with in_next_step(batches):
+            task.adapter.write_weights(weights)
+        batches.step()
 
     def _hand_in(self, fence: msg.Fence) -> None:
         task, batches = self._opened()
@@ -197,7 +194,7 @@ class RingFollower:
     def _end(self) -> None:
         was_open, self._assignment, self._task, self._batches = self._assignment is not None, None, None, None
         if was_open:
-            self._tasks.close()
+            release(self._tasks)
 
     def _opened(self) -> tuple[FoldTask, CommonBatches]:
         if self._task is None or self._batches is None:
@@ -208,7 +205,18 @@ class RingFollower:
         self._block.send(self._leader, message, payload)
 
 
-def restore_position(task: FoldTask, gradients: Any, position: dict[str, Any]) -> None:
+@contextmanager
+def in_next_step(gradients: Gradients) -> Iterator[None]:
+    """What is raised inside fails the next step, together with the ranks that are on their way to it."""
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except (Exception, SystemExit) as error:
+        gradients.failure = error
+
+
+def restore_position(task: FoldTask, gradients: Gradients, position: dict[str, Any]) -> None:
     """Go to where a rank stood at a fence: its data, and the integer state of its model."""
     gradients.seek(position)
     if position.get("discrete"):

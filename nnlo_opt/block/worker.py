@@ -5,10 +5,8 @@ peer failed is never stuck, and master and worker can share a process. Allreduce
 """
 
 import logging
-import socket
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,8 +14,8 @@ import numpy as np
 
 from nnlo_opt.block.gradients import NO_GRADIENTS, CommonBatches, Gradients, OwnBatches
 from nnlo_opt.block.local import LocalRule, PushGradient, base_learning_rate, local_rule
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, restore_position
+from nnlo_opt.block.reasons import worker_failed
+from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, in_next_step, restore_position
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
@@ -27,7 +25,7 @@ from nnlo_opt.training.callbacks import EpochCallbacks
 from nnlo_opt.training.checkpoint import load_local, save_local
 from nnlo_opt.training.monitor import Monitor
 from nnlo_opt.training.schedules import LearningRateSchedule
-from nnlo_opt.training.task import FoldTask, TaskFactory
+from nnlo_opt.training.task import FoldTask, TaskFactory, release
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
 
@@ -83,9 +81,8 @@ class Worker:
         self._start: msg.StartFold | None = None
         #: whether the master has sent something to train on, and no fence since
         self._training = False
-        #: version of the central weights adopted last, and epochs done
+        #: version of the central weights adopted last
         self._version = 0
-        self._epoch = 0
         #: of the learning rates of steps made here; and the training samples of all workers behind the next step, as
         #: far as is known: between two answers of the master the others are taken to be as fast as this one
         self._schedule = LearningRateSchedule()
@@ -215,19 +212,21 @@ class Worker:
 
     def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
         task, start = self._opened()
-        if train.restore and (state := load_local(Path(train.restore), start.worker)) is not None:
-            self._rule.load_state(state)
-        self._adopt(train.adopt, payload)
-        if train.position is not None:
-            restore_position(task, self._gradients, train.position)
-        if self._ring is not None:
-            self._pass_on(self._ring, train, payload)
+        # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
+        with in_next_step(self._gradients):
+            if train.restore and (state := load_local(Path(train.restore), start.worker)) is not None:
+                self._rule.load_state(state)
+            state_given = self._adopt(train.adopt, payload)
+            if train.position is not None:
+                restore_position(task, self._gradients, train.position)
+            if self._ring is not None:
+                self._pass_on(self._ring, train, state_given)
+            task.adapter.write_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rate_factor = train.rate_factor
-        self._version, self._epoch = train.version, train.epoch
+        self._version = train.version
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
         self._outstanding, self._training = False, True
-        task.adapter.write_weights(self._rule.point())
         if self._is_due:
             self._push()
 
@@ -271,15 +270,10 @@ class Worker:
             self._ring.tell(msg.Fence(assignment=start.assignment))
         self._when_ring_answers(then)
 
-    def _pass_on(self, ring: Ring, train: msg.Train, payload: np.ndarray | None) -> None:
+    def _pass_on(self, ring: Ring, train: msg.Train, state: np.ndarray | None) -> None:
         """Give the followers the model state, and the positions they handed in, where these came."""
-        task, start = self._opened()
-        n_state = task.adapter.n_state
-        n_given = 0 if payload is None else len(payload)
-        has_state = payload is not None and n_given in (n_state, task.adapter.n_weights + n_state)
         positions = (train.position or {}).get("followers") or [None] * (ring.n_ranks - 1)
-        plain = msg.Train(assignment=start.assignment, version=train.version, adopt="nothing")
-        state = payload[n_given - n_state :] if payload is not None and has_state and n_state else None
+        plain = msg.Train(assignment=train.assignment, version=train.version, adopt="nothing")
         ring.tell_each([replace(plain, position=position) for position in positions], state)
 
     def _validate(self, message: msg.Validate, payload: np.ndarray | None) -> None:
@@ -328,8 +322,8 @@ class Worker:
         else:
             self._ring.expect(then)
 
-    def _adopt(self, kind: str, payload: np.ndarray | None) -> None:
-        """Take in the master's answer and, where it came too, the averaged model state."""
+    def _adopt(self, kind: str, payload: np.ndarray | None) -> np.ndarray | None:
+        """Take in the master's answer and the averaged model state; -> the latter, None where it did not come."""
         task, _ = self._opened()
         n_answer = 0 if kind == "nothing" else task.adapter.n_weights
         n_given = 0 if payload is None else len(payload)
@@ -337,8 +331,10 @@ class Worker:
             raise ProtocolError(f"An answer of {n_answer} numbers ({kind}) was expected. Received: {n_given}.")
         if payload is not None and n_answer:
             self._rule.adopt(kind, payload[:n_answer])
-        if payload is not None and n_given > n_answer:
-            task.adapter.write_state(payload[n_answer:])
+        if payload is None or n_given == n_answer:
+            return None
+        task.adapter.write_state(payload[n_answer:])
+        return payload[n_answer:]
 
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.
@@ -352,11 +348,7 @@ class Worker:
         self._training = self._is_due = self._outstanding = False
         self._rate_factor = None
         if was_open:
-            try:
-                self._tasks.close()
-            except Exception:
-                # The fold is over: what a framework says on its way out changes nothing about it.
-                logger.warning("a model could not be released", exc_info=True)
+            release(self._tasks)
 
     # ------------------------------------------------------------ training
 
@@ -370,8 +362,10 @@ class Worker:
             return
         together = task.options.mode == "allreduce"
         self._scale_learning_rate(step.n_samples if together else step.n_samples * start.n_workers)
-        if self._rule.step(step.n_samples):
-            task.adapter.write_weights(self._rule.point())
+        # At the end of an allreduce epoch nobody waits in a step for this rank any more.
+        with in_next_step(self._gradients) if together and not step.end_of_pass else nullcontext():
+            if self._rule.step(step.n_samples):
+                task.adapter.write_weights(self._rule.point())
         self._period.add(step.metrics)
         self._period.end_of_pass = step.end_of_pass
         self._may_run_ahead = False
@@ -414,13 +408,7 @@ class Worker:
 
     def _fail(self, assignment: int | None, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)
-        failed = msg.WorkerFailed(
-            assignment=-1 if assignment is None else assignment,
-            reason=reason_of(error),
-            traceback="".join(traceback.format_exception(error)),
-            world_rank=self._world_rank,
-            host=socket.gethostname(),
-        )
+        failed = worker_failed(assignment, error, self._world_rank)
         self._end()
         self._block.send(MASTER, failed)
 

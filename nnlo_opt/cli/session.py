@@ -20,10 +20,10 @@ import nnlo_opt
 from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.workplace import check_training
+from nnlo_opt.cli.workplace import check_ring_mode, check_training
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.topology import Team, Topology
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
@@ -146,10 +146,7 @@ class Session(ABC):
         n = self.options.n_processes
         if n == 1:
             return
-        if self.options.training.mode == "allreduce":
-            raise ConfigurationError(
-                f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n}."
-            )
+        check_ring_mode(n, self.options.training.mode)
         for team in self.topology.teams:
             n_left = len(team.world_ranks) - 1
             if n_left < n or n_left % n:
@@ -195,13 +192,18 @@ class Session(ABC):
             raise ConfigurationError(inspected.error)
         return inspected.findings
 
+    def n_workers(self, team: Team) -> int:
+        """Workers of a team under the update rule of the command line."""
+        every_rank = self.options.training.mode == "allreduce"
+        return team.n_workers(every_rank=every_rank, ranks_per_worker=self.options.n_processes)
+
     def _check_shares(self, findings: dict[str, Any]) -> None:
         """ConfigurationError where a fold has fewer training samples than its team has workers."""
         if not findings["data"]:
             return
-        n_workers = max(team.n_workers for team in self.topology.teams)
+        n_workers = max(self.n_workers(team) for team in self.topology.teams)
         if self.options.training.mode == "easgd":
-            moving_rate(self.options.training.elastic_force, n_workers)
+            moving_rate(self.options.training.elastic_force, min(self.n_workers(team) for team in self.topology.teams))
         n_train = findings["n_train_smallest"]
         if n_train < n_workers:
             raise ConfigurationError(

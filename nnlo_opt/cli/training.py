@@ -132,8 +132,7 @@ class TrainingSession(Session):
 
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
         data, training = findings["data"], self.options.training
-        n_ranks = len(self.topology.teams[0].world_ranks)
-        workers = n_ranks if training.mode == "allreduce" else max(1, (n_ranks - 1) // self.options.n_processes)
+        workers = self.n_workers(self.topology.teams[0])
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
             f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "

@@ -153,6 +153,7 @@ class Workplace:
         return space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
 
     def _check_parameters(self, space: Space | None) -> None:
+        """ConfigurationError for a parameter that the model does not take, or a value that its option does not."""
         self.definition.check_parameters(space.model_names if space else ())
         if space is None:
             return
@@ -160,6 +161,8 @@ class Workplace:
             if parameter.name in space.train_names:
                 for value in _corners(parameter):
                     try:
+                        if parameter.name == "train.mode":
+                            check_ring_mode(self._options.n_processes, value)
                         check_training(self._options.training.with_point({parameter.name: value}))
                     except ConfigurationError as error:
                         raise ConfigurationError(
@@ -175,7 +178,13 @@ class Workplace:
             raise ConfigurationError(
                 f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
             )
-        if ignored := _first_change(options.training, TrainingOptions()) or _first_change(options.data, DataOptions()):
+        others = ("backend", "keras_backend", "n_processes")
+        ignored = (
+            _first_change(options.training, TrainingOptions())
+            or _first_change(options.data, DataOptions())
+            or next((option_name(name) for name in others if getattr(options, name) not in (None, 1)), "")
+        )
+        if ignored:
             raise ConfigurationError(
                 f"An objective module trains by itself: options of training and data do not reach it. Received: "
                 f"`{ignored}`; leave it out."
@@ -327,6 +336,14 @@ class Workplace:
             case _:
                 groups = source.read_column(by)
         return make_folds(n_fold, n_samples=info.n_samples, seed=self._options.seed, labels=labels, groups=groups)
+
+
+def check_ring_mode(n_processes: int, mode: str) -> None:
+    """ConfigurationError for workers of several ranks under an update rule that has none."""
+    if n_processes > 1 and mode == "allreduce":
+        raise ConfigurationError(
+            f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n_processes}."
+        )
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:

@@ -201,8 +201,6 @@ class Train(Message):
 
     assignment: int
     version: int
-    #: epochs done
-    epoch: int = 0
     #: training samples of all workers, over all epochs, that the master knows of
     n_samples: int = 0
     adopt: str = "weights"

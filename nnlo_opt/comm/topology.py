@@ -12,6 +12,16 @@ from itertools import pairwise
 from nnlo_opt.errors import ConfigurationError
 
 
+def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
+    """Workers of a team of `n_ranks`; `every_rank`: the master trains too, as in allreduce.
+
+    A team of one rank has one worker, in the master's own process.
+    """
+    if n_ranks == 1:
+        return 1
+    return n_ranks if every_rank else (n_ranks - 1) // ranks_per_worker
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
     """The ranks that train one fold: a block, or a sub-block of it."""
@@ -28,10 +38,9 @@ class Team:
         """World rank of the master."""
         return self.world_ranks[0]
 
-    @property
-    def n_workers(self) -> int:
-        """Number of workers; a team of one rank has one, in the master's own process."""
-        return max(1, len(self.world_ranks) - 1)
+    def n_workers(self, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
+        """Number of workers, as `count_workers`."""
+        return count_workers(len(self.world_ranks), every_rank=every_rank, ranks_per_worker=ranks_per_worker)
 
     @property
     def first_trainer_rank(self) -> int:

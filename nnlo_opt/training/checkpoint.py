@@ -49,6 +49,8 @@ class Checkpoint:
     workers: Mapping[int, Mapping[str, Any]]
     #: where it was read from; None for one to be written
     place: Path | None = None
+    #: workers whose update rules have left something there
+    remembering: frozenset[int] = frozenset()
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
@@ -167,7 +169,15 @@ def load(place: Path) -> Checkpoint:
             for name in sorted(files.keys() - _MASTER_FILES)
             if name.endswith(".json")
         }
-        return Checkpoint(epoch=master.pop("epoch"), arrays=arrays, master=master, workers=workers, place=place)
+        remembering = frozenset(number for number in workers if f"worker-{number}.npz" in files)
+        return Checkpoint(
+            epoch=master.pop("epoch"),
+            arrays=arrays,
+            master=master,
+            workers=workers,
+            place=place,
+            remembering=remembering,
+        )
     except _UNREADABLE as error:
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 

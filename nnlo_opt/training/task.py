@@ -81,6 +81,14 @@ class Feeding:
     sample_weights_name: str | None = None
 
 
+def release(tasks: TaskFactory) -> None:
+    """Release the model of the last task; the fold is over, so what a framework says on its way out is only logged."""
+    try:
+        tasks.close()
+    except Exception:
+        logger.warning("a model could not be released", exc_info=True)
+
+
 class FoldTaskFactory:
     """Tasks from a data source with fixed folds and a function that builds the model of a point."""
 

@@ -39,7 +39,7 @@ def test_teams_are_numbered_contiguous_and_never_empty(world_size, block_size, n
         assert team.master_rank == first
         assert team.first_trainer_rank in team.world_ranks
         assert (team.first_trainer_rank == team.master_rank) == (len(team.world_ranks) == 1)
-        assert team.n_workers == max(1, len(team.world_ranks) - 1)
+        assert team.n_workers() == max(1, len(team.world_ranks) - 1)
     assert sorted({team.block for team in topology.teams}) == list(range(1, topology.n_blocks + 1))
     assert [team.block for team in topology.teams] == sorted(team.block for team in topology.teams)
 
