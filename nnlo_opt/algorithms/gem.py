@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.vectors import FloatVector, blocks, scratch_for
+from nnlo_opt.algorithms.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
 from nnlo_opt.errors import CheckpointError, ConfigurationError
 
 #: upper end of the clip in (2)
@@ -89,6 +89,8 @@ class Gem:
                 momentum *= self._mu
                 momentum += step
                 np.abs(momentum, out=size)
+                if self.n_adopted % FLUSH_EVERY == 0:
+                    momentum[size < TINY] = 0.0
                 size *= self._kappa
                 size -= self._movement[block]
                 np.maximum(size, 0, out=size)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.algorithms.vectors import FloatVector, blocks, decay, scratch_for
+from nnlo_opt.algorithms.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 from nnlo_opt.errors import CheckpointError, ConfigurationError
 
 Slots = Mapping[str, FloatVector]
@@ -92,6 +92,9 @@ class Optimizer(ABC):
             for block in blocks(self._n_weights):
                 scratch = [array[: block.stop - block.start] for array in self._scratch]
                 slots = {name: array[block] for name, array in self._slots.items()}
+                if self.n_steps % FLUSH_EVERY == 0:
+                    for average in slots.values():
+                        flush_tiny(average, scratch[0])
                 self._update(weights[block], gradient[block], slots, *scratch)
 
     def state(self) -> dict[str, Any]:

@@ -34,3 +34,19 @@ def decay(average: FloatVector, rho: float, value: FloatVector) -> None:
     average *= rho
     value *= 1 - rho
     average += value
+
+
+#: what is smaller counts as zero in a running average: no step that uses it could tell
+TINY = np.float32(1e-30)
+#: steps between two looks for it, in which an average shrinks to a millionth at the most usual rates
+FLUSH_EVERY = 128
+
+
+def flush_tiny(average: FloatVector, scratch: FloatVector) -> None:
+    """Set what is smaller than `TINY` to zero, in place; `scratch` is as long.
+
+    An average whose input has become zero (a dead unit) shrinks step by step into the subnormal numbers, below 1.2e-38,
+    and stays there, since these round to themselves: arithmetic with them takes processors three times as long.
+    """
+    np.abs(average, out=scratch)
+    average[scratch < TINY] = 0.0

@@ -7,8 +7,7 @@ pass still takes part, so that none waits for it.
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,14 +22,13 @@ from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_empty
 _N_FLAGS, _N_SUMS = 3, 61
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One gradient, written where it was asked for."""
 
     #: of the samples that count for this worker
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     #: samples that the gradient is the mean over
-    n_samples: int = 0
+    n_samples: int
     #: every sample of the shard has been seen as often as each other
     end_of_pass: bool = False
     #: another rank has failed, and says so by itself

@@ -217,7 +217,7 @@ class ObjectiveRank:
             self.look_out()
             return done()
 
-        return wait_until(look, timeout_s)
+        return wait_until(look, timeout_s, self._block)
 
     def look_out(self) -> None:
         """Take in what came from the other ranks; raise if the call has failed."""
@@ -267,7 +267,7 @@ class ObjectiveRank:
             self._take_in()
             return len(self._returned) == others
 
-        came_back = wait_until(all_back, None if self._failure is None else GRACE_S)
+        came_back = wait_until(all_back, None if self._failure is None else GRACE_S, self._block)
         self._idle_since_s = self._clock.monotonic_s()
         if self._failure is None:
             self._orders.send(ROOT, self._result(value, self._clock.monotonic_s() - began_s))

@@ -71,8 +71,8 @@ class RankServer:
         self._objective: ObjectiveRank | None = None
         #: set by Shutdown
         self.exit_code: int | None = None
-        #: the last messages taken in, for the story told when we fail
-        self.story: deque[str] = deque(maxlen=40)
+        #: the last messages taken in, and who sent them, for the story told when we fail
+        self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
         #: transports listened to, and who takes what comes; the team's join when the run is open, since its messages
         #: may overtake the coordinator's on the other transport
         self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
@@ -102,13 +102,13 @@ class RankServer:
         return True
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
-        self.story.append(f"from {received.source}: {str(received.message)[:300]}")
+        self._story.append((received.source, received.message))
         take = next(take for end, take in self._handlers if end is transport)
         try:
             take(received)
         except Exception as error:
-            for message in self.story:
-                error.add_note(f"took in {message}")
+            for source, message in self._story:
+                error.add_note(f"took in from {source}: {str(message)[:300]}")
             raise
 
     # ------------------------------------------------------------ one method per transport

@@ -273,7 +273,8 @@ class Session(ABC):
             return bool(coordinator.finished_because) or self._step(coordinator) or self._pump()
 
         while not coordinator.finished_because:
-            wait_until(look)  # anew after everything that came: what answers it may come at once
+            # Anew after everything that came: what answers it may come at once.
+            wait_until(look, transport=self._ranks)
         return coordinator
 
     def _step(self, coordinator: Coordinator) -> bool:
@@ -348,7 +349,7 @@ class Session(ABC):
                     found.append(received.message)
             return True
 
-        wait_until(look)
+        wait_until(look, transport=self._ranks)
         return found[0]
 
     # ------------------------------------------------------------ what a person sees

@@ -25,8 +25,11 @@ _FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in MESSAGE_TYPES.valu
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def encode(message: Message, payload: np.ndarray | None = None) -> np.ndarray:
-    """Encode into a fresh buffer, uint8, shape (n_bytes,). `payload` is float32, shape (n,), and is copied."""
+def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
+    """Encode into a fresh buffer, uint8, shape (n_bytes,). `payload` is float32, shape (n,), and is copied.
+
+    `head` is put in front of it all, where no payload is, for `decode` to be given what follows.
+    """
     cls = type(message)
     try:
         body = _ENCODER.encode([cls.__name__, {name: getattr(message, name) for name in _FIELDS[cls]}]).encode()
@@ -34,25 +37,22 @@ def encode(message: Message, payload: np.ndarray | None = None) -> np.ndarray:
         raise ProtocolError(
             f"{cls.__name__} holds what may not travel (non-finite, or not plain data): {message}"
         ) from error
-    end_of_json = _HEAD.size + len(body)
     if payload is None:
-        buffer = np.empty(end_of_json, dtype=np.uint8)
-        offset = 0
-    else:
-        if payload.dtype != np.float32 or payload.ndim != 1:
-            raise ProtocolError(f"A payload is a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
-        offset = max(_USUAL_OFFSET, -(-end_of_json // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
-        buffer = aligned_bytes(offset + payload.nbytes)
-        buffer[offset:].view(np.float32)[:] = payload
-    buffer[: _HEAD.size] = np.frombuffer(_HEAD.pack(len(body), offset), dtype=np.uint8)
-    buffer[_HEAD.size : end_of_json] = np.frombuffer(body, dtype=np.uint8)
+        return np.frombuffer(b"".join((head, _HEAD.pack(len(body), 0), body)), np.uint8)
+    if payload.dtype != np.float32 or payload.ndim != 1:
+        raise ProtocolError(f"A payload is a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
+    end_of_json = _HEAD.size + len(body)
+    offset = max(_USUAL_OFFSET, -(-end_of_json // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+    buffer = aligned_bytes(offset + payload.nbytes)
+    buffer[offset:].view(np.float32)[:] = payload
+    buffer[:end_of_json] = np.frombuffer(_HEAD.pack(len(body), offset) + body, dtype=np.uint8)
     return buffer
 
 
 def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy."""
     try:
-        n_json, offset = _HEAD.unpack(buffer[: _HEAD.size].tobytes())
+        n_json, offset = _HEAD.unpack_from(buffer.data)
         end_of_json = _HEAD.size + n_json
         if offset:
             fits = end_of_json <= offset <= buffer.size and offset % ALIGNMENT_BYTES == 0

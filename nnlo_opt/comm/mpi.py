@@ -6,6 +6,8 @@ their own; waiting is by Iprobe, never by a blocking call, so that a rank that f
 
 import functools
 import inspect
+import logging
+import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,21 +22,33 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
+from nnlo_opt.comm.node import CARD_BYTES, NOWHERE, Bell, Inbox, Neighbour, Outbox, Place  # noqa: E402
 from nnlo_opt.comm.transport import Collective, Received, Transport, wait_until  # noqa: E402
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
 
-_TAG = 1
+logger = logging.getLogger(__name__)
+
+#: a message as `codec` writes it; and one to a neighbour, without its payload and behind a `_Head`
+_PLAIN, _LOCAL = 1, 2
+#: payloads released by the sender of this message, and the `Place` of the payload, all 0 where there is none
+_HEAD = struct.Struct("<QIIQQQ")
+#: what is smaller travels in the message
+_SMALL_BYTES = 2048
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
 
 
 class MpiTransport(Transport):
-    """The ranks of a communicator as ends. The communicator carries nothing else."""
+    """The ranks of a communicator as ends. The communicator carries nothing else.
+
+    Between ranks of one node payloads stay in shared memory where that is possible (`comm.node`).
+    """
 
     #: every transport of this process, to be drained before it leaves MPI
     open_transports: ClassVar[list["MpiTransport"]] = []
 
     def __init__(self, comm: MPI.Intracomm) -> None:
+        """Collective: every rank of `comm`."""
         self.open_transports.append(self)
         self._comm = comm
         self.rank = comm.Get_rank()
@@ -44,29 +58,74 @@ class MpiTransport(Transport):
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
         #: reused for every message received; grows to the largest seen
         self._buffer = aligned_bytes(1 << 16)
+        self._bell = Bell.mine()
+        #: by rank, those that share memory with this one, itself included
+        self._neighbours = _neighbours(comm, self._bell)
+        #: by neighbour, made when first needed
+        self._outboxes = {rank: Outbox() for rank in self._neighbours}
+        self._inboxes = {rank: Inbox(neighbour) for rank, neighbour in self._neighbours.items()}
+        #: where the payload handed out last lies; None: not in shared memory
+        self._shown: Inbox | None = None
+
+    @property
+    def rings(self) -> bool:
+        return len(self._neighbours) == self.size
+
+    def pause(self, seconds: float) -> None:
+        if self._bell is None:
+            time.sleep(seconds)
+        else:
+            self._bell.wait(seconds)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        buffer = encode(message, payload)
-        self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, _TAG), buffer))
+        neighbour = self._neighbours.get(dest)
+        place: Place | None = None
+        if neighbour is not None and (payload is None or payload.nbytes > _SMALL_BYTES):
+            place = NOWHERE if payload is None else self._outboxes[dest].put(payload)
+        if place is None:
+            buffer, tag = encode(message, payload), _PLAIN
+        else:
+            head = _HEAD.pack(self._inboxes[dest].n_released, *place)
+            buffer, tag = encode(message, head=head), _LOCAL
+        self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
+        if neighbour is not None:
+            neighbour.ring()
         if len(self._sending) > 1:
             self._reap()
 
     def poll(self) -> Received | None:
+        if self._shown is not None:
+            self._shown.n_released += 1
+            self._shown = None
         if self._sending:
             self._reap()
         # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
         if not (
-            self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status)
-            or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status)
+            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+            or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
         ):
             return None
         n_bytes = self._status.Get_count(MPI.BYTE)
-        source = self._status.Get_source()
+        source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
             self._buffer = aligned_bytes(n_bytes)
         buffer = self._buffer[:n_bytes]
-        self._comm.Recv([buffer, MPI.BYTE], source, _TAG)
-        return Received(source, *decode(buffer))
+        self._comm.Recv([buffer, MPI.BYTE], source, tag)
+        if tag == _PLAIN:
+            return Received(source, *decode(buffer))
+        n_released, *fields = _HEAD.unpack_from(buffer.data)
+        self._outboxes[source].n_released = n_released
+        message, _ = decode(buffer[_HEAD.size :])
+        place = Place(*fields)
+        if not place.n_bytes:
+            return Received(source, message, None)
+        try:
+            payload = self._inboxes[source].view(place)
+        except OSError:
+            logger.warning("rank %d has ended before what it sent was read: %s", source, message)
+            return None
+        self._shown = self._inboxes[source]
+        return Received(source, message, payload)
 
     def flush(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -82,6 +141,28 @@ class MpiTransport(Transport):
 
     def _reap(self) -> None:
         self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
+
+
+def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> dict[int, Neighbour]:
+    """The ranks of `comm` that this one shares memory with. Collective: every rank of `comm`.
+
+    Two ranks do so where both can reach each other.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    mine = np.frombuffer(comm.Get_rank().to_bytes(8, "little") + (bell.card if bell else bytes(CARD_BYTES)), np.uint8)
+    rows = np.empty((node.Get_size(), mine.size), np.uint8)
+    node.Allgather(mine, rows)
+    reached = [Neighbour.of(row[8:].tobytes()) if bell else None for row in rows]
+    can_reach = np.array([neighbour is not None for neighbour in reached], np.uint8)
+    of_all = np.empty((len(reached), len(reached)), np.uint8)
+    node.Allgather(can_reach, of_all)
+    reaches_me = of_all[:, node.Get_rank()]
+    node.Free()
+    return {
+        int.from_bytes(row[:8].tobytes(), "little"): neighbour
+        for row, neighbour, both in zip(rows, reached, reaches_me, strict=True)
+        if neighbour is not None and both
+    }
 
 
 class MpiCollective(Collective):

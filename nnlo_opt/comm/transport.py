@@ -33,6 +33,15 @@ class Transport(Protocol):
     #: number of processes they are in
     n_processes: int
 
+    @property
+    def rings(self) -> bool:
+        """Whether every end, when it sends, ends a `pause` here."""
+        return False
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, at most so long: an end that can ring ends it when it sends."""
+        time.sleep(seconds)
+
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         """Send to end `dest`. The payload is copied before the call returns."""
 
@@ -63,22 +72,25 @@ LONGEST_QUIET_PAUSE_S = 2e-3
 _FIRST_PAUSE_S = 20e-6
 
 
-def wait_until(look: Callable[[], bool], timeout_s: float | None = None) -> bool:
+def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transport: Transport | None = None) -> bool:
     """Call `look` until it returns True (-> True) or `timeout_s` has passed (-> False).
 
     The one waiting primitive: it spins shortly, then sleeps between looks, ever longer up to a millisecond. Whatever
-    a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`.
+    a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`. `transport` is one
+    whose messages end a sleep, where its ends can do that; if all can, there is no need to spin.
     """
     start = time.perf_counter()
-    pause_s = _FIRST_PAUSE_S
+    pause = time.sleep if transport is None else transport.pause
+    rings = transport is not None and transport.rings
+    pause_s, spin_s = (LONGEST_PAUSE_S, 0.0) if rings else (_FIRST_PAUSE_S, SPIN_S)
     while True:
         if look():
             return True
         waited_s = time.perf_counter() - start
         if timeout_s is not None and waited_s >= timeout_s:
             return False
-        if waited_s >= SPIN_S:
-            time.sleep(pause_s)
+        if waited_s >= spin_s:
+            pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S if waited_s < QUIET_S else LONGEST_QUIET_PAUSE_S)
 
 
@@ -94,4 +106,6 @@ def receive(transports: Sequence[Transport], timeout_s: float | None = None) -> 
                 return True
         return False
 
-    return found[0] if wait_until(look, timeout_s) else None
+    # What rings on the least of them rings on all: a bell belongs to a process.
+    least = min(transports, key=lambda transport: transport.rings)
+    return found[0] if wait_until(look, timeout_s, least) else None

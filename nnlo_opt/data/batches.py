@@ -6,7 +6,7 @@ in memory, or from files while the batches before are trained on (`data.streamin
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from nnlo_opt.data.ragged import concatenate, padded, take
 from nnlo_opt.trees import Arrays, n_samples
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Some samples x and labels y, n <= batch size; the last of a pass may be smaller.
 
     x and y are arrays (n, ...), or lists of them, nested, for several inputs or outputs. Sequences of variable length
@@ -131,8 +130,8 @@ class BatchStream:
         self._offset = 0
         #: samples of this pass before each of its windows, and their total; None: not asked yet
         self._starts: NDArray[np.int64] | None = None
-        #: (number, window) that holds the sample at `_offset`; None: not fetched yet
-        self._current: tuple[int, Window] | None = None
+        #: the window fetched last, and the offsets where it begins and ends; None: not fetched yet
+        self._current: tuple[Window, int, int] | None = None
 
     @property
     def position(self) -> tuple[int, int]:
@@ -177,13 +176,14 @@ class BatchStream:
 
     def _window_at(self, offset: int) -> tuple[Window, int, int]:
         """The window with the sample at `offset` of this pass; the offsets where it begins and ends."""
-        if self._starts is None:
-            self._starts = self._windows.order.starts(self._pass)
-        number = int(np.searchsorted(self._starts, offset, side="right")) - 1
-        if self._current is None or self._current[0] != number:
+        if self._current is None or not self._current[1] <= offset < self._current[2]:
             self._current = None
-            self._current = number, self._windows.get(self._pass, number)
-        return self._current[1], int(self._starts[number]), int(self._starts[number + 1])
+            if self._starts is None:
+                self._starts = self._windows.order.starts(self._pass)
+            number = int(np.searchsorted(self._starts, offset, side="right")) - 1
+            window = self._windows.get(self._pass, number)
+            self._current = window, int(self._starts[number]), int(self._starts[number + 1])
+        return self._current
 
 
 def iterate(x: Arrays, y: Arrays, batch_size: int) -> Iterator[tuple[Arrays, Arrays]]:

@@ -79,13 +79,12 @@ class Ragged:
 
 def take(tree: Arrays, rows: Rows) -> Arrays:
     """Samples `rows` of every leaf: views for a slice, copies for an array of numbers."""
-
-    def of_leaf(leaf: NDArray | Ragged) -> NDArray | Ragged:
-        if isinstance(leaf, Ragged):
-            return leaf.take(rows)
-        return leaf[rows] if isinstance(rows, slice) else np.take(leaf, rows, axis=0)
-
-    return map_tree(of_leaf, tree)
+    # Once a batch: `map_tree` takes as long as the copy.
+    if isinstance(tree, list):
+        return [take(branch, rows) for branch in tree]
+    if isinstance(tree, Ragged):
+        return tree.take(rows)
+    return tree[rows] if isinstance(rows, slice) else tree.take(rows, axis=0)
 
 
 def concatenate(trees: Sequence[Arrays]) -> Arrays:
@@ -104,7 +103,9 @@ def concatenate(trees: Sequence[Arrays]) -> Arrays:
 
 def padded(tree: Arrays) -> Arrays:
     """The tree with every `Ragged` as an array."""
-    return map_tree(lambda leaf: leaf.padded() if isinstance(leaf, Ragged) else leaf, tree)
+    if isinstance(tree, list):
+        return [padded(branch) for branch in tree]
+    return tree.padded() if isinstance(tree, Ragged) else tree
 
 
 def n_bytes(tree: Arrays) -> int:

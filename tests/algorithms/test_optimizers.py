@@ -171,3 +171,20 @@ def test_a_non_finite_gradient_shows_in_the_weights_without_a_warning(recwarn):
     make_optimizer("adam", 2).apply(weights, np.array([np.inf, 1e30], np.float32))
     assert not np.isfinite(weights).all()
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("adam", {}), ("sgd", {"momentum": 0.9}), ("rmsprop", {"rho": 0.5})])
+def test_averages_of_a_dead_unit_become_zero_and_not_subnormal(name, parameters):
+    # Subnormal numbers stay where they are and take three times as long to compute with.
+    n_steps = 3_000
+    optimizer = make_optimizer(name, 2, None, parameters)
+    weights = np.zeros(2, np.float32)
+    optimizer.apply(weights, np.ones(2, np.float32))
+    for _ in range(n_steps):
+        optimizer.apply(weights, np.array([0.0, 1.0], np.float32))
+    fast = {slot: value for slot, value in optimizer.state().items() if slot in ("momentum", "velocity")}
+    smallest = np.finfo(np.float32).tiny
+    for slot, value in fast.items():
+        assert value[0] == 0.0 or abs(value[0]) >= smallest, slot
+        assert value[1] != 0.0
+    assert fast["momentum" if name != "rmsprop" else "velocity"][0] == 0.0

@@ -8,7 +8,10 @@ import traceback
 
 import numpy as np
 
+from nnlo_opt.comm import mpi
+from nnlo_opt.comm.messages import FoldRecorded
 from nnlo_opt.comm.mpi import GatedComm, World, finalize
+from nnlo_opt.comm.node import Neighbour
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.errors import TrialError
@@ -16,10 +19,34 @@ from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 
 LIMIT_S = 30.0
 
+reach = Neighbour.of
+
 
 def the_transport_conforms(world: World) -> None:
     for scenario in SCENARIOS:
         play(scenario, world.transport(), LIMIT_S)
+
+
+def the_transport_conforms_between_nodes(world: World) -> None:
+    Neighbour.of = lambda card: None if world.rank else reach(card)  # rank 0 reaches all, and nobody rank 0
+    assert not world.transport().rings
+    the_transport_conforms(world)
+
+
+def payloads_stay_in_the_memory_of_the_node(world: World) -> None:
+    ends, sizes = world.transport(), []
+    assert ends.rings
+    decode, mpi.decode = mpi.decode, lambda buffer: (sizes.append(len(buffer)), decode(buffer))[1]
+    vector = np.arange(100_000, dtype=np.float32)
+    n_rounds = 5  # more than there is room for: what comes says what the sender is through with
+    for _ in range(n_rounds * (world.size - 1 if world.rank == 0 else 1)):
+        if world.rank:
+            ends.send(0, FoldRecorded(assignment=1), vector)
+        _, received = receive([ends], LIMIT_S)
+        np.testing.assert_array_equal(received.payload, vector)
+        if not world.rank:
+            ends.send(received.source, FoldRecorded(assignment=1), vector)
+    assert max(sizes) < 1_000, sizes
 
 
 class OpenGate:

@@ -24,6 +24,8 @@ def test_the_transport_passes_its_conformance_suite(tmp_path, n_ranks):
 @pytest.mark.parametrize(
     "name",
     [
+        "the_transport_conforms_between_nodes",
+        "payloads_stay_in_the_memory_of_the_node",
         "gated_collectives_work",
         "a_gate_gives_up_when_told",
         "waiting_ends_in_time",

@@ -1,0 +1,94 @@
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from nnlo_opt.comm.node import NOWHERE, Bell, Inbox, Neighbour, Outbox
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
+
+
+@pytest.fixture
+def bell():
+    return Bell()
+
+
+@pytest.fixture
+def neighbour(bell):
+    neighbour = Neighbour.of(bell.card)
+    assert neighbour is not None
+    return neighbour
+
+
+def test_who_rings_ends_a_sleep(bell, neighbour):
+    threading.Timer(0.05, neighbour.ring).start()
+    since = time.monotonic()
+    bell.wait(60.0)
+    assert time.monotonic() - since < 30.0
+
+
+def test_who_has_rung_before_ends_the_next_sleep_and_no_other(bell, neighbour):
+    for _ in range(3):
+        neighbour.ring()
+    bell.wait(60.0)
+    since = time.monotonic()
+    bell.wait(0.02)
+    assert time.monotonic() - since >= 0.02
+
+
+def test_ringing_for_ever_does_no_harm(bell, neighbour):
+    for _ in range(100_000):  # more than a pipe holds
+        neighbour.ring()
+    bell.wait(60.0)
+
+
+def test_a_process_that_cannot_be_reached_is_no_neighbour(bell):
+    of_another = bytearray(bell.card)
+    of_another[-1] ^= 1  # the same number, in another container
+    assert Neighbour.of(bytes(of_another)) is None
+    gone = (2**31 - 1).to_bytes(8, "little") + bell.card[8:]
+    assert Neighbour.of(gone) is None
+
+
+def test_payloads_come_as_they_were_put_without_another_copy(neighbour):
+    outbox, inbox = Outbox(), Inbox(neighbour)
+    for n in (5_000, 10, 5_000):
+        sent = np.arange(n, dtype=np.float32)
+        place = outbox.put(sent)
+        received = inbox.view(place)
+        np.testing.assert_array_equal(received, sent)
+        assert received.ctypes.data % 64 == 0
+        sent[:] = 0
+        assert received[-1] == n - 1
+        inbox.n_released += 1
+        outbox.n_released = inbox.n_released
+    received[0] = 7  # it may be written to
+    assert received[0] == 7
+
+
+def test_there_is_no_room_until_the_receiver_is_through(neighbour):
+    outbox, inbox = Outbox(), Inbox(neighbour)
+    vector = np.ones(1_000, np.float32)
+    first, second = outbox.put(vector), outbox.put(2 * vector)
+    assert outbox.put(vector) is None
+    assert (inbox.view(first)[0], inbox.view(second)[0]) == (1.0, 2.0)
+    outbox.n_released = 1
+    third = outbox.put(3 * vector)
+    assert (inbox.view(third)[0], inbox.view(second)[0]) == (3.0, 2.0)
+
+
+def test_room_grows_only_while_nothing_is_under_way(neighbour):
+    outbox, inbox = Outbox(), Inbox(neighbour)
+    small, large = np.ones(1_000, np.float32), np.ones(100_000, np.float32)
+    first = outbox.put(small)
+    assert outbox.put(large) is None
+    outbox.n_released = 1
+    second = outbox.put(large)
+    assert second.generation == first.generation + 1
+    assert len(inbox.view(second)) == len(large)
+
+
+def test_nowhere_is_no_place():
+    assert not NOWHERE.n_bytes
