@@ -6,6 +6,7 @@ whole block where it was not cut. The first rank of a team is its master; the ot
 rank is a master and a worker in one process.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,7 +70,8 @@ class Topology:
 
     def teams_of(self, block: int) -> tuple[Team, ...]:
         """The teams of block `block`."""
-        return tuple(team for team in self.teams if team.block == block)
+        first = bisect_left(self.teams, block, key=lambda team: team.block)
+        return self.teams[first : bisect_right(self.teams, block, lo=first, key=lambda team: team.block)]
 
     def team_of_rank(self, world_rank: int) -> Team | None:
         """The team that `world_rank` trains in; None for a rank that only coordinates."""

@@ -8,6 +8,7 @@ instructions for the shell to carry out in order. It is the only mutator. What i
 import logging
 from collections import deque
 from enum import Enum, auto
+from heapq import heappop, heappush
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
@@ -62,6 +63,8 @@ class CoordinatorState:
         self.phase = Phase.OPENING
         #: block -> number of the trial it trains; a block not in it is idle
         self.trial_of_block: dict[int, int] = {}
+        #: the blocks that hold no trial, as a heap: work is given to the lowest number first
+        self.idle_blocks = list(range(1, topology.n_blocks + 1))
         #: team -> assignment under way; a team not in it is idle
         self.assignment_of_team: dict[int, Assignment] = {}
         #: trials begun in an earlier session and not ended, oldest first; they go before new suggestions
@@ -93,8 +96,7 @@ class CoordinatorState:
             case FromMaster():
                 self._take_message(event.team, event.message)
         if self.phase is not Phase.OVER:
-            if not (isinstance(event, FromMaster) and isinstance(event.message, msg.EpochReported)):
-                self._fill_blocks()  # most messages are reports, which leave every block as it was
+            self._fill_blocks()
             self._ask_ahead()
             self._settle()
         return self._instructions()
@@ -109,6 +111,8 @@ class CoordinatorState:
                 raise ProtocolError(f"Team {team_index} runs a trial its block does not hold.")
         if len(set(self.trial_of_block.values())) != len(self.trial_of_block):
             raise ProtocolError("Two blocks hold the same trial.")
+        if sorted([*self.idle_blocks, *self.trial_of_block]) != list(range(1, self.topology.n_blocks + 1)):
+            raise ProtocolError("A block is neither idle nor holds a trial, or is both.")
         if self.ready and len(self.ledger.trials) + len(self.ready) > self.plan.num_iterations:
             raise ProtocolError("More suggestions are held than trials may begin.")
 
@@ -211,7 +215,8 @@ class CoordinatorState:
                 self._fail(trial, assignment.fold, message.reason)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
-        self._free_block(self.topology.teams[team_index].block)
+        if assignment.end is not None:
+            self._go_on_with_block(self.topology.teams[team_index].block)
 
     # ------------------------------------------------------------ trials
 
@@ -233,9 +238,8 @@ class CoordinatorState:
         which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
         self._record(ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
         self._tell(trial)
-        for team_index, assignment in self.assignment_of_team.items():
-            if assignment.trial == trial.number:
-                self._send(team_index, msg.StopFold(assignment=assignment.number))
+        for assignment in trial.running:
+            self._send(assignment.team, msg.StopFold(assignment=assignment.number))
 
     def _check_target(self, trial: Trial) -> None:
         target, figure = self.plan.target_objective, trial.figure_of_merit
@@ -252,21 +256,19 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ blocks
 
-    def _free_block(self, block: int) -> None:
-        """Take the trial from a block none of whose teams has anything left to do for it."""
-        number = self.trial_of_block.get(block)
-        if number is None or any(t.index in self.assignment_of_team for t in self.topology.teams_of(block)):
-            return
-        if self.ledger.trials[number].state.ended:
+    def _go_on_with_block(self, block: int) -> None:
+        """Give the folds that are left to a block that holds a trial, or free it when its teams are through with one."""
+        if not self.ledger.trials[self.trial_of_block[block]].state.ended:
+            self._assign_folds(block)
+        elif not any(team.index in self.assignment_of_team for team in self.topology.teams_of(block)):
             del self.trial_of_block[block]
+            heappush(self.idle_blocks, block)
 
     def _fill_blocks(self) -> None:
-        for block in range(1, self.topology.n_blocks + 1):
-            if block not in self.trial_of_block:
-                number = self._next_trial()
-                if number is None:
-                    continue
-                self.trial_of_block[block] = number
+        """Give the trials that wait to idle blocks."""
+        while self.idle_blocks and (number := self._next_trial()) is not None:
+            block = heappop(self.idle_blocks)
+            self.trial_of_block[block] = number
             self._assign_folds(block)
 
     def _next_trial(self) -> int | None:
@@ -290,8 +292,6 @@ class CoordinatorState:
     def _assign_folds(self, block: int) -> None:
         """Give every idle team of the block one of the folds still to be run."""
         trial = self.ledger.trials[self.trial_of_block[block]]
-        if trial.state.ended:
-            return
         under_way = {assignment.fold for assignment in trial.running}
         waiting = deque(f for f in range(self.plan.n_fold) if f not in trial.folds and f not in under_way)
         for team in self.topology.teams_of(block):
@@ -325,8 +325,7 @@ class CoordinatorState:
         if self.asked or self.exhausted or self.phase is not Phase.SEARCHING:
             return
         n_known = len(self.ledger.trials) + len(self.ready)
-        n_idle = self.topology.n_blocks - len(self.trial_of_block)
-        if n_known < self.plan.num_iterations and len(self.ready) < n_idle + 1:
+        if n_known < self.plan.num_iterations and len(self.ready) < len(self.idle_blocks) + 1:
             self.asked = True
             self._out.append(Ask(number=n_known))
 
