@@ -26,6 +26,10 @@ class Ledger:
     def __init__(self) -> None:
         #: trial number -> trial; numbers are 0, 1, 2, … without gaps
         self.trials: list[Trial] = []
+        #: number of trials in each state, kept by `_enter`
+        self._n_in_state = dict.fromkeys(TrialState, 0)
+        #: direction -> the best complete trial so far; empty before there is one
+        self._best: dict[str, Trial] = {}
         #: assignment number -> assignment; numbers are 0, 1, 2, … without gaps
         self.assignments: list[Assignment] = []
         #: one per RunStarted
@@ -51,20 +55,15 @@ class Ledger:
     @property
     def n_ended(self) -> int:
         """Trials of which nothing more will be measured."""
-        return sum(trial.state.ended for trial in self.trials)
+        return sum(n for state, n in self._n_in_state.items() if state.ended)
 
     def n_by_state(self) -> dict[str, int]:
         """Number of trials in every state, zeros included."""
-        counts = {state.value: 0 for state in TrialState}
-        for trial in self.trials:
-            counts[trial.state] += 1
-        return counts
+        return {state.value: n for state, n in self._n_in_state.items()}
 
     def best(self, direction: str) -> Trial | None:
         """The complete trial with the lowest (`min`) or highest (`max`) figure of merit; the first among equals."""
-        complete = [trial for trial in self.trials if trial.figure_of_merit is not None]
-        sign = -1.0 if direction == "max" else 1.0
-        return min(complete, key=lambda trial: sign * float(trial.figure_of_merit or 0.0), default=None)
+        return self._best.get("max" if direction == "max" else "min")
 
     def apply(self, event: ev.Event) -> None:
         """Take in one event. ProtocolError where it contradicts what is known; then nothing has changed."""
@@ -93,6 +92,7 @@ class Ledger:
         if event.trial != len(self.trials):
             raise ProtocolError(f"Trial {event.trial} was suggested where {len(self.trials)} is next.")
         self.trials.append(Trial(number=event.trial, point=event.point))
+        self._n_in_state[TrialState.PENDING] += 1
         self.suggest_s.append(event.suggest_s)
 
     def _fold_assigned(self, event: ev.FoldAssigned) -> None:
@@ -115,7 +115,7 @@ class Ledger:
         )
         self.assignments.append(assignment)
         trial.assignments.append(assignment)
-        trial.state = TrialState.RUNNING
+        self._enter(trial, TrialState.RUNNING)
 
     def _fold_began(self, event: ev.FoldBegan) -> None:
         assignment = self._running(event.assignment)
@@ -145,12 +145,16 @@ class Ledger:
         assignment = self._end(event, AssignmentEnd.LOST)
         trial = self.trials[assignment.trial]
         if not trial.state.ended and not trial.running:
-            trial.state = TrialState.PENDING
+            self._enter(trial, TrialState.PENDING)
 
     def _trial_completed(self, event: ev.TrialCompleted) -> None:
         trial = self._end_trial(event.trial, TrialState.COMPLETE, event.time_s)
         trial.figure_of_merit = event.figure_of_merit
         trial.figure_of_merit_std = event.figure_of_merit_std
+        for direction, sign in _SIGNS.items():
+            best = self._best.get(direction)
+            if best is None or _rank(trial, sign) < _rank(best, sign):
+                self._best[direction] = trial
 
     def _trial_failed(self, event: ev.TrialFailed) -> None:
         self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason
@@ -184,9 +188,25 @@ class Ledger:
         trial = self._trial(number)
         if trial.state.ended:
             raise ProtocolError(f"Trial {number} has already ended: {trial.state}.")
-        trial.state = state
+        self._enter(trial, state)
         trial.ended_at_s = time_s
         return trial
+
+    def _enter(self, trial: Trial, state: TrialState) -> None:
+        """The one place where a trial changes its state."""
+        self._n_in_state[trial.state] -= 1
+        self._n_in_state[state] += 1
+        trial.state = state
+
+
+#: what a figure of merit is multiplied by to be minimised
+_SIGNS = {"min": 1.0, "max": -1.0}
+
+
+def _rank(trial: Trial, sign: float) -> tuple[float, int]:
+    """By what complete trials are compared, the best first; of equals the one suggested first."""
+    assert trial.figure_of_merit is not None
+    return sign * trial.figure_of_merit, trial.number
 
 
 _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -41,6 +42,19 @@ def test_a_line_is_json_that_begins_with_its_number_and_checksum():
         assert list(values)[:4] == ["seq", "crc", "event", "time_s"]
         assert values["seq"] == seq
         assert decode_line(seq, line[:-1]) == EVENTS[seq]
+
+
+@pytest.mark.parametrize(("syncs", "n_synced"), [(True, 1), (False, 0)])
+def test_a_durable_write_waits_for_the_disk_unless_the_journal_was_opened_without(path, monkeypatch, syncs, n_synced):
+    journal = Journal(path, syncs=syncs)
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal.append(EVENTS[:1])
+    journal.append(EVENTS[1:2], durable=False)
+    monkeypatch.undo()
+    journal.close()
+    assert len(synced) == n_synced
+    assert reopen(path) == EVENTS[:2]
 
 
 def test_what_was_appended_is_there_when_it_is_opened_again(path):

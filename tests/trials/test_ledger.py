@@ -100,7 +100,11 @@ def test_a_contradiction_changes_nothing_and_replay_of_the_journal_equals_the_li
         assert (trial.figure_of_merit is not None) == (trial.state is TrialState.COMPLETE)
         assert (trial.ended_at_s is not None) == trial.state.ended
         assert len({a.fold for a in trial.running}) == len(trial.running)
-    assert sum(ledger.n_by_state().values()) == len(ledger.trials)
+    states = [trial.state for trial in ledger.trials]
+    assert ledger.n_by_state() == {state.value: states.count(state) for state in TrialState}
+    complete = [trial for trial in ledger.trials if trial.figure_of_merit is not None]
+    assert ledger.best("min") is min(complete, key=lambda trial: trial.figure_of_merit, default=None)
+    assert ledger.best("max") is max(complete, key=lambda trial: trial.figure_of_merit, default=None)
     assert ledger.n_ended == sum(trial.state.ended for trial in ledger.trials)
 
 
@@ -211,6 +215,14 @@ def test_the_best_trial_is_the_lowest_or_the_highest_and_the_first_among_equals(
     ledger = ledger_of(*events, trial_failed(5))
     assert ledger.best("min").number == 1
     assert ledger.best("max").number == 2
+
+
+def test_of_equals_the_best_is_the_one_suggested_first_even_where_it_ended_last():
+    events = [STARTED]
+    for number in range(2):
+        events += [suggested(number), assigned(number, number), finished(number, 0.5)]
+    ledger = ledger_of(*events, completed(1, 0.5), completed(0, 0.5))
+    assert ledger.best("min").number == ledger.best("max").number == 0
 
 
 def test_a_figure_of_zero_is_a_figure():
