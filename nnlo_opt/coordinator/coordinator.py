@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
-from nnlo_opt.comm.transport import Transport
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
@@ -57,8 +58,8 @@ class Coordinator:
         self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
         #: why the search is over; empty while it is not
         self.finished_because = ""
-        #: the last messages taken in, for the story told when we fail
-        self.story: deque[str] = deque(maxlen=40)
+        #: the last messages taken in, with the rank each is from: the story told when we fail
+        self._story: deque[tuple[int, Message]] = deque(maxlen=40)
 
     @property
     def now_s(self) -> float:
@@ -73,11 +74,13 @@ class Coordinator:
         """Take in what has come, if anything; -> whether something had."""
         received = self._ranks.poll()
         if received is not None:
-            self.story.append(f"from rank {received.source}: {str(received.message)[:300]}")
-            team = self._team_of.get(received.source)
-            if team is None:
-                raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
-            self._handle(ins.FromMaster(team=team, message=received.message))
+            self._story.append((received.source, received.message))
+            try:
+                self._take(received)
+            except Exception as error:
+                for source, message in self._story:
+                    error.add_note(f"took in from rank {source}: {str(message)[:300]}")
+                raise
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:
             self._handle(ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
@@ -90,6 +93,12 @@ class Coordinator:
         )
         self._state.ledger.apply(event)
         self._write([event], durable=True)
+
+    def _take(self, received: Received) -> None:
+        team = self._team_of.get(received.source)
+        if team is None:
+            raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
+        self._handle(ins.FromMaster(team=team, message=received.message))
 
     def _handle(self, event: ins.CoordinatorEvent) -> None:
         for instruction in self._state.handle(event, self.now_s):
