@@ -257,7 +257,7 @@ class CoordinatorState:
     # ------------------------------------------------------------ blocks
 
     def _go_on_with_block(self, block: int) -> None:
-        """Give the folds that are left to a block that holds a trial, or free it when its teams are through with one."""
+        """Give the teams of a block the folds that are left of its trial, or free it when they are through with it."""
         if not self.ledger.trials[self.trial_of_block[block]].state.ended:
             self._assign_folds(block)
         elif not any(team.index in self.assignment_of_team for team in self.topology.teams_of(block)):

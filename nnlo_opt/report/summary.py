@@ -33,17 +33,17 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def block_utilization(ledger: Ledger) -> float | None:
-    """Share of the blocks' time spent on trials, from each session's first assignment to its last end."""
+def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:
+    """Share of the blocks' time spent on trials, from each session's first assignment to its last end, or `until_s`."""
     busy_s = available_s = 0.0
     starts = [session.started_at_s for session in ledger.sessions]
     for session, next_start_s in zip(ledger.sessions, [*starts, float("inf")][1:], strict=True):
         spans: dict[int, list[tuple[float, float]]] = {}
         for assignment in ledger.assignments:
-            if session.started_at_s <= assignment.assigned_at_s < next_start_s:
+            if session.started_at_s <= assignment.assigned_at_s < min(next_start_s, until_s):
                 # An assignment that was lost is closed by the next session; it ended with its own.
                 end_s = session.last_at_s if assignment.ended_at_s is None else assignment.ended_at_s
-                span = assignment.assigned_at_s, min(end_s, session.last_at_s)
+                span = assignment.assigned_at_s, min(end_s, session.last_at_s, until_s)
                 spans.setdefault(assignment.block, []).append(span)
         if not spans:
             continue

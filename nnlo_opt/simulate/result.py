@@ -1,0 +1,99 @@
+"""What a simulation shows, from its ledger."""
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nnlo_opt.report.summary import block_utilization
+from nnlo_opt.trials.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, 99th percentile and maximum of some seconds; zeros where there are none."""
+
+    median_s: float = 0.0
+    percentile_99_s: float = 0.0
+    max_s: float = 0.0
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        if not values:
+            return cls()
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))], ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """From `time_s` on the best figure of merit known was `figure_of_merit`, of `trial`."""
+
+    time_s: float
+    n_ended: int
+    trial: int
+    figure_of_merit: float
+    #: how much worse it is than the optimum; None where that is not known
+    regret: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """The figures of one simulated search. Times are virtual seconds but for `wall_s` and `cpu_s`."""
+
+    n_blocks: int
+    #: number of trials by state
+    n_trials: dict[str, int]
+    reason: str
+    #: from the start to the end of the last trial
+    makespan_s: float
+    #: share of the blocks' time spent on trials, as in `summary.json`; None where no time passed
+    utilization: float | None
+    #: the same up to the last assignment: without the end, when blocks find no trial left to begin
+    utilization_searching: float | None
+    #: time from the end of an assignment to the next order, of all teams
+    dispatch_gap: Spread
+    suggestion: Spread
+    #: each improvement, in the order of time
+    best: tuple[Best, ...]
+    #: real seconds that the simulation took
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def regret(self) -> float | None:
+        """Of the best trial; None where there is none or the optimum is not known."""
+        return self.best[-1].regret if self.best else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"regret": self.regret}
+
+
+def result_of(ledger: Ledger, optimum: float | None, *, wall_s: float, cpu_s: float) -> SimulationResult:
+    """The figures of a ledger of one session; `optimum`: the best figure of merit there is, if known."""
+    last_assigned_s = max((a.assigned_at_s for a in ledger.assignments), default=0.0)
+    return SimulationResult(
+        n_blocks=ledger.sessions[-1].n_blocks,
+        n_trials={state: n for state, n in ledger.n_by_state().items() if n},
+        reason=ledger.completed_because,
+        makespan_s=max((trial.ended_at_s or 0.0 for trial in ledger.trials), default=0.0),
+        utilization=block_utilization(ledger),
+        utilization_searching=block_utilization(ledger, until_s=last_assigned_s),
+        dispatch_gap=Spread.of([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
+        suggestion=Spread.of(ledger.suggest_s),
+        best=_improvements(ledger, optimum),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+    )
+
+
+def _improvements(ledger: Ledger, optimum: float | None) -> tuple[Best, ...]:
+    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
+    ended = sorted((trial.ended_at_s, trial.number) for trial in ledger.trials if trial.ended_at_s is not None)
+    found: list[Best] = []
+    for n_ended, (time_s, number) in enumerate(ended, 1):
+        figure = ledger.trials[number].figure_of_merit
+        if figure is not None and (not found or sign * figure < sign * found[-1].figure_of_merit):
+            regret = None if optimum is None else sign * (figure - optimum)
+            found.append(Best(time_s, n_ended, number, figure, regret))
+    return tuple(found)
