@@ -59,9 +59,11 @@ LAYERS: dict[str, list[str]] = {
         "search.random",
         "search.design",
         "search.targets",
+        "simulate.faults",
+        "simulate.objectives",
     ],
     "adapters": ["space.loading", "trials", "comm", "data", "models", "training", "search"],
-    "shells": ["coordinator", "block", "report"],
+    "shells": ["coordinator", "block", "report", "simulate"],
     "cli": ["cli", "api"],
 }
 PURE = ("foundations", "pure data", "pure decisions")
@@ -280,6 +282,7 @@ def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statemen
         "import nnlo_opt.coordinator.coordinator, nnlo_opt.block.master, nnlo_opt.block.worker",
         "import nnlo_opt.cli.getdata, nnlo_opt.cli.buildmodel, nnlo_opt.cli.tool",
         "import nnlo_opt.search.serve",
+        "import nnlo_opt.cli.simulate",
     ],
 )
 def test_what_needs_no_ranks_imports_no_mpi(statement):

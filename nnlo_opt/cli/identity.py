@@ -28,10 +28,14 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "seed": options.seed,
         "training": options.training.to_json(),
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
-        # A short search must not be spent on its design.
-        "n_initial_points": min(10, max(3, options.plan.num_iterations // 2)),
+        "n_initial_points": n_initial_points(options.plan.num_iterations),
         "figure_of_merit": findings["figure"],
     }
+
+
+def n_initial_points(num_iterations: int) -> int:
+    """Points of the design that a Bayesian search begins with: a short one must not be spent on it."""
+    return min(10, max(3, num_iterations // 2))
 
 
 def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: RunRequest) -> None:

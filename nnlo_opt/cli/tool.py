@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import nnlo_opt
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, JournalError
@@ -14,16 +16,63 @@ from nnlo_opt.report.table import trials_table
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        option, colon, rule = message.removeprefix("argument ").partition(": ")
+        if message.startswith("argument ") and colon:
+            raise ConfigurationError(f"`{option}` {rule}")
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="nnlo-opt", description="Look at runs of OptimizationDriver.")
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _simulate(argv[1:]) if argv[:1] == ["simulate"] else _look(_parser().parse_args(argv))
+    except (ConfigurationError, JournalError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nnlo-opt", description="Look at runs of OptimizationDriver, or simulate one."
+    )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     show = commands.add_parser("show", help="print the table of trials of a run, from its journal")
     show.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     report = commands.add_parser("report", help="write results.csv and summary.json of a run anew, from its journal")
     report.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
-    arguments = parser.parse_args(argv)
+    commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
+    return parser
+
+
+def _simulate(argv: Sequence[str]) -> int:
+    # As in the search process: fits are small. To be set before NumPy is imported, which reads it once.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    from nnlo_opt.cli import simulate
+
+    parser = _Parser(
+        prog="nnlo-opt simulate",
+        description="Run a search with the real coordinator, journal and search algorithm on virtual blocks, in "
+        "virtual time: how many blocks it keeps busy and what it finds. Nothing is trained.",
+    )
+    simulate.add_options(parser)
+    try:
+        return simulate.run(parser.parse_args(argv))
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _look(arguments: argparse.Namespace) -> int:
+    """`show` and `report`."""
     try:
         if not (arguments.run / JOURNAL_NAME).is_file():
             raise ConfigurationError(
@@ -39,12 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             state = f"complete: {ledger.completed_because}" if ledger.complete else "not complete"
             print(f"\n{outcome(ledger)}; {state}")
         sys.stdout.flush()
-    except (ConfigurationError, JournalError) as error:
-        print(error, file=sys.stderr)
-        return EXIT_WRONG_REQUEST
     except BrokenPipeError:
-        # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
     except OSError as error:
         print(
             f"The run directory must be writable. Received: `{arguments.run}` ({error.strerror or error}).",

@@ -6,7 +6,7 @@ is the coordinator's end of the transport to all of them.
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,10 +16,10 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Received
-from nnlo_opt.errors import ConfigurationError, ProtocolError
+from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.simulate.clock import Agenda, VirtualClock
 from nnlo_opt.simulate.durations import Durations
-from nnlo_opt.simulate.faults import Faults
+from nnlo_opt.simulate.faults import NO_FAULTS, Faults
 from nnlo_opt.simulate.objectives import Objective
 from nnlo_opt.space.space import Point
 
@@ -36,7 +36,7 @@ class Workload:
 
     objective: Objective
     durations: Durations
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     #: reports of a fold whose objective is a plain number; it is the value of each
     n_epochs: int = 1
     #: from the order to the start of the training: building the model, loading data
@@ -58,7 +58,7 @@ class Workload:
             train_s = self.durations.seconds(order.point, rng)
             values = self._values(order.point)
         except Exception as error:
-            yield 0.0, msg.FoldFailed(assignment=number, reason=f"{type(error).__name__}: {error}")
+            yield 0.0, msg.FoldFailed(assignment=number, reason=_reason(error))
             return
         epoch_s, share = train_s / len(values), self.faults.fails_after(rng)
         n_epochs = len(values) if share is None else int(share * len(values))
@@ -70,10 +70,10 @@ class Workload:
             yield share * train_s - n_epochs * epoch_s, msg.FoldFailed(assignment=number, reason="a simulated fault")
 
     def _values(self, point: Point) -> list[float]:
-        result = self.objective.function(point)
-        values = [float(v) for v in result] if isinstance(result, Sequence) else [float(result)] * self.n_epochs
-        if not values or not all(math.isfinite(value) for value in values):
-            raise ValueError(f"the objective must return finite numbers. It returned {result}")
+        result = np.asarray(self.objective.function(point), dtype=float)
+        values = [float(result)] * self.n_epochs if result.ndim == 0 else result.tolist()
+        if result.ndim > 1 or not values or not np.isfinite(result).all():
+            raise TrialError(f"the objective must return finite numbers. Received: {result}")
         return values
 
     def _finished(self, assignment: int, values: list[float], train_s: float) -> msg.FoldFinished:
@@ -84,6 +84,11 @@ class Workload:
             n_epochs=len(values),
             train_s=train_s,
         )
+
+
+def _reason(error: Exception) -> str:
+    """An exception of a user's function in one sentence: our own as they are, others with their type."""
+    return str(error) if isinstance(error, TrialError) else f"{type(error).__name__}: {error}"
 
 
 class VirtualRanks:

@@ -24,3 +24,6 @@ class Faults:
         if self.probability == 0.0 or rng.random() >= self.probability:
             return None
         return float(rng.random())
+
+
+NO_FAULTS = Faults()

@@ -1,0 +1,275 @@
+"""`nnlo-opt simulate`: a search on virtual blocks, to see how many blocks it keeps busy and what it finds."""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.cli.identity import n_initial_points
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.report.lines import duration
+from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.simulate.blocks import Workload
+from nnlo_opt.simulate.clock import Cost
+from nnlo_opt.simulate.faults import Faults
+from nnlo_opt.simulate.loading import load_durations, load_objective
+from nnlo_opt.simulate.objectives import Objective
+from nnlo_opt.simulate.result import SimulationResult
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.trials.journal import Journal
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+#: lines of the table of improvements
+_MOST_IMPROVEMENTS = 15
+#: (head, width) of the columns of the table of numbers of blocks
+_COLUMNS = (
+    ("blocks", 8),
+    ("time", 10),
+    ("busy", 8),
+    ("searching", 10),
+    ("gap ms", 9),
+    ("99 %", 9),
+    ("suggest ms", 11),
+    ("complete", 9),
+    ("failed", 8),
+    ("best", 12),
+    ("regret", 10),
+    ("took s", 8),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate for every number of blocks; the exit code. ConfigurationError for a wrong request."""
+    objective = load_objective(arguments.objective, arguments.search_space)
+    if arguments.optimum is not None:
+        objective = replace(objective, optimum=arguments.optimum)
+    workload = Workload(
+        objective=objective,
+        durations=load_durations(arguments.duration),
+        faults=Faults(arguments.failures),
+        n_epochs=arguments.epochs,
+        startup_s=arguments.startup,
+        seed=arguments.seed,
+    )
+    plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
+    paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
+    if not arguments.json:
+        print(
+            f"{arguments.trials} trials of {objective.name}, {arguments.hyper_opt} search, {arguments.duration} s, "
+            f"seed {arguments.seed}; simulated.\n"
+        )
+        print("".join(f"{head:>{width}}" for head, width in _COLUMNS))
+    code, results = EXIT_OK, []
+    for plan, path in zip(plans, paths, strict=True):
+        result, reason = _simulate(plan, path, arguments)
+        results.append(result)
+        print(json.dumps(_settings(arguments) | result.to_json()) if arguments.json else _row(result), flush=True)
+        if not result.best:
+            print(f"No trial succeeded. The first reason: {reason or 'none'}", file=sys.stderr)
+            code = EXIT_FAILURE
+    if not arguments.json:
+        _explain(arguments, results, paths)
+    return code
+
+
+def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> SimulationPlan:
+    return SimulationPlan(
+        search=SearchPlan(
+            num_iterations=arguments.trials,
+            n_fold=arguments.n_fold,
+            direction=arguments.direction,
+            target_objective=arguments.target_objective,
+        ),
+        topology=Topology.plan(1 + n_blocks * arguments.block_size, arguments.block_size, arguments.n_fold),
+        workload=workload,
+        suggestion_cost=Cost.parse(arguments.suggestion_cost, "`--suggestion-cost`"),
+        coordinator_cost=Cost.parse(arguments.coordinator_cost, "`--coordinator-cost`"),
+    )
+
+
+def _simulate(plan: SimulationPlan, place: Path | None, arguments: argparse.Namespace) -> tuple[SimulationResult, str]:
+    """The result, and the first reason of a trial that failed."""
+    search = InlineSearch()
+    _start(search, arguments, plan.workload.objective)
+    with _directory(place) as directory:
+        journal = Journal(directory / JOURNAL_NAME, syncs=arguments.fsync)
+        try:
+            simulation = Simulation(plan, search, journal)
+            return simulation.run(), next((t.reason for t in simulation.ledger.trials if t.reason), "")
+        finally:
+            journal.close()
+
+
+def _start(search: InlineSearch, arguments: argparse.Namespace, objective: Objective) -> None:
+    options = {"n_initial_points": n_initial_points(arguments.trials)} if arguments.hyper_opt == "bayesian" else {}
+    search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
+
+
+@contextmanager
+def _directory(place: Path | None) -> Iterator[Path]:
+    if place is not None:
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="nnlo-opt-simulate-") as name:
+        yield Path(name)
+
+
+def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
+    """Where the journal is kept; None: nowhere. ConfigurationError where there is one already, or it cannot be."""
+    if arguments.out is None:
+        return None
+    path = Path(arguments.out)
+    if len(arguments.blocks) > 1:
+        path /= f"blocks-{n_blocks}"
+    if (path / JOURNAL_NAME).exists():
+        raise ConfigurationError(f"`--out` must be a directory without a journal. Received: `{path}`, which has one.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"`--out` must be a writable directory. Received: `{path}` ({error}).") from None
+    return path
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def _row(result: SimulationResult) -> str:
+    best = result.best[-1].figure_of_merit if result.best else None
+    values = (
+        str(result.n_blocks),
+        duration(result.makespan_s),
+        _percent(result.utilization),
+        _percent(result.utilization_searching),
+        f"{1e3 * result.dispatch_gap.median_s:.1f}",
+        f"{1e3 * result.dispatch_gap.percentile_99_s:.1f}",
+        f"{1e3 * result.suggestion.median_s:.1f}",
+        str(result.n_trials.get("complete", 0)),
+        str(result.n_trials.get("failed", 0)),
+        "-" if best is None else f"{best:.6g}",
+        "-" if result.regret is None else f"{result.regret:.4f}",
+        f"{result.wall_s:.1f}",
+    )
+    return "".join(f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True))
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _explain(arguments: argparse.Namespace, results: list[SimulationResult], paths: list[Path | None]) -> None:
+    if len(results) == 1 and results[0].best:
+        best = results[0].best
+        print(f"\n{'time':>10}{'ended':>9}{'trial':>9}{'best':>12}{'regret':>10}")
+        for step in best[-_MOST_IMPROVEMENTS:]:
+            regret = "-" if step.regret is None else f"{step.regret:.4f}"
+            figure = f"{step.figure_of_merit:.6g}"
+            print(f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}{figure:>12}{regret:>10}")
+    print(
+        "\ntime: simulated, h:mm:ss. busy: share of the blocks' time spent on trials; searching: until the last began."
+    )
+    print("gap: a team idle between two assignments, median and 99 %. took: real seconds of this machine.")
+    print(f"A suggestion is {_told(arguments.suggestion_cost)}; the coordinator {_told(arguments.coordinator_cost)}.")
+    for path in paths:
+        if path is not None:
+            print(f"Journal: `{path}`; `nnlo-opt show {path}`.")
+
+
+def _told(cost: str) -> str:
+    return {"free": "free", "measured": "as slow as measured"}.get(cost, f"{cost} s")
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("trials", "hyper_opt", "objective", "duration", "failures", "epochs", "seed", "suggestion_cost")
+    return {name: getattr(arguments, name) for name in (*names, "coordinator_cost")}
+
+
+# ---------------------------------------------------------------- options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `nnlo-opt simulate`."""
+    whole = _number(int, "a whole number, at least 1", 1)
+    seconds = _number(float, "finite seconds, at least 0", 0)
+    add = parser.add_argument
+    add(
+        "--blocks", metavar="N", type=whole, nargs="+", default=[10], help="numbers of blocks, one simulation each (10)"
+    )
+    add("--trials", metavar="TRIALS", type=whole, default=100, help="trials of a search, failed ones included (100)")
+    add("--hyper-opt", metavar="NAME", default="random", help="search algorithm: random or bayesian (random)")
+    add(
+        "--objective",
+        metavar="FUNCTION",
+        default="hartmann6",
+        help="what a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or MODULE:FUNCTION, "
+        "that returns a number, or a list with one an epoch (hartmann6)",
+    )
+    add("--search-space", metavar="MODULE", help="its search space (the function's own `parameter_range`)")
+    add(
+        "--optimum",
+        metavar="FIGURE",
+        type=_number(float, "a finite number"),
+        help="its best value, for the regret (the function's own `optimum`)",
+    )
+    add(
+        "--duration",
+        metavar="SECONDS",
+        default="lognormal:60:0.5",
+        help="how long a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
+        "`train_s`, such as results.csv), or a function of a point as with --objective (lognormal:60:0.5)",
+    )
+    add("--startup", metavar="SECONDS", type=seconds, default=0.0, help="from the order to the start of a training (0)")
+    add("--epochs", metavar="EPOCHS", type=whole, default=1, help="reports of a trial whose objective is a number (1)")
+    add(
+        "--failures",
+        metavar="SHARE",
+        type=_number(float, "a number from 0 to 1", 0, 1),
+        default=0.0,
+        help="probability that an attempt at a fold fails (0)",
+    )
+    add("--n-fold", metavar="FOLDS", type=whole, default=1, help="folds of a trial (1)")
+    add(
+        "--block-size",
+        metavar="RANKS",
+        type=whole,
+        default=1,
+        help="ranks of a block: of 2 * FOLDS, folds share it (1)",
+    )
+    add("--direction", choices=("min", "max"), default="min", help="whether the objective is minimised (min)")
+    add(
+        "--target-objective",
+        metavar="FIGURE",
+        type=_number(float, "a finite number"),
+        help="stop when a figure of merit is better than this",
+    )
+    costs = "free, measured (as long as it takes here), or seconds (%(default)s)"
+    add("--suggestion-cost", metavar="COST", default="free", help=f"time that a suggestion takes: {costs}")
+    add("--coordinator-cost", metavar="COST", default="free", help=f"time to handle a message: {costs}")
+    add(
+        "--seed", metavar="SEED", type=_number(int, "a whole number, at least 0", 0), default=0, help="of all draws (0)"
+    )
+    add("--fsync", action="store_true", help="wait for the disk as a run does; without it nothing is synced")
+    add("--out", metavar="DIRECTORY", help="keep the journal there, for `nnlo-opt show`")
+    add("--json", action="store_true", help="print one JSON object for each number of blocks")
+
+
+def _number(
+    kind: type[int] | type[float], rule: str, low: float = -math.inf, high: float = math.inf
+) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and low <= value <= high):
+            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}.")
+        return value
+
+    return convert

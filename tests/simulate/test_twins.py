@@ -1,0 +1,327 @@
+"""Virtual blocks against real masters: the same orders must be answered by the same messages.
+
+The real ones are a master and a worker on loopback transports, which train a linear model.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from nnlo_opt.clock import ManualClock
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.coordinator.coordinator import Coordinator
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.data.folds import make_folds, single_fold
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.simulate.blocks import VirtualRanks, Workload
+from nnlo_opt.simulate.clock import Agenda, VirtualClock
+from nnlo_opt.simulate.durations import Lognormal
+from nnlo_opt.simulate.objectives import Objective
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.space import Categorical, Integer, Space
+from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.journal import Journal, read_events
+from nnlo_opt.trials.ledger import Ledger
+
+SOURCE = linear_source(24)
+N_EPOCHS = 3
+OPTIONS = TrainingOptions(epochs=N_EPOCHS, batch=6, optimizer="sgd", learning_rate=0.01, synchronous=True)
+SPACE = Space([Categorical(["", "gradient"], name="fault"), Integer(0, 8, name="at"), Integer(0, 99, name="other")])
+
+
+@dataclass(frozen=True)
+class FaultOfPoint:
+    """Fails virtual folds in the epoch in which the linear model fails, given the point of the trial."""
+
+    share: float | None
+
+    def fails_after(self, rng):
+        return self.share
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadLikeTheModel(Workload):
+    """A workload whose points fail as those of `linear_tasks` do: at batch number `at`, if the training gets there."""
+
+    #: of a worker
+    batches_per_epoch: int
+
+    def reports(self, order, waited_s):
+        epoch = order.point["at"] // self.batches_per_epoch
+        share = (epoch + 0.5) / N_EPOCHS if order.point["fault"] and epoch < N_EPOCHS else None
+        return Workload.reports(replace(self, faults=FaultOfPoint(share)), order, waited_s)
+
+
+def workload(batches_per_epoch):
+    return WorkloadLikeTheModel(
+        objective=Objective(name="like the model", function=lambda point: [3.0, 2.0, 1.0], space=SPACE),
+        durations=Lognormal(10.0, 0.5),
+        startup_s=1.0,
+        batches_per_epoch=batches_per_epoch,
+    )
+
+
+# ---------------------------------------------------------------- one master, order by order
+
+
+class RealMaster:
+    def __init__(self, directory):
+        self._team = LoneTeam(directory, OPTIONS, linear_tasks(SOURCE, [single_fold(18, 6)], OPTIONS))
+        self.order = self._team.order
+        self.reports = self._team.reports
+
+    def step(self):
+        return self._team.step()
+
+
+class SimulatedMaster:
+    def __init__(self, directory):
+        self._clock = VirtualClock()
+        self._agenda = Agenda(self._clock)
+        self._ranks = VirtualRanks(Topology.plan(2, 1), workload(3), self._clock, self._agenda)
+        self.reports = []
+
+    def order(self, message):
+        self._ranks.send(1, message)
+
+    def step(self):
+        self._agenda.do_due()
+        n_before = len(self.reports)
+        while (received := self._ranks.poll()) is not None:
+            assert received.source == 1
+            self.reports.append(received.message)
+        return len(self.reports) > n_before or self._agenda.jump()
+
+
+@pytest.fixture(params=[RealMaster, SimulatedMaster], ids=["real", "virtual"])
+def master(request, tmp_path):
+    return request.param(tmp_path)
+
+
+def run_fold(number, trial=0, attempt=1, **point):
+    point = {"fault": "", "at": 0, "other": 0} | point
+    return msg.RunFold(assignment=number, trial=trial, fold=0, attempt=attempt, point=point)
+
+
+def until(master, kind, n=1):
+    while sum(isinstance(report, kind) for report in master.reports) < n:
+        assert master.step(), f"no {kind.__name__} came"
+
+
+def settle(master):
+    while master.step():
+        pass
+
+
+def kinds(master):
+    return [type(report).__name__ for report in master.reports]
+
+
+def test_a_fold_starts_reports_every_epoch_and_finishes(master):
+    master.order(run_fold(7))
+    settle(master)
+    assert kinds(master) == ["FoldStarted", *["EpochReported"] * N_EPOCHS, "FoldFinished"]
+    started, *epochs, finished = master.reports
+    assert {report.assignment for report in master.reports} == {7}
+    assert (started.epoch, started.waited_s) == (0, None)
+    assert [epoch.epoch for epoch in epochs] == [1, 2, 3]
+    assert finished.n_epochs == N_EPOCHS
+    assert finished.metrics == epochs[-1].metrics
+    assert finished.figure_of_merit in finished.metrics.values()
+    assert finished.train_s > 0
+
+
+@pytest.mark.parametrize("at", [0, 4, 8])
+def test_a_fold_that_fails_says_what_it_has_trained_and_then_why(master, at):
+    master.order(run_fold(0, fault="gradient", at=at))
+    settle(master)
+    assert kinds(master) == ["FoldStarted", *["EpochReported"] * (at // 3), "FoldFailed"]
+    assert master.reports[-1].reason
+
+
+def test_the_next_assignment_tells_how_long_the_master_was_idle(master):
+    master.order(run_fold(0))
+    settle(master)
+    master.order(msg.FoldRecorded(assignment=0))
+    master.order(run_fold(1, trial=1))
+    settle(master)
+    first, second = [report for report in master.reports if isinstance(report, msg.FoldStarted)]
+    assert first.waited_s is None
+    assert second.waited_s >= 0
+    assert master.reports[-1].assignment == 1
+
+
+@pytest.mark.parametrize("n_epochs", [0, 2])
+def test_an_order_to_stop_ends_the_fold_at_once_and_the_next_one_is_taken(master, n_epochs):
+    master.order(run_fold(0))
+    until(master, msg.FoldStarted)
+    if n_epochs:
+        until(master, msg.EpochReported, n_epochs)
+    master.order(msg.StopFold(assignment=0))
+    until(master, msg.FoldStopped)
+    assert kinds(master) == ["FoldStarted", *["EpochReported"] * n_epochs, "FoldStopped"]
+    master.order(run_fold(1, trial=1))
+    settle(master)
+    assert kinds(master)[n_epochs + 2 :] == ["FoldStarted", *["EpochReported"] * N_EPOCHS, "FoldFinished"]
+
+
+def test_an_order_to_stop_before_the_fold_has_started(master):
+    master.order(run_fold(0))
+    master.order(msg.StopFold(assignment=0))
+    settle(master)
+    assert kinds(master) == ["FoldStopped"]
+
+
+def test_an_order_to_stop_that_comes_too_late_changes_nothing(master):
+    master.order(run_fold(0))
+    settle(master)
+    n_reports = len(master.reports)
+    master.order(msg.StopFold(assignment=0))
+    settle(master)
+    master.order(run_fold(1, trial=1))
+    master.order(msg.StopFold(assignment=0))
+    settle(master)
+    assert kinds(master)[n_reports:] == ["FoldStarted", *["EpochReported"] * N_EPOCHS, "FoldFinished"]
+
+
+@pytest.mark.parametrize("message", [msg.FoldStarted(assignment=0), msg.Shutdown(exit_code=0)], ids=str)
+def test_what_is_no_order_is_a_bug(master, message):
+    master.order(message)
+    with pytest.raises(ProtocolError, match="takes no"):
+        settle(master)
+
+
+def test_two_assignments_at_once_are_a_bug(master):
+    master.order(run_fold(0))
+    master.order(run_fold(1, trial=1))
+    with pytest.raises(ProtocolError, match="under way"):
+        settle(master)
+
+
+# ---------------------------------------------------------------- a whole search
+
+
+@dataclass
+class Told:
+    """A transport that keeps what the coordinator takes in."""
+
+    transport: object
+
+    def __post_init__(self):
+        self.messages = []
+
+    def poll(self):
+        received = self.transport.poll()
+        if received is not None:
+            self.messages.append((received.source, received.message))
+        return received
+
+    def send(self, dest, message):
+        self.transport.send(dest, message)
+
+
+def started_search():
+    search = InlineSearch()
+    search.start("random", SPACE, 5, {})
+    return search
+
+
+def real_search(directory, plan, topology):
+    """(messages to the coordinator, events) of a search on real masters."""
+    directory.mkdir()
+    journal, ledger, clock = Journal(directory / "journal.jsonl"), Ledger(), ManualClock()
+    started = RunStarted(time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={})
+    ledger.apply(started)
+    journal.append([started])
+    network = LoopbackNetwork(topology.world_size)
+    folds = make_folds(plan.n_fold, n_samples=24, seed=0) if plan.n_fold > 1 else [single_fold(18, 6)]
+    tasks = linear_tasks(SOURCE, folds, OPTIONS)
+    teams = [
+        LoopbackTeam(network.end(team.master_rank), directory, OPTIONS, tasks, team.n_workers())
+        for team in topology.teams
+    ]
+    told = Told(network.end(0))
+    coordinator = Coordinator(CoordinatorState(plan, topology, ledger), journal, told, started_search(), clock)
+    coordinator.begin()
+    rng = np.random.default_rng(0)
+    while not coordinator.finished_because:
+        clock.advance(1.0)
+        assert coordinator.step() or any(teams[i].step() for i in rng.permutation(len(teams)))
+    coordinator.complete()
+    journal.close()
+    return told.messages, read_events(journal.path.read_bytes(), "journal")[0]
+
+
+def simulated_search(directory, plan, topology):
+    """The same of a simulation."""
+    directory.mkdir()
+    journal = Journal(directory / "journal.jsonl")
+    n_train, n_workers = 18 if plan.n_fold == 1 else 24 // plan.n_fold, topology.teams[0].n_workers()
+    simulation = Simulation(
+        SimulationPlan(search=plan, topology=topology, workload=workload(n_train // n_workers // OPTIONS.batch)),
+        started_search(),
+        journal,
+    )
+    told = Told(simulation._ranks)
+    simulation._coordinator._ranks = told
+    simulation.run()
+    journal.close()
+    return told.messages, read_events(journal.path.read_bytes(), "journal")[0]
+
+
+def names(things):
+    return [type(thing).__name__ for thing in things]
+
+
+def test_one_block_sends_the_same_messages_and_leaves_the_same_journal(tmp_path):
+    plan, topology = SearchPlan(num_iterations=12), Topology.plan(3, 2)
+    real, real_events = real_search(tmp_path / "real", plan, topology)
+    virtual, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    said = [(source, type(message).__name__, message.assignment) for source, message in real]
+    assert said == [(source, type(message).__name__, message.assignment) for source, message in virtual]
+    assert {name for _, name, _ in said} == {"FoldStarted", "EpochReported", "FoldFinished", "FoldFailed"}
+    assert names(real_events) == names(virtual_events)
+    points = [event.point for event in real_events if type(event).__name__ == "TrialSuggested"]
+    assert points == [event.point for event in virtual_events if type(event).__name__ == "TrialSuggested"]
+
+
+def by_trial_and_fold(messages, events):
+    """(trial, fold) -> what was said of it."""
+    place = {e.assignment: (e.trial, e.fold) for e in events if type(e).__name__ == "FoldAssigned"}
+    said = {}
+    for _, message in messages:
+        said.setdefault(place[message.assignment], []).append(type(message).__name__)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("world_size", "block_size", "n_fold"),
+    [pytest.param(7, 2, 1, id="three blocks"), pytest.param(7, 3, 2, id="two blocks, folds one after another")],
+)
+def test_several_blocks_say_the_same_of_every_fold(tmp_path, world_size, block_size, n_fold):
+    plan, topology = SearchPlan(num_iterations=10, n_fold=n_fold), Topology.plan(world_size, block_size, n_fold)
+    real, real_events = real_search(tmp_path / "real", plan, topology)
+    virtual, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    said = by_trial_and_fold(real, real_events)
+    assert said == by_trial_and_fold(virtual, virtual_events)
+    assert "FoldFailed" in {name for line in said.values() for name in line}
+    for kind in ("TrialSuggested", "FoldAssigned", "TrialCompleted", "TrialFailed"):
+        assert names(real_events).count(kind) == names(virtual_events).count(kind)
+
+
+def test_folds_at_the_same_time_leave_the_same_kinds_of_events(tmp_path):
+    """Which of two folds of a block fails first, and whether the other is stopped in time, is a matter of time."""
+    plan, topology = SearchPlan(num_iterations=10, n_fold=2), Topology.plan(9, 4, 2)
+    _, real_events = real_search(tmp_path / "real", plan, topology)
+    _, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    assert set(names(real_events)) == set(names(virtual_events))
+    for kind in ("TrialSuggested", "FoldAssigned", "TrialCompleted", "TrialFailed"):
+        assert names(real_events).count(kind) == names(virtual_events).count(kind)
