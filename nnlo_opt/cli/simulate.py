@@ -33,6 +33,7 @@ _MOST_IMPROVEMENTS = 15
 _COLUMNS = (
     ("blocks", 8),
     ("time", 10),
+    ("teams", 8),
     ("busy", 8),
     ("searching", 10),
     ("gap ms", 9),
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     plans = [_plan(arguments, workload, n_blocks) for n_blocks in arguments.blocks]
+    searches = [_started(arguments, objective) for _ in plans]
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
         print(
@@ -68,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         print("".join(f"{head:>{width}}" for head, width in _COLUMNS))
     code, results = EXIT_OK, []
-    for plan, path in zip(plans, paths, strict=True):
-        result, reason = _simulate(plan, path, arguments)
+    for plan, search, path in zip(plans, searches, paths, strict=True):
+        result, reason = _simulate(plan, search, path, syncs=arguments.fsync)
         results.append(result)
         print(json.dumps(_settings(arguments) | result.to_json()) if arguments.json else _row(result), flush=True)
         if not result.best:
@@ -95,22 +97,24 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
     )
 
 
-def _simulate(plan: SimulationPlan, place: Path | None, arguments: argparse.Namespace) -> tuple[SimulationResult, str]:
-    """The result, and the first reason of a trial that failed."""
+def _started(arguments: argparse.Namespace, objective: Objective) -> InlineSearch:
     search = InlineSearch()
-    _start(search, arguments, plan.workload.objective)
+    options = {"n_initial_points": n_initial_points(arguments.trials)} if arguments.hyper_opt == "bayesian" else {}
+    search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
+    return search
+
+
+def _simulate(
+    plan: SimulationPlan, search: InlineSearch, place: Path | None, *, syncs: bool
+) -> tuple[SimulationResult, str]:
+    """The result, and the first reason of a trial that failed."""
     with _directory(place) as directory:
-        journal = Journal(directory / JOURNAL_NAME, syncs=arguments.fsync)
+        journal = Journal(directory / JOURNAL_NAME, syncs=syncs)
         try:
             simulation = Simulation(plan, search, journal)
             return simulation.run(), next((t.reason for t in simulation.ledger.trials if t.reason), "")
         finally:
             journal.close()
-
-
-def _start(search: InlineSearch, arguments: argparse.Namespace, objective: Objective) -> None:
-    options = {"n_initial_points": n_initial_points(arguments.trials)} if arguments.hyper_opt == "bayesian" else {}
-    search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
 
 
 @contextmanager
@@ -146,6 +150,7 @@ def _row(result: SimulationResult) -> str:
     values = (
         str(result.n_blocks),
         duration(result.makespan_s),
+        _percent(result.team_utilization),
         _percent(result.utilization),
         _percent(result.utilization_searching),
         f"{1e3 * result.dispatch_gap.median_s:.1f}",
@@ -173,9 +178,12 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
             figure = f"{step.figure_of_merit:.6g}"
             print(f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}{figure:>12}{regret:>10}")
     print(
-        "\ntime: simulated, h:mm:ss. busy: share of the blocks' time spent on trials; searching: until the last began."
+        "\ntime: simulated, h:mm:ss. teams: share of it that a team had an assignment. busy: the same of blocks as in"
     )
-    print("gap: a team idle between two assignments, median and 99 %. took: real seconds of this machine.")
+    print(
+        "summary.json, by the coordinator's clock; searching: while trials were left to begin. gap: a team idle between"
+    )
+    print("two assignments, median and 99 %. took: real seconds of this machine.")
     print(f"A suggestion is {_told(arguments.suggestion_cost)}; the coordinator {_told(arguments.coordinator_cost)}.")
     for path in paths:
         if path is not None:

@@ -113,6 +113,11 @@ class VirtualRanks:
         """The time of all masters."""
         return self._clock.now_s
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the teams have spent on assignments that have ended, together."""
+        return math.fsum(master.busy_s for master in self._masters.values())
+
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         # Not handled at once: it leaves now, and what the master does about it is not the coordinator's time.
         self._agenda.add(self._clock.now_s, partial(self._masters[dest].handle_order, message))
@@ -145,6 +150,10 @@ class VirtualMaster:
         self._reports: Iterator[tuple[float, Message]] = iter(())
         #: when the last assignment ended; None before there was one
         self._idle_since_s: float | None = None
+        #: when the last order to run a fold came
+        self._busy_since_s = 0.0
+        #: seconds spent on assignments that have ended
+        self.busy_s = 0.0
 
     def handle_order(self, message: Message) -> None:
         """Take in one message of the coordinator."""
@@ -172,7 +181,8 @@ class VirtualMaster:
     def _run(self, order: msg.RunFold) -> None:
         if self._assignment is not None:
             raise ProtocolError(f"Assignment {order.assignment} came while {self._assignment} is under way.")
-        waited_s = None if self._idle_since_s is None else self._ranks.now_s - self._idle_since_s
+        self._busy_since_s = self._ranks.now_s
+        waited_s = None if self._idle_since_s is None else self._busy_since_s - self._idle_since_s
         self._assignment, self._reports = order.assignment, self._workload.reports(order, waited_s)
         self._go_on()
 
@@ -182,4 +192,5 @@ class VirtualMaster:
 
     def _end(self, message: Message) -> None:
         self._assignment, self._idle_since_s = None, self._ranks.now_s
+        self.busy_s += self._idle_since_s - self._busy_since_s
         self._ranks.report(self._rank, message)

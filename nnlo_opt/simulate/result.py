@@ -50,6 +50,9 @@ class SimulationResult:
     utilization: float | None
     #: the same up to the last assignment: without the end, when blocks find no trial left to begin
     utilization_searching: float | None
+    #: share of the makespan that a team had an assignment, as the teams see it: a message that waits for the
+    #: coordinator is no part of it; None where no time passed
+    team_utilization: float | None
     #: time from the end of an assignment to the next order, of all teams
     dispatch_gap: Spread
     suggestion: Spread
@@ -69,16 +72,23 @@ class SimulationResult:
         return asdict(self) | {"regret": self.regret}
 
 
-def result_of(ledger: Ledger, optimum: float | None, *, wall_s: float, cpu_s: float) -> SimulationResult:
-    """The figures of a ledger of one session; `optimum`: the best figure of merit there is, if known."""
+def result_of(
+    ledger: Ledger, optimum: float | None, *, team_busy_s: float, wall_s: float, cpu_s: float
+) -> SimulationResult:
+    """The figures of a ledger of one session.
+
+    `optimum`: the best figure of merit there is, if known. `team_busy_s`: seconds that a team was busy, on average.
+    """
+    makespan_s = max((trial.ended_at_s or 0.0 for trial in ledger.trials), default=0.0)
     last_assigned_s = max((a.assigned_at_s for a in ledger.assignments), default=0.0)
     return SimulationResult(
         n_blocks=ledger.sessions[-1].n_blocks,
         n_trials={state: n for state, n in ledger.n_by_state().items() if n},
         reason=ledger.completed_because,
-        makespan_s=max((trial.ended_at_s or 0.0 for trial in ledger.trials), default=0.0),
+        makespan_s=makespan_s,
         utilization=block_utilization(ledger),
         utilization_searching=block_utilization(ledger, until_s=last_assigned_s),
+        team_utilization=team_busy_s / makespan_s if makespan_s > 0 else None,
         dispatch_gap=Spread.of([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
         suggestion=Spread.of(ledger.suggest_s),
         best=_improvements(ledger, optimum),

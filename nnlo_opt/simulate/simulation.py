@@ -65,6 +65,7 @@ class Simulation:
         return result_of(
             self.ledger,
             self.plan.workload.objective.optimum,
+            team_busy_s=self._ranks.busy_s / len(self.plan.topology.teams),
             wall_s=time.perf_counter() - began_s,
             cpu_s=time.process_time() - began_cpu_s,
         )

@@ -1,0 +1,228 @@
+"""Many blocks: how busy one coordinator keeps 1 to 10,000 of them, and what a search finds on them. Simulated.
+
+The coordinator, its journal (with its fsyncs), the ledger and the searches are the real ones; blocks and time are
+virtual. What the coordinator takes for each message, and a search for each suggestion, is measured on this machine as
+the simulation goes, and is virtual time for the blocks that wait for it. `--markdown FILE` writes the page.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import harness as h
+
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.simulate.blocks import Workload
+from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
+from nnlo_opt.simulate.durations import Lognormal
+from nnlo_opt.simulate.objectives import BUILTIN
+from nnlo_opt.simulate.result import SimulationResult
+from nnlo_opt.simulate.simulation import SimulationPlan, simulate
+from nnlo_opt.trials.journal import Journal
+
+HARTMANN = BUILTIN["hartmann6"]
+MEDIAN_S, SIGMA = 60.0, 0.5
+#: numbers of blocks, with the trials of each
+MANY = {1: 100, 10: 1000, 100: 3000, 1000: 10_000, 10_000: 30_000}
+#: seconds of a suggestion of a search that fits a surrogate: between what the Bayesian search took here, and a tenth
+SLOW_S = (0.01, 0.1)
+#: the search quality: trials of each search, and numbers of blocks
+N_TRIALS, FEW = 64, (1, 4, 16, 64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="searches for each number of blocks (3)")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs: up to 100 blocks, one seed")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page there")
+    arguments = parser.parse_args()
+    where = h.machine()
+    many = {n: trials for n, trials in MANY.items() if n <= 100} if arguments.quick else MANY
+    few, seeds = ((1, 4), 1) if arguments.quick else (FEW, arguments.seeds)
+    with h.temporary_folder() as folder:
+        fsync_ms = measure_fsync_ms(folder)
+        dispatch = [dispatch_of(folder, n_blocks, n_trials) for n_blocks, n_trials in many.items()]
+        quality = [quality_of(folder, algorithm, n, seeds) for algorithm in ("random", "bayesian") for n in few]
+    results = {"fsync_ms": h.spread(fsync_ms), "dispatch": dispatch, "quality": quality, "machine": where}
+    print(json.dumps(results))
+    if arguments.markdown:
+        arguments.markdown.write_text(page(results))
+
+
+def run(
+    folder: Path, plan: SimulationPlan, algorithm: str = "random", seed: int = 0, *, syncs: bool = False
+) -> SimulationResult:
+    search = InlineSearch()
+    search.start(algorithm, HARTMANN.space, seed, {})
+    journal = Journal(folder / "journal.jsonl", syncs=syncs)
+    try:
+        return simulate(plan, search, journal)
+    finally:
+        journal.close()
+        journal.path.unlink()
+
+
+def plan_of(n_blocks: int, n_trials: int, *, suggestion: Cost = FREE, coordinator: Cost = FREE, seed: int = 0) -> Any:
+    return SimulationPlan(
+        search=SearchPlan(num_iterations=n_trials),
+        topology=Topology.plan(1 + n_blocks, 1),
+        workload=Workload(objective=HARTMANN, durations=Lognormal(MEDIAN_S, SIGMA), seed=seed),
+        suggestion_cost=suggestion,
+        coordinator_cost=coordinator,
+    )
+
+
+def dispatch_of(folder: Path, n_blocks: int, n_trials: int) -> dict[str, Any]:
+    """Random search, everything measured, fsyncs and all; then a search that takes its time, everything else free."""
+    real = run(folder, plan_of(n_blocks, n_trials, suggestion=MEASURED, coordinator=MEASURED), syncs=True)
+    slow = {
+        f"busy_with_suggestions_of_{seconds:g}_s": run(
+            folder, plan_of(n_blocks, n_trials, suggestion=Cost(seconds))
+        ).utilization_searching
+        for seconds in SLOW_S
+    }
+    row = {
+        "n_blocks": n_blocks,
+        "n_trials": n_trials,
+        "makespan_s": real.makespan_s,
+        "team_utilization": real.team_utilization,
+        "utilization_searching": real.utilization_searching,
+        "gap_median_ms": 1e3 * real.dispatch_gap.median_s,
+        "gap_99_ms": 1e3 * real.dispatch_gap.percentile_99_s,
+        "suggestion_median_ms": 1e3 * real.suggestion.median_s,
+        "cpu_ms_per_trial": 1e3 * real.cpu_s / n_trials,
+        "wall_ms_per_trial": 1e3 * real.wall_s / n_trials,
+        "regret": real.regret,
+        **slow,
+    }
+    h.say(f"{row}")
+    return row
+
+
+def quality_of(folder: Path, algorithm: str, n_blocks: int, n_seeds: int) -> dict[str, Any]:
+    """`N_TRIALS` trials each, suggestions as measured."""
+    results = [
+        run(folder, plan_of(n_blocks, N_TRIALS, suggestion=MEASURED, seed=seed), algorithm, seed)
+        for seed in range(n_seeds)
+    ]
+    row = {
+        "algorithm": algorithm,
+        "n_blocks": n_blocks,
+        "n_trials": N_TRIALS,
+        "regret": h.spread([result.regret or 0.0 for result in results]),
+        "makespan_s": h.spread([result.makespan_s for result in results]),
+        "suggestion_median_ms": 1e3 * statistics.median(result.suggestion.median_s for result in results),
+        "suggestion_max_ms": 1e3 * max(result.suggestion.max_s for result in results),
+        "utilization_searching": h.spread([result.utilization_searching or 0.0 for result in results]),
+    }
+    h.say(f"{row}")
+    return row
+
+
+def measure_fsync_ms(folder: Path) -> list[float]:
+    """Milliseconds of each of 100 appends to a journal, on disk."""
+    from nnlo_opt.trials.events import TrialCompleted
+
+    journal = Journal(folder / "control.jsonl")
+    took_ms = []
+    for number in range(100):
+        began_s = time.perf_counter()
+        journal.append([TrialCompleted(time_s=0.0, trial=number, figure_of_merit=0.0, figure_of_merit_std=0.0)])
+        took_ms.append(1e3 * (time.perf_counter() - began_s))
+    journal.close()
+    return took_ms
+
+
+# ---------------------------------------------------------------- the page
+
+INTRODUCTION = """# The search: many blocks
+
+Written by `python benchmarks/simulation.py --markdown docs/searching_at_scale.md`: simulated, with the real
+coordinator, journal, ledger and search algorithms, and virtual blocks in virtual time (`nnlo_opt.simulate`,
+`nnlo-opt simulate`). Trials take {median:g} s in the median, log-normal with sigma {sigma:g}: a tenth of them more than {tail:.0f} s. What
+the coordinator took for each message, the fsync of its journal too, and what a search took for each suggestion was
+measured on this machine ({cores} cores, {cpu}, shared with other work: load {load}; an append to the journal on disk
+{fsync:.1f} ms in the median) and is virtual time in which blocks wait. There is no network in it: a message arrives when it is sent.
+
+## How busy one coordinator keeps its blocks
+
+Random search. *teams*: share of the whole time that a block had a trial, the end included, when there is none left to
+begin; *searching*: the same while there was, by the coordinator's clock. *gap*: from the end of a trial to the next
+order. *coordinator*: CPU time and real time for a trial, of the whole simulation, blocks and search included. The last
+two columns are *searching* for a search that takes {slow} s for each suggestion, all else free.
+
+"""
+QUALITY = """
+A search that takes c seconds for a suggestion, one after another, keeps {median:g} / c blocks busy and no more, as the last two columns show:
+suggestions are computed ahead, so that below that number nobody waits.
+
+## What it finds
+
+{n_trials} trials of Hartmann's six-dimensional function (optimum -3.322), median (worst) of {n_seeds} seeds, suggestions as slow as measured.
+With more blocks the same trials take less time, and a search that learns knows less when it has to choose.
+
+"""
+
+
+def page(results: dict[str, Any]) -> str:
+    dispatch, quality, where = results["dispatch"], results["quality"], results["machine"]
+    text = INTRODUCTION.format(
+        median=MEDIAN_S,
+        sigma=SIGMA,
+        tail=Lognormal(MEDIAN_S, SIGMA).median_s * 2.718281828 ** (1.2816 * SIGMA),
+        cores=where["n_cores"],
+        cpu=where["cpu"],
+        load=where["load_1min"],
+        fsync=results["fsync_ms"]["median"],
+        slow=" and ".join(f"{seconds:g}" for seconds in SLOW_S),
+    )
+    slow = [f"busy_with_suggestions_of_{seconds:g}_s" for seconds in SLOW_S]
+    text += table(
+        ["blocks", "trials", "teams", "searching", "gap (99 %)", "coordinator", *(f"{s:g} s" for s in SLOW_S)],
+        [
+            [
+                f"{row['n_blocks']:,}",
+                f"{row['n_trials']:,}",
+                percent(row["team_utilization"]),
+                percent(row["utilization_searching"]),
+                f"{row['gap_median_ms']:.1f} ms ({row['gap_99_ms']:.1f})",
+                f"{row['cpu_ms_per_trial']:.2f} ms CPU, {row['wall_ms_per_trial']:.2f} ms",
+                *(percent(row[name]) for name in slow),
+            ]
+            for row in dispatch
+        ],
+    )
+    text += QUALITY.format(median=MEDIAN_S, n_trials=N_TRIALS, n_seeds=quality[0]["regret"]["n"])
+    text += table(
+        ["search", "blocks", "regret", "simulated time", "suggestion (longest)", "searching"],
+        [
+            [
+                row["algorithm"],
+                f"{row['n_blocks']}",
+                f"{row['regret']['median']:.2f} ({row['regret']['max']:.2f})",
+                f"{row['makespan_s']['median'] / 60:.1f} min",
+                f"{row['suggestion_median_ms']:.1f} ms ({row['suggestion_max_ms']:.0f})",
+                percent(row["utilization_searching"]["median"]),
+            ]
+            for row in quality
+        ],
+    )
+    return text
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+import json
+
+import pytest
+
+from nnlo_opt.cli import tool
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.report.results import read_ledger
+
+MODULE = """
+from nnlo_opt.space import Real
+
+def loss(point):
+    return (point["x"] - 0.25) ** 2
+
+loss.parameter_range = [Real(0.0, 1.0, name="x")]
+loss.optimum = 0.0
+
+def curve(point):
+    return [1.0, 0.5, point["x"]]
+
+def seconds(point):
+    return 100.0 * point["x"]
+
+def fails(point):
+    raise ValueError("never works")
+
+fails.parameter_range = loss.parameter_range
+
+def three(parameters, comm, report):
+    return 0.0
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MODULE)
+    return tmp_path
+
+
+def results(capsys, *arguments, code=EXIT_OK):
+    assert tool.main(["simulate", "--json", *map(str, arguments)]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_one_object_for_every_number_of_blocks(here, capsys):
+    one, four = results(capsys, "--blocks", 1, 4, "--trials", 8, "--duration", "constant:10")
+    assert (one["n_blocks"], one["makespan_s"], one["utilization"]) == (1, 80.0, 1.0)
+    assert (four["n_blocks"], four["makespan_s"], four["team_utilization"]) == (4, 20.0, 1.0)
+    assert one["n_trials"] == {"complete": 8}
+    assert one["regret"] == four["regret"] > 0
+    assert one["objective"] == "hartmann6"
+    assert not list(here.glob("**/journal.jsonl")), "it was to be temporary"
+
+
+def test_the_table_has_a_row_for_every_number_of_blocks_and_says_what_the_columns_are(capsys):
+    assert tool.main(["simulate", "--blocks", "1", "3", "--trials", "6", "--duration", "constant:10"]) == EXIT_OK
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["3"])]
+    assert [row[:2] for row in rows] == [["1", "0:01:00"], ["3", "0:00:20"]]
+    assert "searching: while trials were left to begin" in out
+
+
+def test_a_single_number_of_blocks_shows_how_the_best_figure_fell(here, capsys):
+    assert tool.main(["simulate", "--blocks", "2", "--trials", "30", "--objective", "mine.py:loss"]) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.split()[:3] == ["time", "ended", "trial"])
+    improvements = [line.split() for line in lines[head + 1 : lines.index("", head)]]
+    regrets = [float(line[-1]) for line in improvements]
+    assert len(regrets) >= 2
+    assert regrets == sorted(regrets, reverse=True)
+
+
+def test_functions_of_a_file_and_of_a_module_give_values_and_durations(here, capsys):
+    (space := here / "wide.py").write_text(
+        "from nnlo_opt.space import Real\nparameter_range = [Real(2.0, 3.0, name='x')]\n"
+    )
+    options = ["--search-space", space, "--duration", "mine.py:seconds", "--blocks", 1, "--trials", 3]
+    (result,) = results(capsys, "--objective", "mine:curve", *options, "--out", "kept")
+    ledger = read_ledger(here / "kept")
+    assert [trial.figure_of_merit for trial in ledger.trials] == [trial.point["x"] for trial in ledger.trials]
+    assert all(2.0 <= trial.figure_of_merit <= 3.0 for trial in ledger.trials)
+    assert result["makespan_s"] == pytest.approx(sum(100.0 * trial.point["x"] for trial in ledger.trials))
+    assert all(trial.folds[0].n_epochs == 3 for trial in ledger.trials)
+    assert result["regret"] is None
+
+
+def test_durations_of_a_table_are_those_of_a_run(here, capsys):
+    (here / "results.csv").write_text("trial,state,train_s\n0,complete,10\n1,failed,\n2,complete,30\n")
+    results(capsys, "--duration", "table:results.csv", "--blocks", 2, "--trials", 40, "--out", "kept")
+    took = {round(a.ended_at_s - a.assigned_at_s, 6) for a in read_ledger(here / "kept").assignments}
+    assert took == {10.0, 30.0}
+
+
+def test_a_kept_journal_is_one_that_show_reads_and_is_never_touched_again(here, capsys):
+    options = ["simulate", "--trials", "5", "--out", "kept"]
+    assert tool.main([*options, "--blocks", "2"]) == EXIT_OK
+    before = (here / "kept" / "journal.jsonl").read_bytes()
+    assert tool.main(["show", "kept"]) == EXIT_OK
+    assert "5 complete; complete: all 5 trials are done" in capsys.readouterr().out
+    assert tool.main([*options, "--blocks", "2"]) == EXIT_WRONG_REQUEST
+    assert "`--out` must be a directory without a journal" in capsys.readouterr().err
+    assert (here / "kept" / "journal.jsonl").read_bytes() == before
+    assert tool.main([*options, "--blocks", "2", "3"]) == EXIT_OK
+    assert (here / "kept" / "blocks-3" / "journal.jsonl").is_file()
+
+
+def test_a_search_of_which_nothing_succeeds_has_the_code_of_a_failure(here, capsys):
+    assert tool.main(["simulate", "--objective", "mine.py:fails", "--trials", "3"]) == EXIT_FAILURE
+    assert "No trial succeeded. The first reason: ValueError: never works" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--blocks 0", "`--blocks` must be a whole number, at least 1. Received: 0."),
+        ("--trials many", "`--trials` must be a whole number, at least 1. Received: many."),
+        ("--failures 2", "`--failures` must be a number from 0 to 1. Received: 2."),
+        ("--startup inf", "`--startup` must be finite seconds, at least 0. Received: inf."),
+        ("--hyper-opt magic", "must be one of"),
+        ("--duration constant", "`--duration` must be constant:SECONDS"),
+        ("--duration constant:1:2", "`--duration` must be constant:SECONDS"),
+        ("--duration lognormal:60", "`--duration` must be constant:SECONDS"),
+        ("--duration constant:0", "a median above 0 seconds"),
+        ("--duration table:none.csv", "must be a CSV file. Received: `none.csv`"),
+        ("--duration table:mine.py", "must have a column `seconds` or `train_s`"),
+        ("--duration mine.py:nothing", "must define a function `nothing`"),
+        ("--duration nowhere.py:seconds", "must be in a Python file that is there"),
+        ("--objective loss", "`--objective` must be hartmann6, branin, or a function"),
+        ("--objective mine.py:three", "must take one argument, the point as a dictionary"),
+        ("--objective mine.py:curve", "mine.py:curve has no search space"),
+        ("--objective no_such_module_here:loss", "A function is named as FILE.py:FUNCTION or MODULE:FUNCTION"),
+        ("--objective broken.py:loss", "must import without an error"),
+        ("--objective broken:loss", "must import without an error"),
+        ("--search-space other.py", "A search space of hartmann6 must have the parameters x1, x2"),
+        ("--suggestion-cost dear", "`--suggestion-cost` must be free, measured, or seconds"),
+        ("--coordinator-cost -1", "`--coordinator-cost`"),
+        ("--out mine.py", "`--out` must be a writable directory"),
+        ("--nonsense", "Unrecognized arguments: --nonsense"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence_and_code_2(here, capsys, arguments, words):
+    (here / "broken.py").write_text("import no_such_thing_anywhere\n")
+    (here / "other.py").write_text("from nnlo_opt.space import Real\nspace = [Real(0.0, 1.0, name='x')]\n")
+    assert tool.main(["simulate", *arguments.split()]) == EXIT_WRONG_REQUEST
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out

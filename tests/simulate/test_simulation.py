@@ -1,0 +1,312 @@
+"""Closed forms of simulated searches, and what must hold for any of them."""
+
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import ConfigurationError, ProtocolError
+from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.simulate.blocks import VirtualMaster, Workload
+from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
+from nnlo_opt.simulate.durations import Lognormal
+from nnlo_opt.simulate.faults import Faults
+from nnlo_opt.simulate.objectives import BUILTIN, Objective
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, simulate
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal, read_events
+from nnlo_opt.trials.ledger import Ledger
+
+BRANIN = BUILTIN["branin"]
+TEN_S = Workload(objective=BRANIN, durations=Lognormal(10.0))
+
+
+def plan_of(n_blocks, n_trials, workload=TEN_S, **changes):
+    plan = SimulationPlan(
+        search=SearchPlan(num_iterations=n_trials), topology=Topology.plan(1 + n_blocks, 1), workload=workload
+    )
+    return replace(plan, **changes)
+
+
+def started(space, algorithm="random"):
+    search = InlineSearch()
+    search.start(algorithm, space, 0, {})
+    return search
+
+
+def run(plan):
+    """(result, ledger, events of the journal)"""
+    with TemporaryDirectory() as directory:
+        journal = Journal(Path(directory) / "journal.jsonl", syncs=False)
+        simulation = Simulation(plan, started(plan.workload.objective.space), journal)
+        result = simulation.run()
+        journal.close()
+        return result, simulation.ledger, read_events(journal.path.read_bytes(), "journal")[0]
+
+
+# ---------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize(("n_blocks", "n_trials", "rounds"), [(1, 7, 7), (4, 12, 3), (5, 12, 3), (20, 12, 1)])
+def test_equal_trials_fill_the_blocks_round_by_round(n_blocks, n_trials, rounds):
+    result, _, _ = run(plan_of(n_blocks, n_trials))
+    assert result.makespan_s == 10.0 * rounds
+    assert result.utilization == pytest.approx(n_trials / (n_blocks * rounds))
+    assert result.dispatch_gap.max_s == 0.0
+    assert result.n_trials == {"complete": n_trials}
+
+
+def test_the_end_is_no_part_of_the_time_in_which_trials_were_left():
+    result, _, _ = run(plan_of(5, 12))
+    assert result.utilization == pytest.approx(12 / 15)
+    assert result.utilization_searching == pytest.approx(1.0)
+
+
+def test_a_slow_search_makes_the_blocks_wait_and_sets_the_pace():
+    # 4 blocks of 10 s take 0.4 trials a second, the search makes 0.25.
+    result, ledger, _ = run(plan_of(4, 20, suggestion_cost=Cost(4.0)))
+    assert result.makespan_s == pytest.approx(20 * 4.0 + 10.0)
+    assert result.suggestion.median_s == 4.0
+    # The lowest number goes first, so three blocks do all: each is busy for 10 s of the 12 s that 3 suggestions take.
+    assert {assignment.block for assignment in ledger.assignments} == {1, 2, 3}
+    assert (result.dispatch_gap.median_s, result.dispatch_gap.max_s) == (2.0, 2.0)
+    assert [trial.assignments[0].assigned_at_s for trial in ledger.trials] == [4.0 * (i + 1) for i in range(20)]
+
+
+def test_a_search_that_is_fast_enough_is_not_waited_for_after_the_first_suggestions():
+    result, _, _ = run(plan_of(4, 20, suggestion_cost=Cost(1.0)))
+    assert result.dispatch_gap.max_s == pytest.approx(0.0)
+    assert result.makespan_s == pytest.approx(4.0 + 5 * 10.0)  # the last block begins after 4 suggestions
+
+
+def test_what_the_coordinator_takes_for_a_message_is_the_gap_between_two_trials():
+    result, _, _ = run(plan_of(1, 6, coordinator_cost=Cost(0.25)))
+    # The report of the last epoch comes with the end of the fold and is taken in before it.
+    assert result.dispatch_gap.median_s == pytest.approx(0.5)
+    assert result.dispatch_gap.max_s == pytest.approx(0.5)
+
+
+def test_a_busy_coordinator_takes_messages_one_after_another():
+    # All 8 blocks start, report and end at the same time, and each message takes a second.
+    result, _, _ = run(plan_of(8, 16, coordinator_cost=Cost(1.0)))
+    assert result.dispatch_gap.max_s >= 8.0
+    # The journal takes a message that waits for part of its trial; the teams know better.
+    assert result.utilization > result.team_utilization == pytest.approx(16 * 10.0 / (8 * result.makespan_s))
+
+
+def test_measured_costs_are_time_that_really_passed():
+    result, _, _ = run(plan_of(2, 20, coordinator_cost=MEASURED, suggestion_cost=MEASURED))
+    assert 0.0 < result.dispatch_gap.median_s < result.wall_s
+    assert 0.0 < result.suggestion.max_s < result.cpu_s
+    assert 100.0 < result.makespan_s < 100.0 + result.wall_s
+
+
+def test_a_start_takes_its_time_and_is_part_of_the_trial():
+    result, ledger, _ = run(plan_of(1, 2, replace(TEN_S, startup_s=5.0)))
+    assert result.makespan_s == 30.0
+    assert [a.started_at_s for a in ledger.assignments] == [5.0, 20.0]
+    assert result.utilization == 1.0
+
+
+def test_epochs_divide_the_duration_evenly_and_a_list_has_a_value_for_each():
+    curve = Objective(name="curve", function=lambda point: [4.0, 2.0, 1.0, 3.0], space=BRANIN.space)
+    _, ledger, events = run(plan_of(1, 1, replace(TEN_S, objective=curve)))
+    epochs = [(e.time_s, e.epoch, e.metrics) for e in events if isinstance(e, ev.EpochEnded)]
+    values = [4.0, 2.0, 1.0, 3.0]
+    assert epochs == [(2.5 * n, n, {"value": value}) for n, value in enumerate(values, 1)]
+    assert ledger.trials[0].figure_of_merit == 3.0
+    _, ledger, events = run(plan_of(1, 1, replace(TEN_S, n_epochs=2)))
+    assert [e.time_s for e in events if isinstance(e, ev.EpochEnded)] == [5.0, 10.0]
+    assert ledger.trials[0].folds[0].n_epochs == 2
+
+
+def test_folds_train_at_the_same_time_on_the_teams_of_a_block_and_else_one_after_another():
+    search = SearchPlan(num_iterations=3, n_fold=2)
+    result, _, _ = run(plan_of(1, 3, search=search, topology=Topology.plan(5, 4, 2)))
+    assert (result.makespan_s, result.utilization) == (30.0, 1.0)
+    result, _, _ = run(plan_of(1, 3, search=search, topology=Topology.plan(2, 1, 2)))
+    assert (result.makespan_s, result.utilization) == (60.0, 1.0)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_search_whose_trials_all_fail_ends_without_a_best_one():
+    result, ledger, _ = run(plan_of(3, 9, replace(TEN_S, faults=Faults(1.0))))
+    assert result.n_trials == {"failed": 9}
+    assert result.best == ()
+    assert result.regret is None
+    assert all(0 <= a.ended_at_s - a.started_at_s < 10.0 for a in ledger.assignments)
+
+
+def test_as_many_trials_fail_as_asked_for_and_anywhere_in_their_training():
+    _, ledger, _ = run(plan_of(50, 2000, replace(TEN_S, faults=Faults(0.3))))
+    failed = [a for a in ledger.assignments if a.reason]
+    assert 540 <= len(failed) <= 660  # 3 standard deviations around 600
+    shares = [(a.ended_at_s - a.started_at_s) / 10.0 for a in failed]
+    assert 0.46 < sum(shares) / len(shares) < 0.54
+
+
+def boom(point):
+    raise ZeroDivisionError("of the user")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (boom, "ZeroDivisionError: of the user"),
+        (lambda point: float("nan"), "the objective must return finite numbers. Received: nan"),
+        (lambda point: [], "the objective must return finite numbers. Received: []"),
+        (lambda point: "text", "could not convert string to float"),
+    ],
+)
+def test_an_objective_that_raises_or_returns_no_numbers_fails_its_trial_and_nothing_else(function, reason):
+    objective = Objective(name="bad", function=function, space=BRANIN.space)
+    result, ledger, _ = run(plan_of(2, 4, replace(TEN_S, objective=objective)))
+    assert result.n_trials == {"failed": 4}
+    assert all(reason in trial.reason for trial in ledger.trials)
+
+
+# ---------------------------------------------------------------- what must always hold
+
+
+def test_a_trial_is_the_same_on_any_number_of_blocks():
+    workload = Workload(objective=BRANIN, durations=Lognormal(60.0, 0.5), faults=Faults(0.2), seed=3)
+
+    def outcomes(n_blocks):
+        _, ledger, _ = run(plan_of(n_blocks, 40, workload))
+        took = [trial.assignments[0].ended_at_s - trial.assignments[0].assigned_at_s for trial in ledger.trials]
+        return [(trial.point, trial.figure_of_merit) for trial in ledger.trials], took
+
+    trials, took = outcomes(1)
+    for n_blocks in (2, 7, 64):
+        others, others_took = outcomes(n_blocks)
+        assert others == trials
+        assert others_took == pytest.approx(took)
+
+
+def test_the_regret_falls_to_that_of_the_best_trial():
+    result, ledger, _ = run(plan_of(4, 300, replace(TEN_S, durations=Lognormal(60.0, 0.5))))
+    regrets = [step.regret for step in result.best]
+    assert regrets == sorted(regrets, reverse=True)
+    best = ledger.best("min")
+    assert (result.best[-1].trial, result.best[-1].figure_of_merit) == (best.number, best.figure_of_merit)
+    assert result.regret == pytest.approx(best.figure_of_merit - 0.397887, abs=1e-5)
+    assert [step.time_s for step in result.best] == sorted(step.time_s for step in result.best)
+
+
+def test_where_the_figure_is_maximised_the_regret_is_how_far_it_lies_below():
+    objective = Objective(name="hill", function=lambda p: -((p["x1"] - 1.0) ** 2), space=BRANIN.space, optimum=0.0)
+    search = SearchPlan(num_iterations=50, direction="max")
+    result, ledger, _ = run(plan_of(3, 50, replace(TEN_S, objective=objective), search=search))
+    assert result.regret == -ledger.best("max").figure_of_merit > 0
+
+
+def test_a_target_ends_the_search():
+    search = SearchPlan(num_iterations=500, target_objective=5.0)
+    result, ledger, _ = run(plan_of(4, 500, search=search))
+    assert ledger.best("min").figure_of_merit < 5.0
+    assert len(ledger.trials) < 500
+    assert "target" in result.reason
+
+
+plans = st.builds(
+    lambda n_ranks, block_size, n_fold, n_trials, sigma, failures, costs: SimulationPlan(
+        search=SearchPlan(num_iterations=n_trials, n_fold=n_fold),
+        topology=Topology.plan(n_ranks, block_size, n_fold),
+        workload=Workload(objective=BRANIN, durations=Lognormal(10.0, sigma), faults=Faults(failures), n_epochs=2),
+        suggestion_cost=costs[0],
+        coordinator_cost=costs[1],
+    ),
+    st.integers(2, 30),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(1, 25),
+    st.sampled_from([0.0, 0.5, 2.0]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.tuples(*[st.sampled_from([FREE, Cost(0.5), Cost(20.0)])] * 2),
+)
+
+
+@given(plans)
+@settings(deadline=None, max_examples=60)
+def test_every_trial_ends_once_and_the_journal_tells_the_same_story(plan):
+    result, ledger, events = run(plan)
+    n_trials = plan.search.num_iterations
+    assert sum(result.n_trials.values()) == ledger.n_ended == n_trials
+    assert all(assignment.end is not None for assignment in ledger.assignments)
+    assert 0 < result.utilization < 1 + 1e-9
+    assert result.team_utilization <= result.utilization + 1e-9 or plan.search.n_fold > 1
+    assert result.utilization_searching is None or 0 < result.utilization_searching < 1 + 1e-9
+    times = [event.time_s for event in events]
+    assert times == sorted(times)
+    by_team = {}
+    for assignment in ledger.assignments:
+        by_team.setdefault(assignment.team, []).append((assignment.assigned_at_s, assignment.ended_at_s))
+    for spans in by_team.values():
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    replayed = Ledger()
+    for event in events:
+        replayed.apply(event)
+    assert vars(replayed) == vars(ledger)
+
+
+def test_a_block_that_never_answers_is_a_bug_that_is_told_and_no_hang(tmp_path, monkeypatch):
+    monkeypatch.setattr(VirtualMaster, "handle_order", lambda self, message: None)
+    with pytest.raises(ProtocolError, match="Nothing is on its way"):
+        simulate(plan_of(2, 4), started(BRANIN.space), Journal(tmp_path / "journal.jsonl"))
+
+
+def n_calls(plan):
+    """Python functions that are called, and generators resumed, in a simulation."""
+    counted = 0
+
+    def count(frame, event, argument):
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    with TemporaryDirectory() as directory:
+        journal = Journal(Path(directory) / "journal.jsonl", syncs=False)
+        simulation = Simulation(plan, started(BRANIN.space), journal)
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            simulation.run()
+        finally:
+            sys.setprofile(before)
+            journal.close()
+    return counted
+
+
+def test_work_per_trial_does_not_grow_with_blocks_or_trials():
+    few = n_calls(plan_of(10, 200)) / 200
+    assert n_calls(plan_of(200, 200)) / 200 < 1.2 * few
+    assert n_calls(plan_of(10, 2000)) / 2000 < 1.2 * few
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: Lognormal(0.0), "a median above 0 seconds"),
+        (lambda: Lognormal(1.0, -1.0), "a sigma of at least 0"),
+        (lambda: Faults(1.5), "from 0 to 1"),
+        (lambda: replace(TEN_S, n_epochs=0), "1 epoch at least"),
+        (lambda: replace(TEN_S, startup_s=-1.0), "finite seconds, at least 0"),
+        (lambda: Cost.parse("dear", "A cost"), "A cost must be free, measured, or seconds"),
+        (lambda: Cost.parse("-1", "A cost"), "Received: -1"),
+        (lambda: Cost.parse("nan", "A cost"), "Received: nan"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(make, rule):
+    with pytest.raises(ConfigurationError, match=rule):
+        make()
