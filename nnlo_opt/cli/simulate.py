@@ -46,6 +46,11 @@ _COLUMNS = (
     ("took s", 8),
 )
 
+_LEGEND = """
+time: simulated, h:mm:ss. teams: share of it that a team had an assignment. busy: the same of blocks as in
+summary.json, by the coordinator's clock; searching: while trials were left to begin. gap: a team idle between two
+assignments, median and 99 %. took: real seconds of this machine."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate for every number of blocks; the exit code. ConfigurationError for a wrong request."""
@@ -177,13 +182,7 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
             regret = "-" if step.regret is None else f"{step.regret:.4f}"
             figure = f"{step.figure_of_merit:.6g}"
             print(f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}{figure:>12}{regret:>10}")
-    print(
-        "\ntime: simulated, h:mm:ss. teams: share of it that a team had an assignment. busy: the same of blocks as in"
-    )
-    print(
-        "summary.json, by the coordinator's clock; searching: while trials were left to begin. gap: a team idle between"
-    )
-    print("two assignments, median and 99 %. took: real seconds of this machine.")
+    print(_LEGEND)
     print(f"A suggestion is {_told(arguments.suggestion_cost)}; the coordinator {_told(arguments.coordinator_cost)}.")
     for path in paths:
         if path is not None:
