@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import nnlo_opt
-from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, JournalError
+from nnlo_opt.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_WRONG_REQUEST,
+    ConfigurationError,
+    JournalError,
+    NnloError,
+    ProtocolError,
+)
 from nnlo_opt.report.lines import outcome
 from nnlo_opt.report.results import read_ledger, write_results
 from nnlo_opt.report.table import trials_table
@@ -32,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigurationError, JournalError) as error:
         print(error, file=sys.stderr)
         return EXIT_WRONG_REQUEST
+    except ProtocolError:
+        raise
+    except NnloError as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILURE
     except BrokenPipeError:
         # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

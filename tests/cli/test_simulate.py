@@ -5,6 +5,7 @@ import pytest
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.report.results import read_ledger
+from nnlo_opt.search.random import RandomSearch
 
 MODULE = """
 from nnlo_opt.space import Real
@@ -108,6 +109,14 @@ def test_a_kept_journal_is_one_that_show_reads_and_is_never_touched_again(here, 
 def test_a_search_of_which_nothing_succeeds_has_the_code_of_a_failure(here, capsys):
     assert tool.main(["simulate", "--objective", "mine.py:fails", "--trials", "3"]) == EXIT_FAILURE
     assert "No trial succeeded. The first reason: ValueError: never works" in capsys.readouterr().err
+
+
+def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, capsys, monkeypatch):
+    monkeypatch.setattr(RandomSearch, "suggest", lambda self, history: 1 / 0)
+    assert tool.main(["simulate", "--trials", "3"]) == EXIT_FAILURE
+    err = capsys.readouterr().err
+    assert err.startswith("The search algorithm has failed:")
+    assert "ZeroDivisionError" in err
 
 
 @pytest.mark.parametrize(
