@@ -230,6 +230,27 @@ def test_a_checkpoint_of_another_model_or_optimizer_fails_the_trial_with_a_sente
     assert "\n" not in failed.reason
 
 
+def test_elastic_workers_begin_at_the_central_weights_where_the_checkpoint_has_none_of_theirs(tmp_path):
+    """A target ends a training at an epoch that no checkpoint was due at: then the workers have written nothing."""
+    changes = {"mode": "easgd", "synchronous": False, "sync_every": 1, "checkpoint_interval": 5}
+    first = team_of(tmp_path, options_of(**changes, target_metric="val_loss,<,100"), 2)
+    assert run_until(first, 9)
+    place = fold_directory(tmp_path, 0, 0)
+    assert not list((place / "checkpoint-1").glob("worker-*.npz"))
+    again = team_of(tmp_path, options_of(**changes), 2)
+    assert run_until(again, 9)
+    assert again.reported(msg.FoldStarted)[0].epoch == 1
+    begun = again.delivered(msg.Train)[:2]
+    assert [delivery.message.adopt for delivery in begun] == ["weights"] * 2
+    for delivery in begun:
+        assert np.array_equal(delivery.payload, first.delivered(msg.Validate)[-1].payload)
+    # What each pushes first is one step of Adam from there, whose first is as long as the learning rate.
+    pushed = {d.source: d.payload for d in reversed(again.delivered(msg.PushUpdate))}
+    central = begun[0].payload[: len(pushed[1])]
+    for weights in pushed.values():
+        np.testing.assert_allclose(np.abs(weights - central), 0.05, rtol=1e-3)
+
+
 def test_the_time_trained_counts_what_was_trained_before(tmp_path):
     options = options_of()
     team = team_of(tmp_path, options, 2)
