@@ -121,6 +121,11 @@ class RingFollower:
         self._task: FoldTask | None = None
         self._batches: CommonBatches | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an assignment is under way here."""
+        return self._assignment is not None
+
     def handle(self, received: Received) -> None:
         """Take in one message of the leader and answer it. Errors of the trial are answered, not raised."""
         message, payload = received.message, received.payload

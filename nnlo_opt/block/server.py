@@ -78,14 +78,19 @@ class RankServer:
         self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
 
     def serve(self) -> int:
-        """Serve until Shutdown; returns the exit code."""
-        while self.exit_code is None:
+        """Serve until Shutdown, and until the team is through with this rank; returns the exit code."""
+        while self.exit_code is None or self._is_busy:
             if not self.step():
                 with self._timeline.span("wait", "wait"):
                     found = receive([transport for transport, _ in self._handlers])
                 if found is not None:
                     self._dispatch(*found)
         return self.exit_code
+
+    @property
+    def _is_busy(self) -> bool:
+        # Shutdown may overtake the team's own messages, and another rank may be on its way to a step with this one.
+        return any(role is not None and role.is_busy for role in (self._worker, self._follower))
 
     def step(self) -> bool:
         """Take in one message, or train one batch; -> whether there was anything to do."""

@@ -101,6 +101,11 @@ class Worker:
         self.callbacks: EpochCallbacks | None = None
 
     @property
+    def is_busy(self) -> bool:
+        """Whether an assignment is under way here."""
+        return self._assignment is not None
+
+    @property
     def can_work(self) -> bool:
         """Whether there is a batch to be trained now."""
         return self._training and not self._is_due and (not self._outstanding or self._may_run_ahead)

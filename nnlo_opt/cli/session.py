@@ -122,9 +122,6 @@ class Session(ABC):
         try:
             self._check_early()
             code = self._run()
-        except (ConfigurationError, JournalError) as error:
-            self.say(str(error), sys.stderr)
-            code = EXIT_WRONG_REQUEST
         except ProtocolError:
             raise
         except NnloError as error:
@@ -132,6 +129,8 @@ class Session(ABC):
                 # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
                 raise
             self.say(str(error), sys.stderr)
+            if isinstance(error, ConfigurationError | JournalError):
+                code = EXIT_WRONG_REQUEST
         finally:
             self.close()
             self._close_log()

@@ -1,25 +1,32 @@
-"""What ranks run in the tests of this folder: `python rank_functions.py NAME`, one plain function each.
+"""What ranks run in the tests of this folder: `python rank_functions.py NAME...`, plain functions one after another.
 
 A function that returns has passed on its rank; one that raises ends all ranks with exit code 1.
 """
 
 import sys
 import traceback
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import numpy as np
 
-from nnlo_opt.comm import mpi
-from nnlo_opt.comm.messages import FoldRecorded
+from nnlo_opt.api.team import Ranks, Team
+from nnlo_opt.comm import codec, mpi
+from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import GatedComm, World, finalize
 from nnlo_opt.comm.node import Neighbour
 from nnlo_opt.comm.transport import receive, wait_until
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
 from nnlo_opt.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.errors import TrialError
+from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
+from nnlo_opt.training.task import FoldTaskFactory
 
 LIMIT_S = 30.0
-
-reach = Neighbour.of
 
 
 def the_transport_conforms(world: World) -> None:
@@ -28,24 +35,32 @@ def the_transport_conforms(world: World) -> None:
 
 
 def the_transport_conforms_between_nodes(world: World) -> None:
-    Neighbour.of = lambda card: None if world.rank else reach(card)  # rank 0 reaches all, and nobody rank 0
-    assert not world.transport().rings
-    the_transport_conforms(world)
+    reach = Neighbour.of
+    # Rank 0 reaches all, and nobody rank 0.
+    with patch.object(Neighbour, "of", lambda card: None if world.rank else reach(card)):
+        assert not world.transport().rings
+        the_transport_conforms(world)
 
 
 def payloads_stay_in_the_memory_of_the_node(world: World) -> None:
-    ends, sizes = world.transport(), []
-    assert ends.rings
-    decode, mpi.decode = mpi.decode, lambda buffer: (sizes.append(len(buffer)), decode(buffer))[1]
-    vector = np.arange(100_000, dtype=np.float32)
-    n_rounds = 5  # more than there is room for: what comes says what the sender is through with
-    for _ in range(n_rounds * (world.size - 1 if world.rank == 0 else 1)):
-        if world.rank:
-            ends.send(0, FoldRecorded(assignment=1), vector)
-        _, received = receive([ends], LIMIT_S)
-        np.testing.assert_array_equal(received.payload, vector)
-        if not world.rank:
-            ends.send(received.source, FoldRecorded(assignment=1), vector)
+    sizes: list[int] = []
+
+    def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
+        sizes.append(len(buffer))
+        return codec.decode(buffer)
+
+    with patch.object(mpi, "decode", decode):
+        ends = world.transport()
+        assert ends.rings
+        vector = np.arange(100_000, dtype=np.float32)
+        n_rounds = 5  # more than there is room for: what comes says what the sender is through with
+        for _ in range(n_rounds * (world.size - 1 if world.rank == 0 else 1)):
+            if world.rank:
+                ends.send(0, FoldRecorded(assignment=1), vector)
+            _, received = receive([ends], LIMIT_S)
+            np.testing.assert_array_equal(received.payload, vector)
+            if not world.rank:
+                ends.send(received.source, FoldRecorded(assignment=1), vector)
     assert max(sizes) < 1_000, sizes
 
 
@@ -108,10 +123,46 @@ def the_ranks_of_a_node_tell_each_other_their_cores(world: World) -> None:
     assert unpack_cores(packed[world.rank]) == cores()
 
 
+class FailingAdapter(LinearAdapter):
+    """Takes no weights after three gradients, where it `fails`."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__(4)
+        self._fails = fails
+
+    def write_weights(self, vector) -> None:
+        if self._fails and self._n_batches == 3:
+            raise RuntimeError("no weights, please")
+        super().write_weights(vector)
+
+
+def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) -> None:
+    for mode, n_processes in (("allreduce", 1), ("downpour", 2)):
+        options = TrainingOptions(mode=mode, batch=2, epochs=2, optimizer="sgd", learning_rate=0.05)
+        for faulty in (None, 1, world.size - 1):
+
+            def make_tasks(options=options, faulty=faulty) -> FoldTaskFactory:
+                def build(parameters, options, seed) -> FailingAdapter:
+                    return FailingAdapter(world.rank == faulty)
+
+                return FoldTaskFactory(build, lambda: None, linear_source(60, 4), [single_fold(50, 10)], options, 0)
+
+            team = Team(Ranks(world._comm), options, make_tasks, n_processes, None)
+            with TemporaryDirectory() as directory:
+                team.directory = Path(directory)
+                if world.rank:
+                    team.serve()
+                else:
+                    (outcome,) = team.train([0], calls_back=False)
+                    assert outcome.get("error") == (None if faulty is None else "RuntimeError: no weights, please")
+            team.close()
+
+
 if __name__ == "__main__":
     place = World()
     try:
-        globals()[sys.argv[1]](place)
+        for function in sys.argv[1:]:
+            globals()[function](place)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -1,0 +1,216 @@
+"""Ranks that average their gradients, one of which fails outside of the collective step: nobody waits for it.
+
+The sum of the groups runs the other ranks until each has added its part. Where none of them has anything left to do
+and one has not come, real ranks would hang: here that is an error.
+"""
+
+import numpy as np
+import pytest
+
+from nnlo_opt.block.ring import Ring, RingFollower
+from nnlo_opt.block.worker import Groups, Worker
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.testing.loopback_team import LoneTeam
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.task import FoldTaskFactory
+
+N_TRAIN, N_VALIDATION, N_FEATURES = 48, 6, 4
+SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)
+FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+
+
+class FailingAdapter(LinearAdapter):
+    """Raises where it is told to: at a number of gradients, or when its integer state is restored."""
+
+    def __init__(self, fault, at) -> None:
+        super().__init__(N_FEATURES)
+        self._fault, self._at = fault, at
+
+    def write_weights(self, vector) -> None:
+        if self._fault == "write" and self._n_batches == self._at:
+            raise RuntimeError("no weights, please")
+        super().write_weights(vector)
+
+    def load_discrete_state(self, values) -> None:
+        if self._fault == "restore":
+            raise RuntimeError("no state, please")
+        super().load_discrete_state(values)
+
+
+class Meeting:
+    """A group of ranks in one process; `step` lets the rank of a number do something, -> whether it did."""
+
+    def __init__(self, step, numbers) -> None:
+        self._step = step
+        self.numbers = frozenset(numbers)
+        #: number -> what it has brought to the sum under way
+        self._parts = {}
+
+    def of(self, number):
+        """The collective of one rank."""
+        meeting = self
+
+        class Member:
+            def sum_in_place(self, vector) -> None:
+                meeting._come(number, vector)
+
+        return Member()
+
+    def _come(self, number, vector) -> None:
+        self._parts[number] = vector
+        while vector is self._parts.get(number):
+            away = self.numbers - self._parts.keys()
+            if not away:
+                total = np.sum([part for _, part in sorted(self._parts.items())], axis=0)
+                for part in self._parts.values():
+                    part[:] = total
+                self._parts = {}
+            elif not any(self._step(other) for other in sorted(away)):
+                # Not a failure of the trial, which a rank would answer: it ends the test.
+                raise ProtocolError(f"ranks {sorted(self._parts)} wait for {sorted(away)}, which never come")
+
+
+class GroupTeam(LoneTeam):
+    """A team with ends for a master (0) and `n_ranks` ranks, which average: all of them, or `per_worker` each."""
+
+    def __init__(self, directory, options, n_ranks, per_worker=1, faulty=1) -> None:
+        """A trial with the parameters `fault` and `at` has them on rank `faulty` alone."""
+
+        def tasks_of(number):
+            def build(parameters, options, seed):
+                given = parameters if number == faulty else {}
+                return FailingAdapter(given.get("fault", ""), given.get("at", 0))
+
+            return FoldTaskFactory(build, lambda: None, SOURCE, FOLDS, options, 0)
+
+        super().__init__(directory, options, lambda: tasks_of(0), n_ranks)
+        self.master.ranks_per_worker = per_worker
+        numbers = range(1, n_ranks + 1)
+        network: LoopbackNetwork = self._network
+        leaders = range(1, n_ranks + 1, per_worker)
+        groups = [numbers] if per_worker == 1 else [range(leader, leader + per_worker) for leader in leaders]
+        meetings = {
+            number: meeting for meeting in [Meeting(self.act, group) for group in groups] for number in meeting.numbers
+        }
+        self.ranks = {}
+        for number in numbers:
+            end, together = network.end(number), meetings[number].of(number)
+            leader = 1 + (number - 1) // per_worker * per_worker
+            if per_worker == 1:
+                self.ranks[number] = Worker(end, tasks_of(number), 100 + number, Groups(team=together))
+            elif number == leader:
+                ring = Groups(ring=Ring(end, together, per_worker))
+                self.ranks[number] = Worker(end, tasks_of(number), 100 + number, ring)
+            else:
+                self.ranks[number] = RingFollower(end, leader, tasks_of(number), 100 + number, together)
+        self.workers = [rank for rank in self.ranks.values() if isinstance(rank, Worker)]
+        self._per_worker = per_worker
+        self._ends[2:] = [(network.end(number), self._taker(number), None) for number in numbers]
+
+    def _taker(self, number):
+        rank = self.ranks[number]
+
+        def take(received) -> None:
+            # As `RankServer` tells a follower's answer from the master's messages.
+            to_leader = isinstance(rank, Worker) and received.source != 0
+            (rank.handle_follower if to_leader else rank.handle)(received)
+
+        return take
+
+    def act(self, number) -> bool:
+        """Let one rank take in a message or train a batch; -> whether there was anything to do."""
+        rank = self.ranks[number]
+        return self._deliver(1 + number) or (isinstance(rank, Worker) and self._work(rank))
+
+
+def options_of(**changes):
+    given = {"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, "mode": "allreduce", **changes}
+    return TrainingOptions(**given)
+
+
+#: (ranks, ranks of a worker, options)
+KINDS = [
+    pytest.param(3, 1, {}, id="allreduce"),
+    pytest.param(4, 2, {"mode": "downpour", "synchronous": True}, id="rings"),
+    pytest.param(4, 2, {"mode": "easgd", "sync_every": 3, "synchronous": True}, id="rings with local steps"),
+    pytest.param(3, 3, {"mode": "downpour"}, id="one ring"),
+]
+
+
+@pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
+def test_groups_train(tmp_path, n_ranks, per_worker, changes):
+    team = GroupTeam(tmp_path, options_of(**changes, epochs=6), n_ranks, per_worker)
+    team.run_fold()
+    assert isinstance(team.settle(), msg.FoldFinished)
+    losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_ranks_that_average_take_the_steps_of_one(tmp_path, n_ranks):
+    """With all samples in one step it does not matter who has which: the mean over all is the same gradient."""
+    options = options_of(batch=N_TRAIN // n_ranks, epochs=5)
+    team = GroupTeam(tmp_path, options, n_ranks)
+    team.run_fold()
+    assert isinstance(team.settle(), msg.FoldFinished)
+    samples = np.arange(N_TRAIN)
+    x, y = SOURCE.read(samples)
+    serial, gradient, weights = LinearAdapter(N_FEATURES), np.empty(N_FEATURES + 1, np.float32), None
+    serial.read_weights(weights := np.empty(N_FEATURES + 1, np.float32))
+    for _ in range(5):
+        serial.gradient(x, y, gradient)
+        weights -= np.float32(0.05) * gradient
+        serial.write_weights(weights)
+    np.testing.assert_allclose(load_weights(fold_directory(tmp_path, 0, 0))[0], weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
+@pytest.mark.parametrize("at", [0, 3, 4])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rank_that_cannot_take_its_weights_fails_the_fold(tmp_path, n_ranks, per_worker, changes, at, last):
+    """At the start, in the middle of a pass, and at the end of one (4 steps of 3 or 4 ranks)."""
+    faulty = n_ranks if last else 1
+    for seed in range(6):
+        team = GroupTeam(tmp_path / str(seed), options_of(**changes), n_ranks, per_worker, faulty)
+        team.run_fold({"fault": "write", "at": at})
+        failed = team.settle(np.random.default_rng(seed))
+        assert isinstance(failed, msg.FoldFailed)
+        assert "no weights, please" in failed.reason
+        assert failed.world_rank == 100 + faulty
+
+
+@pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rank_that_cannot_be_restored_fails_the_fold(tmp_path, n_ranks, per_worker, changes, last):
+    first = GroupTeam(tmp_path, options_of(**changes, checkpoint_interval=1), n_ranks, per_worker)
+    first.run_fold()
+    while not first.reported(msg.EpochReported):
+        assert first.step()
+    faulty = n_ranks if last else 1
+    again = GroupTeam(tmp_path, options_of(**changes), n_ranks, per_worker, faulty)
+    again.run_fold({"fault": "restore"})
+    failed = again.settle()
+    assert isinstance(failed, msg.FoldFailed)
+    assert "no state, please" in failed.reason
+    assert failed.world_rank == 100 + faulty
+
+
+@pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
+def test_after_a_failure_the_same_ranks_train_the_next_trial(tmp_path, n_ranks, per_worker, changes):
+    team = GroupTeam(tmp_path / "a", options_of(**changes), n_ranks, per_worker, faulty=n_ranks)
+    team.run_fold({"fault": "write", "at": 2})
+    assert isinstance(team.settle(), msg.FoldFailed)
+    team.run_fold(trial=1)
+    assert isinstance(team.settle(), msg.FoldFinished)
+    alone = GroupTeam(tmp_path / "b", options_of(**changes), n_ranks, per_worker)
+    alone.run_fold(trial=1)
+    assert isinstance(alone.settle(), msg.FoldFinished)
+    ends = [load_weights(fold_directory(tmp_path / name, 1, 0))[0] for name in "ab"]
+    assert np.array_equal(*ends)
