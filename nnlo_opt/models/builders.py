@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,6 +105,8 @@ class ModelDefinition:
     parameter_range: list[Any] | None = None
     #: what a saved architecture may be made of, by name
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    #: the file beside `source` that the model is also made of; None: there is none
+    beside: Path | None = None
 
     @classmethod
     def from_module(cls, path: Path) -> "ModelDefinition":
@@ -130,50 +132,59 @@ class ModelDefinition:
         )
 
     @classmethod
-    def from_architecture(cls, path: Path, custom_objects: Mapping[str, Any] | None = None) -> "ModelDefinition":
-        """Take a JSON architecture as a model without parameters; `custom_objects` it is made of, by name.
+    def from_architecture(cls, path: Path) -> "ModelDefinition":
+        """Take a JSON architecture as a model without parameters.
 
         Weights in a `.h5` file of the same name beside it (`legacy_weights`) are those it begins with.
         """
+        from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
+
         text = path.read_text(errors="replace")
         check_architecture(text, str(path))
+        weights = find_legacy_weights(path)
 
         def get_model() -> Any:
             from nnlo_opt.models.keras_model import model_from_architecture
-            from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
             model = model_from_architecture(text, str(path))
-            if weights := find_legacy_weights(path):
+            if weights is not None:
                 load_legacy_weights(model, weights)
                 logger.info("%s begins with the weights of %s", path, weights)
             return model
 
         name = path.stem.removesuffix("_arch")
-        return cls(name, "model", path, {"get_model": get_model}, custom_objects=custom_objects or {})
+        return cls(name, "model", path, {"get_model": get_model}, beside=weights)
 
     @classmethod
     def from_saved_torch(cls, path: Path) -> "ModelDefinition":
-        """Take what torch saved: a TorchScript archive, or a state for the module in the `.py` file beside it."""
+        """Take what torch saved: a TorchScript archive, or a state for the module in the `.py` file beside it.
+
+        An archive is whole: what lies beside it is not looked at.
+        """
+        from nnlo_opt.models.torch_module import is_script, load_model
+
         beside = path.with_suffix(".py")
-        module = cls.from_module(beside) if beside.is_file() else None
+        if is_script(path) or not beside.is_file():
+            return cls(path.stem, "model", path, {"get_model": lambda: load_model(path)})
+        module = cls.from_module(beside)
+        if module.kind != "model":
+            raise ConfigurationError(
+                f"The module beside saved weights must define `get_model`. Received: {beside} with `objective`, beside "
+                f"{path}. Move one of them."
+            )
+        build = module.functions["get_model"]
 
+        @wraps(build)
         def get_model(**parameters: Any) -> Any:
-            from nnlo_opt.models.torch_module import load_model
+            return load_model(path, partial(build, **parameters))
 
-            build = None if module is None else partial(module.functions["get_model"], **parameters)
-            return load_model(path, build)
-
-        if module is None:
-            # It takes no parameters: the signature is what a search space is checked against.
-            get_model.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
-            return cls(path.stem, "model", path, {"get_model": get_model})
-        get_model.__signature__ = inspect.signature(module.functions["get_model"])  # type: ignore[attr-defined]
-        return replace(module, source=path, functions={**module.functions, "get_model": get_model})
+        return replace(module, source=path, functions={**module.functions, "get_model": get_model}, beside=beside)
 
     @cached_property
     def sha256(self) -> str:
-        """Fingerprint of the source file, in hexadecimal digits."""
-        return hashlib.sha256(self.source.read_bytes()).hexdigest()
+        """Fingerprint of the source file, and of the one beside it where there is one, in hexadecimal digits."""
+        files = [self.source] if self.beside is None else [self.source, self.beside]
+        return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
     @property
     def accepted_parameters(self) -> frozenset[str] | None:

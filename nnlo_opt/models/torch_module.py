@@ -168,7 +168,7 @@ def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
     """
     import torch
 
-    if _is_script(path):
+    if is_script(path):
         try:
             return torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:
@@ -183,6 +183,10 @@ def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
             f"{path.with_suffix('.py').name} with `get_model` beside it, or save `torch.jit.script(model)`."
         )
     model = get_model()
+    if not is_model(model):
+        raise ConfigurationError(
+            f"Saved weights need {NOUN}. Received: {path} and, from `get_model` beside it, a {type(model).__name__}."
+        )
     load_state(model, state, str(path))
     return model
 
@@ -235,7 +239,7 @@ def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
         ) from error
 
 
-def _is_script(path: Path) -> bool:
+def is_script(path: Path) -> bool:
     """Whether a file is a TorchScript archive, which brings its code along; a `state_dict` does not."""
     if not zipfile.is_zipfile(path):
         return False

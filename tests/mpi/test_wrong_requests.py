@@ -24,6 +24,10 @@ def get_model(n_units=8, n_in=28, n_out=10):
 
 get_model.parameter_range = [Integer(8, 16, name="n_units")]
 """
+#: as Keras 2 said it
+ARCHITECTURE = """{"class_name": "Sequential", "config": [
+    {"class_name": "Flatten", "config": {"name": "f", "batch_input_shape": [null, 28, 28, 1]}},
+    {"class_name": "Dense", "config": {"name": "d", "units": 10, "activation": "softmax"}}]}"""
 
 
 def files(folder: Path, digits: Path) -> None:
@@ -40,6 +44,7 @@ def files(folder: Path, digits: Path) -> None:
         "unknown_option": "Integer(8, 16, name='train.bach')",
         "bad_choice": "Categorical(['adam', 'adamm'], name='train.optimizer')",
         "exits": "Integer(8, 16, name='n_units')]\nimport os\nos._exit(7)\n[",
+        "rates": "Real(0.01, 0.1, name='train.learning_rate')",
         "bad_bound": "Integer(0, 5, name='train.batch')",
     }.items():
         (folder / f"{name}.py").write_text(space.format(dimensions))
@@ -53,6 +58,9 @@ def files(folder: Path, digits: Path) -> None:
     whole = next(digits.glob("mnist_train_0.h5")).read_bytes()
     (folder / "torn.h5").write_bytes(whole[: len(whole) // 2])
     (folder / "torn.list").write_text("torn.h5\n")
+    (folder / "old.h5").write_bytes(whole[: len(whole) // 2])
+    (folder / "old.json").write_text(ARCHITECTURE)
+    (folder / "saved.pt").write_bytes(b"PK\x03\x04 and no more")
     (folder / "text.h5").write_text("not HDF5\n")
     (folder / "text.list").write_text("text.h5\n")
     (folder / "a_file").write_text("")
@@ -92,6 +100,8 @@ LATE = {
     "unknown train option": (["--model", "model.py", "--search-space", "unknown_option.py"], "train.bach"),
     "value no option takes": (["--model", "model.py", "--search-space", "bad_choice.py"], "adamm"),
     "bound no option takes": (["--model", "model.py", "--search-space", "bad_bound.py"], "train.batch"),
+    "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
+    "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
     "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
     "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
     "module does not parse": (["--model", "broken.py"], "broken.py"),
