@@ -11,6 +11,12 @@ from nnlo_opt.models.builders import builtin_names, open_model
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.fixture(autouse=True)
+def path_as_before(monkeypatch):
+    """A user's folder stays in `sys.path` for good: one with a `keras.py` must not be there for the next test."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+
 @pytest.fixture
 def module(tmp_path):
     """Writes a model module and returns its path."""
