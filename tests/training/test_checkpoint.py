@@ -179,6 +179,7 @@ def test_a_crash_while_writing_leaves_the_older_checkpoint(tmp_path, n_files):
 
 def test_nothing_is_removed_where_there_is_nothing(tmp_path):
     checkpoint.remove_all(tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- weights

@@ -108,7 +108,12 @@ def test_a_thread_samples_while_the_rank_works_and_ends_with_stop():
 
 
 def test_a_monitor_may_be_stopped_before_it_has_begun():
-    idle_monitor().stop()
+    monitor = idle_monitor(MemoryGauge())
+    monitor.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "monitor"]
+    monitor.start()
+    assert "memory_mb" in monitor.end_epoch()
+    monitor.stop()
 
 
 def test_an_epoch_shorter_than_the_period_has_a_sample():

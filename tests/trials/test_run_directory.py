@@ -1,7 +1,7 @@
 import re
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -122,11 +122,13 @@ def test_an_existing_run_is_refused_with_the_three_ways_on(tmp_path):
 def test_what_is_no_run_or_was_asked_for_is_not_refused(tmp_path):
     make_run(tmp_path, "a", STARTED)
     (tmp_path / "only-a-folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
     refuse_existing(request(tmp_path))
     refuse_existing(request(tmp_path, "b"))
     refuse_existing(request(tmp_path, "only-a-folder"))
     refuse_existing(request(tmp_path, "a", restore=True))
     refuse_existing(request(tmp_path, "a", overwrite=True))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # ---------------------------------------------------------------- open
@@ -287,15 +289,19 @@ def test_the_lock_goes_with_the_process_that_held_it_however_it_died(tmp_path):
     with held_by_another_process(tmp_path, "a") as process:
         process.kill()
         process.wait()
-        open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0).close()
+        with closing(open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0)) as run:
+            assert run.path == tmp_path / "a"
 
 
 def test_a_process_that_is_about_to_die_is_waited_for(tmp_path):
     with held_by_another_process(tmp_path, "a") as process:
         process.stdin.close()
-        open_run(request(tmp_path, "a"), "a", lock_timeout_s=60.0).close()
+        with closing(open_run(request(tmp_path, "a"), "a", lock_timeout_s=60.0)) as run:
+            assert run.path == tmp_path / "a"
+        assert process.wait(10) == 0
 
 
 def test_a_closed_run_can_be_opened_again_by_the_same_process(tmp_path):
     for _ in range(3):
-        open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0).close()
+        with closing(open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0)) as run:
+            assert run.path == tmp_path / "a"
