@@ -1,36 +1,20 @@
 """Every update rule on real digits under real mpirun."""
 
 import csv
+import json
 from pathlib import Path
 
 import launcher
+import networks
 import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.mpi, pytest.mark.keras]
 
-MODEL = """
-import keras
-from nnlo_opt.space import Categorical, Real
-
-
-def get_model(n_units=16, fault=""):
-    if fault == "build":
-        raise RuntimeError("no such layer")
-    scale = float("nan") if fault == "nan" else 1.0
-    return keras.Sequential([
-        keras.Input((28, 28, 1)),
-        keras.layers.Flatten(),
-        keras.layers.Rescaling(scale),
-        keras.layers.Dense(n_units, activation="relu"),
-        keras.layers.Dense(10, activation="softmax"),
-    ])
-"""
-
 
 def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) -> np.ndarray:
     """The weights that a training on `n_ranks` ranks ends with."""
-    (folder / "model.py").write_text(MODEL)
+    (folder / "model.py").write_text(networks.FAST)
     files = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     command = ["TrainingDriver", "--model", "model.py", *files, "--checkpoint", name, *options]
     outcome = launcher.run(n_ranks, command, folder)
@@ -65,14 +49,32 @@ def test_workers_of_two_ranks_average_as_two_workers_do(tmp_path, digits):
 
 @pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
 def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(tmp_path, digits, options):
-    ring = ["--n-processes", "2", *options]
-    train(tmp_path, digits, 5, "r", *ring, "--epochs", "1")
-    train(tmp_path, digits, 5, "r", *ring, "--epochs", "2", "--restore", "r")
+    ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
+    run = tmp_path / "checkpoints/r"
+    first = train(tmp_path, digits, 5, "r", *ring, "--epochs", "1")
+    before = json.loads((run / "model_train_history.json").read_text())["history"]
+    second = train(tmp_path, digits, 5, "r", *ring, "--epochs", "3", "--restore", "r")
+    after = json.loads((run / "model_train_history.json").read_text())["history"]
+    for weights in (first, second):
+        assert np.isfinite(weights).all()
+    assert np.abs(second - first).max() > 1e-4
+    # The worker of ranks 1 and 2, the one of 3 and 4, and the master.
+    assert before.keys() == after.keys()
+    assert len(after) == 3
+    losses = after["0:-:-"]["val_loss"]
+    assert len(losses) == 3
+    for metric, values in before["0:-:-"].items():
+        assert after["0:-:-"][metric][:1] == values
+    assert losses[-1] < losses[0]
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    # A training that has ended goes on as a further trial, from the last fence of the one before.
+    assert [event["epoch"] for event in events if event["event"] == "FoldBegan"] == [0, 1]
+    assert [event["epoch"] for event in events if event["event"] == "EpochEnded"] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("n_ranks", "mode"), [(4, "downpour"), (1, "downpour"), (5, "allreduce")])
 def test_ranks_that_cannot_be_dealt_out_are_refused(tmp_path, digits, n_ranks, mode):
-    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "model.py").write_text(networks.FAST)
     files = ["--train-data", str(digits / "train_mnist.list")]
     command = ["TrainingDriver", "--model", "model.py", *files, "--n-processes", "2", "--mode", mode]
     outcome = launcher.run(n_ranks, command, tmp_path)
@@ -81,7 +83,7 @@ def test_ranks_that_cannot_be_dealt_out_are_refused(tmp_path, digits, n_ranks, m
 
 
 def test_rules_are_searched_together_and_failures_in_each_are_contained(tmp_path, digits):
-    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "model.py").write_text(networks.KERAS)
     (tmp_path / "space.py").write_text(
         "from nnlo_opt.space import Categorical\n"
         "space = [Categorical(['downpour', 'easgd', 'gem', 'allreduce'], name='train.mode'),\n"
