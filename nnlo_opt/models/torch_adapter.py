@@ -6,7 +6,7 @@ The parameters are views into one flat tensor, so that new weights are one copy.
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 from nnlo_opt.models.loss_terms import LossTerm, figures_of
 from nnlo_opt.models.torch_comparison import Comparison
+from nnlo_opt.models.torch_parts import check_parameters, held_tensors, is_batch_norm, named_outputs, other_names
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples, take
 
 #: samples of a batch that the model is tried on before the first
@@ -49,7 +50,7 @@ class TorchAdapter:
         """`terms`: one for each output. Raises `TrialError` for a module that cannot be trained."""
         import torch
 
-        _check_parameters(model)
+        check_parameters(model)
         self._model: Any = model
         self._terms = tuple(terms)
         self.figures = figures_of(terms)
@@ -69,8 +70,8 @@ class TorchAdapter:
                 view.copy_(parameter)
                 parameter.data = view
         #: names of what is state, and of what is discrete state
-        self._state_names, self._counter_names = _other_names(model, trained)
-        held = _held(model)
+        self._state_names, self._counter_names = other_names(model, trained)
+        held = held_tensors(model)
         self._state_layout = Layout(tuple(WeightSpec(name, tuple(held[name].shape)) for name in self._state_names))
         self.n_state = self._state_layout.n_weights
         #: seed of this model's random numbers, and batches trained
@@ -79,7 +80,7 @@ class TorchAdapter:
         self._training: bool | None = None
         #: submodules that stay in evaluation mode: `get_model` put them there
         self._resting = [module for module in model.modules() if not module.training] if model.training else []
-        self._normalises = any(_is_batch_norm(module) for module in {*model.modules()} - {*self._resting})
+        self._normalises = any(is_batch_norm(module) for module in {*model.modules()} - {*self._resting})
         #: habits in training and in evaluation, each from the first batch on
         self._habits: dict[bool, _Habits] = {}
         #: integer inputs are given as floats
@@ -95,24 +96,24 @@ class TorchAdapter:
 
     def read_state(self, out: FloatVector) -> None:
         _check_vector(out, self.n_state)
-        held = _held(self._model)
+        held = held_tensors(self._model)
         self._state_layout.gather([held[name].detach().cpu().float().numpy() for name in self._state_names], out)
 
     def write_state(self, vector: FloatVector) -> None:
         _check_vector(vector, self.n_state)
-        held = _held(self._model)
+        held = held_tensors(self._model)
         for name, view in zip(self._state_names, self._state_layout.views(vector), strict=True):
             held[name].detach().copy_(_tensor_of(view))
 
     def discrete_state(self) -> list[list[int]]:
         """(seed, batches trained), then the integer buffers."""
-        held = _held(self._model)
+        held = held_tensors(self._model)
         return [[*self._random], *([int(n) for n in held[name].flatten()] for name in self._counter_names)]
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         import torch
 
-        held = _held(self._model)
+        held = held_tensors(self._model)
         expected = [2, *(held[name].numel() for name in self._counter_names)]
         if [len(value) for value in values] != expected:
             raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
@@ -312,24 +313,6 @@ def forget_models() -> None:
         torch.cuda.empty_cache()
 
 
-def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
-    """What a module returned as (name, tensor): one tensor, several, or a dict of them."""
-    import torch
-
-    if isinstance(outputs, Mapping):
-        named = [(str(name), output) for name, output in outputs.items()]
-    else:
-        several = outputs if isinstance(outputs, list | tuple) else [outputs]
-        named = [(f"output_{number}", output) for number, output in enumerate(several)]
-    for name, output in named:
-        if not torch.is_tensor(output):
-            raise TrialError(
-                "A module must return a tensor, or a list or dict of tensors. Received: "
-                f"{type(output).__name__} as {name}. Return what has labels, and nothing else."
-            )
-    return named
-
-
 def seed(random: Sequence[int], training: bool, device: Any) -> None:
     """Make the random numbers of the next computation those of batch `random`; of every evaluation the same."""
     import torch
@@ -365,54 +348,6 @@ def _tensor_of(vector: FloatVector) -> Any:
 def _check_vector(vector: FloatVector, n: int) -> None:
     if vector.shape != (n,):
         raise ValueError(f"A vector of shape ({n},) is expected. Received: {vector.shape}.")
-
-
-def _check_parameters(model: Any) -> None:
-    import torch
-
-    kind = type(model).__name__
-    for name, parameter in model.named_parameters():
-        if torch.nn.parameter.is_lazy(parameter):
-            raise TrialError(
-                f"A module must know its input shape before training. Received: {kind} with {name!r} still lazy. Let "
-                "it see its features once."
-            )
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise TrialError(
-                f"The weights of a module must be float32. Received: {kind} with {name!r} of {parameter.dtype}. Return "
-                "`model.float()`, and compute in another type with `torch.autocast`."
-            )
-    if not any(parameter.requires_grad and parameter.numel() for parameter in model.parameters()):
-        raise TrialError(
-            f"A model must have trainable weights before training. Received: {kind} with none. Give it parameters that "
-            "require a gradient."
-        )
-
-
-def _held(model: Any) -> dict[str, Any]:
-    """Parameters and buffers by name; looked up anew, since a module may put a new buffer in the place of the old."""
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-def _other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Names of the state and of the discrete state: what a `state_dict` holds beside the weights."""
-    kept = model.state_dict().keys()
-    names: tuple[list[str], list[str]] = [], []
-    for name, value in _held(model).items():
-        if name in trained or name not in kept:
-            continue
-        if value.is_complex():
-            raise TrialError(
-                f"The state of a module must be of floats or integers. Received: {type(model).__name__} with {name!r} "
-                f"of {value.dtype}. Keep it as `torch.view_as_real`, or register it with `persistent=False`."
-            )
-        names[0 if value.is_floating_point() else 1].append(name)
-    return names
-
-
-def _is_batch_norm(module: Any) -> bool:
-    # A TorchScript module keeps the name of the class it was made from.
-    return "BatchNorm" in getattr(module, "original_name", type(module).__name__)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,74 @@
+"""What a torch module is made of, and what it returns: parameters, buffers, outputs, each by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nnlo_opt.errors import TrialError
+
+
+def check_parameters(model: Any) -> None:
+    """Raise `TrialError` unless there are parameters that can be trained, in float32."""
+    import torch
+
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise TrialError(
+                f"A module must know its input shape before training. Received: {kind} with {name!r} still lazy. Let "
+                "it see its features once."
+            )
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise TrialError(
+                f"The weights of a module must be float32. Received: {kind} with {name!r} of {parameter.dtype}. Return "
+                "`model.float()`, and compute in another type with `torch.autocast`."
+            )
+    if not any(parameter.requires_grad and parameter.numel() for parameter in model.parameters()):
+        raise TrialError(
+            f"A model must have trainable weights before training. Received: {kind} with none. Give it parameters that "
+            "require a gradient."
+        )
+
+
+def held_tensors(model: Any) -> dict[str, Any]:
+    """Parameters and buffers by name; looked up anew, since a module may put a new buffer in the place of the old."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of the state and of the discrete state: what a `state_dict` holds beside the weights."""
+    kept = model.state_dict().keys()
+    names: tuple[list[str], list[str]] = [], []
+    for name, value in held_tensors(model).items():
+        if name in trained or name not in kept:
+            continue
+        if value.is_complex():
+            raise TrialError(
+                f"The state of a module must be of floats or integers. Received: {type(model).__name__} with {name!r} "
+                f"of {value.dtype}. Keep it as `torch.view_as_real`, or register it with `persistent=False`."
+            )
+        names[0 if value.is_floating_point() else 1].append(name)
+    return names
+
+
+def is_batch_norm(module: Any) -> bool:
+    """Whether a module normalises batches, and so keeps running means."""
+    # A TorchScript module keeps the name of the class it was made from.
+    return "BatchNorm" in getattr(module, "original_name", type(module).__name__)
+
+
+def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
+    """What a module returned as (name, tensor): one tensor, several, or a dict of them."""
+    import torch
+
+    if isinstance(outputs, Mapping):
+        named = [(str(name), output) for name, output in outputs.items()]
+    else:
+        several = outputs if isinstance(outputs, list | tuple) else [outputs]
+        named = [(f"output_{number}", output) for number, output in enumerate(several)]
+    for name, output in named:
+        if not torch.is_tensor(output):
+            raise TrialError(
+                "A module must return a tensor, or a list or dict of tensors. Received: "
+                f"{type(output).__name__} as {name}. Return what has labels, and nothing else."
+            )
+    return named
