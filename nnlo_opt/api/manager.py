@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data
 from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.api.recipe import FileTasks, GeneratedTasks, ModelMaker, Request, Tasks, count, cut_pools, reads_files
+from nnlo_opt.api.settings import Settings
 from nnlo_opt.api.team import Ranks, Team, abort_on_error, check_outcome
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.messages import EpochReported
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.generated import Pool
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
@@ -32,39 +31,18 @@ from nnlo_opt.training.monitor import make_monitor
 
 
 class _Manager:
-    """What both managers are made of; with `n_fold` of 1 the lists are as they are given."""
+    """What both managers are made of."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  (the arguments are those of the managers)
-        self,
-        comm: Any,
-        data: Data,
-        algo: Algo,
-        model_builder: ModelBuilder,
-        num_epochs: int,
-        train_list: Iterable[str | Path],
-        val_list: Iterable[str | Path],
-        *,
-        n_fold: int,
-        num_masters: int,
-        num_processes: int,
-        synchronous: bool,
-        verbose: bool,
-        custom_objects: Mapping[str, Any] | None,
-        early_stopping: str | None,
-        target_metric: str | None,
-        monitor: bool,
-        checkpoint: str | Path | None,
-        checkpoint_interval: int,
-        callbacks: Sequence[Any],
-        seed: int,
-    ) -> None:
+    def __init__(self, comm: Any, settings: Settings) -> None:
+        data, algo, model_builder = settings.data, settings.algo, settings.model_builder
+        n_fold, num_processes = settings.n_fold, settings.num_processes
+        self._settings = settings
         self.data, self.algo, self.model_builder = data, algo, model_builder
-        self.num_epochs, self.num_masters, self.num_processes = num_epochs, num_masters, num_processes
-        self.train_list = tuple(str(name) for name in train_list)
-        self.val_list = tuple(str(name) for name in val_list)
-        self.synchronous, self.verbose = synchronous, verbose
-        self.callbacks = list(callbacks)
-        self._checkpoint = checkpoint
+        self.num_epochs, self.num_masters, self.num_processes = settings.num_epochs, settings.num_masters, num_processes
+        self.train_list = tuple(str(name) for name in settings.train_list)
+        self.val_list = tuple(str(name) for name in settings.val_list)
+        self.synchronous, self.verbose = settings.synchronous, settings.verbose
+        self.callbacks = list(settings.callbacks)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         #: what came of every fold; None before the training is over
         self._outcomes: list[dict[str, Any]] | None = None
@@ -97,10 +75,10 @@ class _Manager:
                 model_builder=model_builder,
                 train_list=self.train_list,
                 val_list=self.val_list if algo.validates or n_fold > 1 else (),
-                options=self._options(early_stopping, target_metric, checkpoint_interval),
+                options=settings.training_options(self._ranks.size, self.num_workers),
                 n_fold=n_fold,
-                custom_objects=dict(custom_objects or {}) | getattr(model_builder, "custom_objects", {}),
-                seed=seed,
+                custom_objects=dict(settings.custom_objects or {}) | getattr(model_builder, "custom_objects", {}),
+                seed=settings.seed,
                 n_shares=len(trainers),
             )
 
@@ -111,7 +89,7 @@ class _Manager:
         #: made when it is wanted on a rank that does not train
         self._tasks: Tasks | None = None
         self._make_tasks = self._world.attempt(lambda: self._prepare(sorted(trainers)))
-        gauges = make_monitor(SystemClock(), share.gpu) if monitor and self._ranks.rank in trainers else None
+        gauges = make_monitor(SystemClock(), share.gpu) if settings.monitor and self._ranks.rank in trainers else None
         self._team = Team(self._ranks, self._request.options, self._get_tasks, num_processes, gauges)
         if self.callbacks and self._ranks.rank == min(1, self._ranks.size - 1):
             self._team.callbacks = self._make_callbacks()
@@ -120,43 +98,6 @@ class _Manager:
         else:
             self._team.serve()
             self._conclude([])
-
-    def _options(
-        self, early_stopping: str | None, target_metric: str | None, checkpoint_interval: int
-    ) -> TrainingOptions:
-        n_ranks, n_processes = self._ranks.size, self.num_processes
-        if self.num_masters != 1:
-            raise ConfigurationError(
-                f"`num_masters` must be 1 from Python. Received: {self.num_masters!r}. Take `TrainingDriver`, or leave "
-                "it out."
-            )
-        if not isinstance(n_processes, int) or n_processes < 1 or (n_processes > 1 and (n_ranks - 1) % n_processes):
-            raise ConfigurationError(
-                "`num_processes` must be a whole number, at least 1, that divides the ranks beside the master. "
-                f"Received: {n_processes!r} with {n_ranks} ranks."
-            )
-        if not isinstance(self.data, Data):
-            raise ConfigurationError(
-                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
-            )
-        if n_processes > 1 and (self.algo.mode == "allreduce" or n_ranks == 1):
-            raise ConfigurationError(
-                "`num_processes` above 1 needs a master with ranks beside it. Received: "
-                f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
-            )
-        options = self.algo.options(
-            n_workers=self.num_workers,
-            batch=self.data.batch_size,
-            epochs=self.num_epochs,
-            synchronous=self.synchronous or None,
-            early_stopping=early_stopping,
-            target_metric=target_metric,
-            checkpoint_interval=checkpoint_interval,
-        )
-        self.algo.check(options)
-        if options.mode == "easgd":
-            moving_rate(options.elastic_force, self.num_workers)
-        return options
 
     # ------------------------------------------------------------ the data
 
@@ -219,11 +160,11 @@ class _Manager:
 
     def _open_directory(self) -> None:
         self._team.on_epoch = self._tell
-        if self._checkpoint is None:
+        if self._settings.checkpoint is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="nnlo_opt-")
             self._team.directory = Path(self._temporary.name)
         else:
-            self._team.directory = Path(self._checkpoint).resolve()
+            self._team.directory = Path(self._settings.checkpoint).resolve()
             self._team.keeps_checkpoints = True
 
     def _make_callbacks(self) -> Any:
@@ -328,25 +269,27 @@ class MPIManager(_Manager):
         """
         super().__init__(
             comm,
-            data,
-            algo,
-            model_builder,
-            num_epochs,
-            train_list,
-            val_list,
-            n_fold=1,
-            num_masters=num_masters,
-            num_processes=num_processes,
-            synchronous=synchronous,
-            verbose=verbose,
-            custom_objects=custom_objects,
-            early_stopping=early_stopping,
-            target_metric=target_metric,
-            monitor=monitor,
-            checkpoint=checkpoint,
-            checkpoint_interval=checkpoint_interval,
-            callbacks=callbacks,
-            seed=seed,
+            Settings(
+                data=data,
+                algo=algo,
+                model_builder=model_builder,
+                num_epochs=num_epochs,
+                train_list=train_list,
+                val_list=val_list,
+                n_fold=1,
+                num_masters=num_masters,
+                num_processes=num_processes,
+                synchronous=synchronous,
+                verbose=verbose,
+                custom_objects=custom_objects,
+                early_stopping=early_stopping,
+                target_metric=target_metric,
+                monitor=monitor,
+                checkpoint=checkpoint,
+                checkpoint_interval=checkpoint_interval,
+                callbacks=callbacks,
+                seed=seed,
+            ),
         )
 
     @property
@@ -429,25 +372,27 @@ class MPIKFoldManager(_Manager):
             raise ConfigurationError(f"`NFolds` must be a whole number, at least 1. Received: {NFolds!r}.")
         super().__init__(
             comm,
-            data,
-            algo,
-            model_builder,
-            num_epochs,
-            train_list,
-            val_list,
-            n_fold=NFolds,
-            num_masters=num_masters,
-            num_processes=num_process,
-            synchronous=synchronous,
-            verbose=verbose,
-            custom_objects=custom_objects,
-            early_stopping=early_stopping,
-            target_metric=target_metric,
-            monitor=monitor,
-            checkpoint=checkpoint,
-            checkpoint_interval=checkpoint_interval,
-            callbacks=(),
-            seed=seed,
+            Settings(
+                data=data,
+                algo=algo,
+                model_builder=model_builder,
+                num_epochs=num_epochs,
+                train_list=train_list,
+                val_list=val_list,
+                n_fold=NFolds,
+                num_masters=num_masters,
+                num_processes=num_process,
+                synchronous=synchronous,
+                verbose=verbose,
+                custom_objects=custom_objects,
+                early_stopping=early_stopping,
+                target_metric=target_metric,
+                monitor=monitor,
+                checkpoint=checkpoint,
+                checkpoint_interval=checkpoint_interval,
+                callbacks=(),
+                seed=seed,
+            ),
         )
 
     def train(self) -> list[dict[str, Any]]:
