@@ -35,7 +35,15 @@ setup(
         "jax": ["jax[cpu]>=0.4.20"],
         "optuna": ["optuna>=4.0"],
         "data": ["mlxtend>=0.23"],
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.10", "psutil>=5.9", "pandas-stubs"],
+        "dev": [
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "hypothesis>=6.100",
+            "ruff>=0.6",
+            "mypy>=1.10",
+            "psutil>=5.9",
+            "pandas-stubs",
+        ],
     },
     entry_points={
         "console_scripts": [
