@@ -31,6 +31,7 @@ from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.trials.objectives import Comparison, pick
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
@@ -132,6 +133,8 @@ class Master:
         self.writes_checkpoints = True
         #: whether worker 1 has callbacks of the user
         self.calls_back = False
+        #: what trials are compared by
+        self.comparison = Comparison()
 
     # ------------------------------------------------------------ the coordinator's messages
 
@@ -157,7 +160,9 @@ class Master:
         try:
             options = self._options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
-            plan = replace(fold_plan(options, self._n_workers(options)), calls_back=self.calls_back)
+            plan = replace(
+                fold_plan(options, self._n_workers(options)), calls_back=self.calls_back, comparison=self.comparison
+            )
             state = ms.MasterState(plan) if resumed is None else _state_from(plan, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
@@ -283,6 +288,8 @@ class Master:
                 fold.best = fold.central.copy()
             case ms.ReportEpoch():
                 self._report_epoch(fold, instruction)
+            case ms.SendJudge():
+                self._send_judge(fold, instruction)
             case ms.Finish():
                 self._finish(fold, instruction)
             case ms.Fail():
@@ -466,12 +473,43 @@ class Master:
             workers=fold.positions,
         )
 
+    def _send_judge(self, fold: _Fold, instruction: ms.SendJudge) -> None:
+        facts = {
+            "epochs": fold.state.history.epochs,
+            "epoch": instruction.epoch,
+            "metrics": instruction.metrics,
+            "n_weights": fold.n_weights,
+            "train_s": self._train_s(fold),
+            "point": fold.order.point,
+            "trial": fold.order.trial,
+            "fold": fold.order.fold,
+        }
+        self._send(1, msg.Judge(assignment=fold.order.assignment, fold=facts))
+
+    def _objectives(self, fold: _Fold, finish: ms.Finish, train_s: float) -> dict[str, float]:
+        """The value of every objective; TrialError for one that is not measured."""
+        values = {
+            **finish.metrics,
+            "figure_of_merit": finish.figure_of_merit,
+            "n_weights": float(fold.n_weights),
+            "n_epochs": float(finish.n_epochs),
+            "train_s": train_s,
+            "epoch_s": train_s / finish.n_epochs,
+        }
+        try:
+            return pick(self.comparison.objectives, values)
+        except KeyError as error:
+            raise TrialError(
+                f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
+            ) from None
+
     def _finish(self, fold: _Fold, instruction: ms.Finish) -> None:
         weights = fold.best if instruction.restore_best and fold.best is not None else fold.central
         if not np.isfinite(weights).all():
             # An update after the last loss that was looked at: no figure shows it.
             raise TrialError("the weights are not finite after the last update: lower the learning rate")
         train_s = self._train_s(fold)
+        objectives = self._objectives(fold, instruction, train_s)
         checkpoint.save_weights(fold.directory, weights[: fold.n_weights], weights[fold.n_weights :])
         history = {
             **fold.state.history.to_json(),
@@ -483,11 +521,12 @@ class Master:
         atomic_write(fold.directory / "history.json", json.dumps(history, indent=1))
         finished = msg.FoldFinished(
             assignment=fold.order.assignment,
-            figure_of_merit=instruction.figure_of_merit,
+            figure_of_merit=objectives[self.comparison.objectives[0].name],
             metrics=instruction.metrics,
             n_epochs=instruction.n_epochs,
             train_s=train_s,
             reason=instruction.reason,
+            objectives=objectives if self.comparison.several else {},
         )
         self._unrecorded[fold.order.assignment] = fold.directory
         self._end(fold, finished)

@@ -8,6 +8,7 @@ owns the vectors. One assignment goes through these phases:
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
+    JUDGING      the user's figure of merit, where there is one, is called on worker 1 when all is trained
     CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
     HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
     OVER         finished, failed or stopped
@@ -17,16 +18,17 @@ worker passes over its shard exactly once an epoch; a worker that is through wai
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.figure import figure_of_merit
+from nnlo_opt.training.figure import best_epoch, figure_of_merit
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.trials.objectives import Comparison
 
 
 class Phase(Enum):
@@ -37,6 +39,7 @@ class Phase(Enum):
     FENCING = auto()
     VALIDATING = auto()
     CALLING_BACK = auto()
+    JUDGING = auto()
     HALTING = auto()
     OVER = auto()
 
@@ -48,6 +51,7 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
     Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
     Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
     Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
+    Phase.JUDGING: frozenset({msg.Judged, msg.WorkerFailed}),
     Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
     Phase.OVER: frozenset(),
 }
@@ -69,6 +73,8 @@ class FoldPlan:
     target_metric: TargetMetric | None = None
     #: worker 1 has callbacks of the user
     calls_back: bool = False
+    #: what the trial is compared by
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
 
 
 # ---------------------------------------------------------------- instructions
@@ -163,6 +169,14 @@ class ReportEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendJudge:
+    """Have worker 1 call the user's figure of merit; `epoch` (from 1) is the one whose weights and metrics count."""
+
+    epoch: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The fold is trained."""
 
@@ -208,6 +222,7 @@ Instruction: TypeAlias = (
     | TakeWishes
     | KeepBest
     | ReportEpoch
+    | SendJudge
     | Finish
     | SendHalt
     | Stopped
@@ -250,6 +265,8 @@ class MasterState:
         self.through: set[int] = set()
         #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
+        #: how the fold will finish; None before it is trained
+        self._finished: Finish | None = None
 
     @property
     def epoch(self) -> int:
@@ -271,6 +288,9 @@ class MasterState:
                 return self._validated(worker, message)
             case msg.CalledBack():
                 return self._called_back(worker, message)
+            case msg.Judged():
+                self._answered(worker)
+                return self._over(message.figure_of_merit)
             case msg.WorkerFailed():
                 return self._fail(message)
         raise ProtocolError(f"No rule for {type(message).__name__}.")
@@ -398,10 +418,7 @@ class MasterState:
             return self._fail(
                 msg.WorkerFailed(assignment=-1, reason=f"{bad} is {metrics[bad]} after epoch {self.epoch}")
             )
-        stopping = self.plan.early_stopping
-        out: list[Instruction] = []
-        if stopping and stopping.best_index(self.history.values(stopping.metric)) == self.epoch - 1:
-            out.append(KeepBest())
+        out: list[Instruction] = [KeepBest()] if self._best_index() == self.epoch - 1 else []
         reason = self._reason_to_end()
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
@@ -435,20 +452,35 @@ class MasterState:
             return f"{stopping.metric} has not improved for {stopping.patience} epochs"
         return f"{self.epoch} epochs are done" if self.epoch >= self.plan.epochs else ""
 
+    def _best_index(self) -> int | None:
+        """Index of the epoch whose weights are kept, as far as is known; None: those of the last are."""
+        stopping, comparison = self.plan.early_stopping, self.plan.comparison
+        if comparison.epoch == "best":
+            return best_epoch(comparison.objectives[0], self.history.epochs)
+        return stopping.best_index(self.history.values(stopping.metric)) if stopping else None
+
     def _finish(self, reason: str) -> list[Instruction]:
+        best = self._best_index()
+        index = self.epoch - 1 if best is None else best
+        metrics = self.history.metrics_of(index)
+        # All but the figure is known.
+        self._finished = Finish(
+            figure_of_merit=math.nan,
+            metrics=metrics,
+            n_epochs=self.epoch,
+            reason=reason,
+            restore_best=best is not None,
+        )
+        if self.plan.comparison.function is None:
+            return self._over(figure_of_merit(metrics))
+        self.phase = Phase.JUDGING
+        self.waiting_for = {1}
+        return [SendJudge(epoch=index + 1, metrics=metrics)]
+
+    def _over(self, figure: float) -> list[Instruction]:
+        assert self._finished is not None
         self.phase = Phase.OVER
-        stopping = self.plan.early_stopping
-        best = stopping.best_index(self.history.values(stopping.metric)) if stopping else self.epoch - 1
-        metrics = self.history.metrics_of(best)
-        return [
-            Finish(
-                figure_of_merit=figure_of_merit(metrics),
-                metrics=metrics,
-                n_epochs=self.epoch,
-                reason=reason,
-                restore_best=stopping is not None,
-            )
-        ]
+        return [replace(self._finished, figure_of_merit=figure)]
 
     def _fail(self, message: msg.WorkerFailed) -> list[Instruction]:
         self.phase = Phase.OVER

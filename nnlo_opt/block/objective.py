@@ -11,7 +11,7 @@ import reprlib
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class ObjectiveRank:
         self._make_comm = make_comm
         self._clock = clock
         self._is_root = block.rank == ROOT
+        #: what trials are compared by: what the objective has to return besides what is measured
+        self.comparison = Comparison()
         self._world_rank = orders.rank
         self._assignment = -1
         #: when the last call ended (at the root only); None before there was one
@@ -297,27 +300,58 @@ class ObjectiveRank:
         if self._stop_asked:
             return msg.FoldStopped(assignment=self._assignment)
         try:
-            figure = float(np.asarray(value, dtype=float).item())
-        except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
-            figure = math.nan
-        if not math.isfinite(figure):
+            values = returned_values(value)
+            objectives = self._objectives(values, train_s)
+        except TrialError as error:
             return msg.FoldFailed(
                 assignment=self._assignment,
-                reason=f"the objective must return a finite number; received: {reprlib.repr(value)}",
+                reason=str(error),
                 world_rank=self._world_rank,
                 host=socket.gethostname(),
             )
         return msg.FoldFinished(
             assignment=self._assignment,
-            figure_of_merit=figure,
-            metrics={"value": figure},
+            figure_of_merit=objectives[self.comparison.objectives[0].name],
+            metrics=values,
             n_epochs=self._last_epoch,
             train_s=train_s,
+            objectives=objectives if self.comparison.several else {},
         )
+
+    def _objectives(self, values: dict[str, float], train_s: float) -> dict[str, float]:
+        """The value of every objective; TrialError for one that was not returned."""
+        known = {"train_s": train_s, **values}
+        if "value" in values:
+            known.setdefault(FIGURE, values["value"])
+        try:
+            return pick(self.comparison.objectives, known)
+        except KeyError as error:
+            names = ", ".join(values) or "an empty dict"
+            if error.args[0] == FIGURE:
+                raise TrialError(
+                    f"`--objective` must say which value of the objective counts; it returned {names}"
+                ) from None
+            raise TrialError(
+                f"the objective must return a dict with `{error.args[0]}`, which `--objective` names; it returned {names}"
+            ) from None
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
+
+
+def returned_values(value: Any) -> dict[str, float]:
+    """What an objective returned, by name: a number is called `value`. TrialError for anything that is not finite."""
+    values = {}
+    for name, part in (value if isinstance(value, Mapping) else {"value": value}).items():
+        try:
+            values[str(name)] = float(np.asarray(part, dtype=float).item())
+        except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
+            values[str(name)] = math.nan
+        if not math.isfinite(values[str(name)]):
+            of = f" as `{name}`" if isinstance(value, Mapping) else ""
+            raise TrialError(f"the objective must return a finite number{of}; received: {reprlib.repr(part)}")
+    return values
 
 
 def _is_at(name: str) -> str:

@@ -5,10 +5,11 @@ peer failed is never stuck, and master and worker can share a process. Allreduce
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.training.callbacks import EpochCallbacks
 from nnlo_opt.training.checkpoint import load_local, save_local
+from nnlo_opt.training.figure import judged
 from nnlo_opt.training.monitor import Monitor
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.task import FoldTask, TaskFactory, release
@@ -99,6 +101,8 @@ class Worker:
         self._rate_factor: float | None = None
         #: what the user wants to be called at the epochs, if this is worker 1; to be set before the first assignment
         self.callbacks: EpochCallbacks | None = None
+        #: the user's figure of merit, if this is worker 1; to be set before the first assignment
+        self.figure: Callable[[dict[str, Any]], Any] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -165,6 +169,12 @@ class Worker:
                     self._validate(message, payload)
             case msg.CallBack():
                 self._call_back(message, payload)
+            case msg.Judge():
+                with self._timeline.span("judge"):
+                    if self.figure is None:
+                        raise ProtocolError("A figure of merit to call was expected.")
+                    figure = judged(self.figure, message.fold)
+                self._block.send(MASTER, msg.Judged(assignment=message.assignment, figure_of_merit=figure))
             case msg.Halt():
                 self._gradients.wants_end = True
             case msg.EndFold():

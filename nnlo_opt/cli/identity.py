@@ -8,6 +8,7 @@ from nnlo_opt.config import option_name
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import RunRequest
 
 
@@ -25,6 +26,11 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "class_weights": _text_of(options.data.class_weights),
         "sample_weights_name": options.data.sample_weights_name,
         "direction": options.plan.direction,
+        # One objective is kept as it is called: the default one by what it is.
+        "objectives": [str(objective) for objective in options.comparison.several]
+        or [f"{findings['figure']}:{options.plan.direction}"],
+        "objective_epoch": options.comparison.epoch,
+        "figure_function": findings.get("figure_function"),
         "seed": options.seed,
         "training": options.training.to_json(),
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
@@ -61,11 +67,17 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
         return f"the model file has changed: `{known['model']['source']}`, now `{asked['model']['source']}`"
     if known["data"] != asked["data"]:
         return f"the data differ: {_data_difference(known['data'], asked['data'])}"
+    before, now = _objectives(known), _objectives(asked)
+    if len(before) == len(now) == 1 and before[0].name == now[0].name and before != now:
+        return f"`--direction` differs: it was {before[0].direction}, now {now[0].direction}"
+    if before != now:
+        return f"`--objective` differs: it was {', '.join(map(str, before))}, now {', '.join(map(str, now))}"
     for key, option in (
         ("loss", "--loss"),
         ("n_fold", "--n-fold"),
         ("fold_by", "--fold-by"),
-        ("direction", "--direction"),
+        ("objective_epoch", "--objective-epoch"),
+        ("figure_function", "--figure-of-merit"),
         ("seed", "--seed"),
         ("features_name", "--features-name"),
         ("labels_name", "--labels-name"),
@@ -82,6 +94,12 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
                 return f"`--no-shuffle` differs: it was {not before}, now {not value}"
             return f"`{option_name(name)}` differs: it was {before}, now {value}"
     return ""
+
+
+def _objectives(identity: dict[str, Any]) -> list[Objective]:
+    """What its trials are compared by, under the names people know; a run of before there were objectives has one."""
+    one = f"{identity.get('figure_of_merit')}:{identity.get('direction', 'min')}"
+    return [Objective.parse(text) for text in identity.get("objectives", [one])]
 
 
 def _text_of(weights: ClassWeights | None) -> str | None:

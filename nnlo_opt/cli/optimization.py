@@ -1,9 +1,11 @@
 """OptimizationDriver: rank 0 coordinates a search, the other ranks train in blocks."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.cli.comparing import budget_text, with_walltime
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.ranks import Means, Place, make_server
 from nnlo_opt.cli.session import Session
@@ -11,14 +13,19 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi import World
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import outcome, point_text
-from nnlo_opt.report.table import trials_table
+from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.search.process import SearchProcess
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.timeline import Timeline
+from nnlo_opt.trials.objectives import FIGURE, Objective
 from nnlo_opt.trials.run_directory import RunDirectory
+
+#: what makes no sense of a model
+MAXIMAL = Objective(FIGURE, "max")
 
 
 def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
@@ -52,16 +59,26 @@ class SearchSession(Session):
         return self._search.load_space(self.options.search_space).to_json()
 
     def check_findings(self, findings: dict[str, Any]) -> None:
-        if self.options.plan.direction == "max" and findings["kind"] == "model":
+        comparison = self.options.comparison
+        if findings["kind"] == "model" and comparison.function is None and MAXIMAL in comparison.objectives:
             raise ConfigurationError(
-                f"`--direction max` is for objective modules. Received: a model, whose figure of merit is "
-                f"{findings['figure']} and minimised; leave it out."
+                "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
+                "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
+                "`--objective`, such as val_acc:max."
             )
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        plan, ledger = self.options.plan, directory.ledger
+        first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
+        began_at_s = self.began_unix_s - first_unix_s
+        return replace(plan, budget=with_walltime(plan.budget, self.options.walltime_s, began_at_s))
 
     def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
         assert self._search is not None
         options = self.options
-        settings = {}
+        settings: dict[str, Any] = {}
+        if options.plan.objectives:
+            settings["n_objectives"] = len(options.plan.objectives)
         if options.hyper_opt == "bayesian":
             settings["n_initial_points"] = identity["n_initial_points"]
         self._search.start(options.hyper_opt, Space.from_json(findings["space"]), options.seed, settings)
@@ -80,6 +97,10 @@ class SearchSession(Session):
             f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
             f"{options.hyper_opt} search, seed {options.seed}."
         )
+        if options.plan.objectives:
+            self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
+        if budget := budget_text(options.plan.budget, options.walltime_s):
+            self.say(f"Ends early after {budget}.")
         if findings["data"]:
             folds = f", pooled and cut into {options.plan.n_fold} folds" if options.plan.n_fold > 1 else ""
             data = findings["data"]
@@ -95,15 +116,24 @@ class SearchSession(Session):
         ledger = directory.ledger
         self.say("")
         self.say(trials_table(ledger, figure))
+        if ledger.objectives:
+            self.say("")
+            self.say(pareto_table(ledger))
         self.say("")
-        self.say(f"Search complete: {ledger.completed_because} ({outcome(ledger)}).")
+        if ledger.complete:
+            self.say(f"Search complete: {ledger.completed_because} ({outcome(ledger)}).")
+        else:
+            self.say(f"Search not complete: {ledger.preempted_because} ({outcome(ledger)}); `--opt-restore` goes on.")
         self.say(f"Files: `{directory.path}` (results.csv, summary.json, journal.jsonl).")
         best = ledger.best(self.options.plan.direction)
+        if best is None and not ledger.complete:
+            return EXIT_PREEMPTED
         if best is None:
             reasons = [trial.reason for trial in ledger.trials if trial.reason]
             self.say(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}", sys.stderr)
             return EXIT_FAILURE
-        self.say(f"Best: trial {best.number}, {figure} {best.figure_of_merit:.6g}, at {point_text(best.point)}")
+        which = "Best in the first objective" if ledger.objectives else "Best"
+        self.say(f"{which}: trial {best.number}, {figure} {best.figure_of_merit:.6g}, at {point_text(best.point)}")
         if model_path is not None:
             self.say(f"Its model: `{model_path}`.")
-        return EXIT_OK
+        return EXIT_OK if ledger.complete else EXIT_PREEMPTED

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.cli.comparing import budget_of, comparison_of
 from nnlo_opt.cli.parsers import RUNS, optimization_parser, training_parser
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.instructions import SearchPlan
@@ -15,6 +16,7 @@ from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.registry import search_names
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest
 
 _THREAD_VALIDATION = (
@@ -81,6 +83,9 @@ class Options:
     hyper_opt: str = "bayesian"
     search_space: str | None = None
     plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: seconds that this start may take; None: any
+    walltime_s: float | None = None
 
 
 def parse_optimization(argv: Sequence[str]) -> Options:
@@ -92,11 +97,14 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         raise ConfigurationError(
             f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {arguments.hyper_opt}{later}."
         )
+    comparison = comparison_of(arguments)
     plan = SearchPlan(
         num_iterations=arguments.num_iterations,
         n_fold=arguments.n_fold,
-        direction=arguments.direction or "min",
+        direction=comparison.objectives[0].direction,
         target_objective=arguments.target_objective,
+        objectives=comparison.several,
+        budget=budget_of(arguments),
     )
     return _options(
         arguments,
@@ -107,6 +115,8 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         hyper_opt=arguments.hyper_opt,
         search_space=arguments.search_space,
         plan=plan,
+        comparison=comparison,
+        walltime_s=arguments.walltime,
     )
 
 

@@ -3,11 +3,12 @@
 import argparse
 import ast
 import difflib
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from nnlo_opt.cli.comparing import add_budget, add_comparison
+from nnlo_opt.cli.values import number as _number
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.weights import parse_class_weights
 from nnlo_opt.errors import ConfigurationError
@@ -54,20 +55,6 @@ class _Help(argparse.Action):
 
 
 # ---------------------------------------------------------------- values
-
-
-def _number(kind: type[int] | type[float], rule: str, low: float | None = None) -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        try:
-            value = kind(text)
-            sound = (kind is int or math.isfinite(value)) and (low is None or value >= low)
-        except ValueError:
-            sound = False
-        if not sound:
-            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}.")
-        return value
-
-    return convert
 
 
 def _dictionary(text: str) -> dict[str, Any]:
@@ -128,13 +115,6 @@ def optimization_parser() -> argparse.ArgumentParser:
         help="search algorithm: bayesian or random (default: %(default)s)",
     )
     group.add_argument(
-        "--num-iterations",
-        metavar="TRIALS",
-        type=whole,
-        default=10,
-        help="trials in the journal at the end, failed ones included; may be raised on resume (default: %(default)s)",
-    )
-    group.add_argument(
         "--block-size",
         metavar="RANKS",
         type=_number(int, "a whole number of ranks, at least 1", 1),
@@ -155,17 +135,6 @@ def optimization_parser() -> argparse.ArgumentParser:
         help="what folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
         "values stay together (default: %(default)s)",
     )
-    group.add_argument(
-        "--direction",
-        choices=("min", "max"),
-        help="whether an objective module's value is minimised or maximised (default: min)",
-    )
-    group.add_argument(
-        "--target-objective",
-        metavar="FIGURE",
-        type=_number(float, "a finite number"),
-        help="stop when a figure of merit is better than this",
-    )
     group.add_argument("--opt-restore", action="store_true", help="go on with the run where it stopped")
     group.add_argument("--example", metavar="NAME", help="builtin model (mnist, cifar10) where no --model is given")
     group.add_argument(
@@ -175,6 +144,8 @@ def optimization_parser() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         help=argparse.SUPPRESS,
     )
+    add_comparison(parser)
+    add_budget(parser)
     _add_later(parser, (*_LATER, *_LATER_SEARCH))
     return parser
 

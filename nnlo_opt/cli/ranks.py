@@ -139,6 +139,7 @@ class _Roles:
         # A search keeps the weights of every fold; a training also what it takes to train on.
         master.keeps_checkpoints = not self._searches
         master.ranks_per_worker = self._place.n_processes
+        master.comparison = self._options.comparison
         return master
 
     def worker(self, run: msg.OpenRun) -> Worker | None:
@@ -151,7 +152,16 @@ class _Roles:
                 return None
             ring = Ring(place.worker_end, place.ring, place.n_processes)
         groups = Groups(place.together, ring)
-        return Worker(place.worker_end, self._tasks(), place.orders.rank, groups, means.timeline, means.monitor)
+        worker = Worker(place.worker_end, self._tasks(), place.orders.rank, groups, means.timeline, means.monitor)
+        if self._options.comparison.function is not None:
+            worker.figure = self._judge
+        return worker
+
+    def _judge(self, fold: dict[str, Any]) -> Any:
+        # Its module is loaded when it is wanted: on worker 1 alone.
+        figure = self._workplace.figure
+        assert figure is not None
+        return figure.function(fold)
 
     def follower(self, run: msg.OpenRun) -> RingFollower | None:
         place = self._place
@@ -181,7 +191,10 @@ class _Roles:
         def make_comm(gate: Gate) -> GatedComm:
             return GatedComm(place.comm, gate)
 
-        return ObjectiveRank(place.orders, block, self._workplace.definition.objective, make_comm, SystemClock())
+        objective = self._workplace.definition.objective
+        rank = ObjectiveRank(place.orders, block, objective, make_comm, SystemClock())
+        rank.comparison = self._options.comparison
+        return rank
 
 
 class _LateTasks:

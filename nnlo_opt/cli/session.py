@@ -77,6 +77,8 @@ class Session(ABC):
         self._pump = pump
         self._timeline = timeline
         self._clock = SystemClock()
+        #: when this start began; a walltime counts from here
+        self.began_unix_s = self._clock.unix_s()
         self._log: TextIO | None = None
         #: whether other ranks may be at work
         self._running = False
@@ -311,8 +313,10 @@ class Session(ABC):
         """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
         if self.keeps_checkpoints:
             return
-        for trial, fold in {(assignment.trial, assignment.fold) for assignment in directory.ledger.assignments}:
-            remove_all(fold_directory(directory.path, trial, fold))
+        for assignment in directory.ledger.assignments:
+            trial = directory.ledger.trials[assignment.trial]
+            if trial.state.ended or assignment.fold in trial.folds:
+                remove_all(fold_directory(directory.path, trial.number, assignment.fold))
 
     # ------------------------------------------------------------ the best model
 

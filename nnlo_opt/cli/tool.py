@@ -20,7 +20,7 @@ from nnlo_opt.errors import (
 )
 from nnlo_opt.report.lines import outcome
 from nnlo_opt.report.results import read_ledger, write_results
-from nnlo_opt.report.table import trials_table
+from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
@@ -98,7 +98,11 @@ def _look(arguments: argparse.Namespace) -> int:
             print(f"Wrote results.csv and summary.json of {len(ledger.trials)} trials to `{arguments.run}`.")
         else:
             print(trials_table(ledger, str(ledger.identity.get("figure_of_merit", "figure of merit"))))
+            if ledger.objectives:
+                print(f"\n{pareto_table(ledger)}")
             state = f"complete: {ledger.completed_because}" if ledger.complete else "not complete"
+            if ledger.preempted_because:
+                state += f": {ledger.preempted_because}"
             print(f"\n{outcome(ledger)}; {state}")
         sys.stdout.flush()
     except BrokenPipeError:

@@ -11,6 +11,7 @@ import numpy as np
 from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.local import local_rule
+from nnlo_opt.cli.comparing import check_objectives
 from nnlo_opt.cli.options import DataOptions, Options
 from nnlo_opt.config import TrainingOptions, model_parameters, option_name
 from nnlo_opt.data.cache import FileCache
@@ -24,6 +25,7 @@ from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
+from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.space.loading import space_from_dimensions
 from nnlo_opt.space.parameters import Categorical, Integer, Real
 from nnlo_opt.space.space import Space
@@ -32,6 +34,7 @@ from nnlo_opt.training.figure import figure_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, check_metric
 from nnlo_opt.training.task import Feeding, FoldTaskFactory
 from nnlo_opt.trees import leaves
+from nnlo_opt.trials.objectives import FIGURE
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,12 @@ class Workplace:
     def definition(self) -> ModelDefinition:
         """What `--model` names."""
         return open_model(self._options.model)
+
+    @cached_property
+    def figure(self) -> UserFigure | None:
+        """What `--figure-of-merit` names; None: nothing."""
+        spec = self._options.comparison.function
+        return None if spec is None else load_figure(spec, self.definition.functions, self.definition.source)
 
     # ------------------------------------------------------------ the desk
 
@@ -198,7 +207,15 @@ class Workplace:
                 "Parameters that begin with `train.` set training options, which an objective has none of. "
                 f"Received: {space.train_names[0]!r}."
             )
-        return {"figure": "value", "loss": None, "data": None, "remarks": []}
+        comparison = options.comparison
+        if comparison.function is not None or comparison.epoch != "last":
+            option = "--objective-epoch" if comparison.function is None else "--figure-of-merit"
+            raise ConfigurationError(
+                f"`{option}` is for models. Received: an objective module, whose figure of merit is what it returns; "
+                "leave it out."
+            )
+        name = comparison.objectives[0].name
+        return {"figure": "value" if name == FIGURE else name, "loss": None, "data": None, "remarks": []}
 
     def _inspect_model(self, point: dict[str, Any]) -> dict[str, Any]:
         options = self._options.training.with_point(point)
@@ -221,11 +238,23 @@ class Workplace:
                 check_metric(early.metric, known, "--early-stopping")
             if target:
                 check_metric(target.metric, known, "--target-metric")
+            check_objectives(self._options.comparison, known)
             figure = figure_name(known)
-        if figure == "val_loss" and self._searches:
+        first, function = self._options.comparison.objectives[0], self.figure
+        if function is not None and first.name == FIGURE:
+            figure = function.name
+        elif first.name != FIGURE:
+            figure = first.name
+        elif figure == "val_loss" and self._searches:
             remarks += ("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.",)
         self._release()
-        return {"figure": figure, "loss": loss_name, "loss_option": options.loss, "remarks": [*remarks]}
+        return {
+            "figure": figure,
+            "figure_function": None if function is None else {"name": function.name, "sha256": function.sha256},
+            "loss": loss_name,
+            "loss_option": options.loss,
+            "remarks": [*remarks],
+        }
 
     def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """The losses, and what was inferred of them; ConfigurationError where model, data and losses disagree."""

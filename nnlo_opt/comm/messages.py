@@ -7,8 +7,8 @@ about an assignment repeats its number, so that a late one is recognised and dro
     coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
     coordinator -> a master      RunFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldFailed
-    master -> a worker           StartFold, Train, Fence, Validate, CallBack, Halt, EndFold
-    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, WorkerFailed
+    master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
+    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     leader of a ring -> a follower   StartFold, Train, RingStep, Fence, Validate, EndFold
     follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
     between ranks that run an objective    CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned,
@@ -140,6 +140,8 @@ class FoldFinished(Message):
     n_epochs: int
     train_s: float
     reason: str = ""
+    #: value of every objective by name, where there are several
+    objectives: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +312,22 @@ class CalledBack(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judge(Message):
+    """To worker 1: call the user's figure of merit with what the training of this fold gave (`training.figure`)."""
+
+    assignment: int
+    fold: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Message):
+    """What the user's figure of merit returned, a finite number."""
+
+    assignment: int
+    figure_of_merit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndFold(Message):
     """The assignment is over: release the model."""
 
@@ -385,4 +403,4 @@ def _all_types(cls: type[Message]) -> dict[str, type[Message]]:
 #: message classes by name: what the codec accepts, and nothing else
 MESSAGE_TYPES: dict[str, type[Message]] = _all_types(Message)
 #: what workers send to their master; all else between them goes the other way
-FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, WorkerFailed)
+FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed)

@@ -13,11 +13,14 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
-from nnlo_opt.trials.events import Event, RunCompleted
+from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
 logger = logging.getLogger(__name__)
+
+#: seconds between two looks at a budget of time while nothing comes
+TICK_S = 0.5
 
 
 class Search(Protocol):
@@ -58,6 +61,10 @@ class Coordinator:
         self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
         #: why the search is over; empty while it is not
         self.finished_because = ""
+        #: whether the search was over then, and not only the time of this start
+        self.is_complete = False
+        #: when a budget of time is looked at next; monotonic seconds
+        self._tick_at_s = clock.monotonic_s()
         #: the last messages taken in, with the rank each is from: the story told when we fail
         self._story: deque[tuple[int, Message]] = deque(maxlen=40)
 
@@ -84,13 +91,15 @@ class Coordinator:
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:
             self._handle(ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
+        if self._state.plan.budget.has_time and self._clock.monotonic_s() >= self._tick_at_s:
+            self._tick_at_s = self._clock.monotonic_s() + TICK_S
+            self._handle(ins.Tick())
         return received is not None or suggestion is not None
 
     def complete(self) -> None:
-        """Write down that the search is over."""
-        event = RunCompleted(
-            time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3)
-        )
+        """Write down that the search is over, or this start of it."""
+        kind = RunCompleted if self.is_complete else RunPreempted
+        event = kind(time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3))
         self._state.ledger.apply(event)
         self._write([event], durable=True)
 
@@ -113,13 +122,16 @@ class Coordinator:
                 case ins.Ask():
                     self._search.request_suggestion(instruction.number)
                 case ins.Finish():
-                    self.finished_because = instruction.reason
+                    self.finished_because, self.is_complete = instruction.reason, instruction.complete
 
     def _told(self, tell: ins.Tell) -> TrialRecord:
         value = tell.value
         if value is not None and self._state.plan.direction == "max":
             value = -value
-        return {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": value}
+        told: TrialRecord = {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": value}
+        if tell.losses is not None:
+            told["losses"] = list(tell.losses)
+        return told
 
     def _write(self, events: Sequence[Event], *, durable: bool) -> None:
         try:

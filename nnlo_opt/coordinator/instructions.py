@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.objectives import Objective
 
 Point: TypeAlias = dict[str, Any]
 
@@ -20,6 +22,10 @@ class SearchPlan:
     direction: str = "min"
     #: stop when a figure of merit is better than this
     target_objective: float | None = None
+    #: what trials are compared by where that are several objectives, of which the first is the figure of merit
+    objectives: tuple[Objective, ...] = ()
+    #: time and patience
+    budget: Budget = Budget()  # noqa: RUF009  (frozen)
 
 
 # ---------------------------------------------------------------- events besides the masters' messages
@@ -47,7 +53,12 @@ class FromMaster:
     message: msg.Message
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; comes a few times a second where the budget has a time."""
+
+
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | Tick
 
 # ---------------------------------------------------------------- instructions
 
@@ -76,6 +87,8 @@ class Tell:
     point: Point
     state: str
     value: float | None = None
+    #: of several objectives, in their order: what is to be minimised; None where there are not several
+    losses: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +100,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The search is over."""
+    """The search is over, or this start of it (`complete` is False): it can be gone on with."""
 
     reason: str
+    complete: bool = True
 
 
 Instruction: TypeAlias = Append | Send | Tell | Ask | Finish

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.coordinator.budget import Durations, Progress, by_end, trial_losses
 from nnlo_opt.coordinator.instructions import (
     Append,
     Ask,
@@ -24,6 +25,7 @@ from nnlo_opt.coordinator.instructions import (
     Send,
     Suggested,
     Tell,
+    Tick,
 )
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
@@ -46,9 +48,9 @@ class Phase(Enum):
 #: which events each phase takes; `_drain` and `_settle` lead to the next one
 _ACCEPTED: dict[Phase, frozenset[type]] = {
     Phase.OPENING: frozenset({Begin}),
-    Phase.SEARCHING: frozenset({Suggested, FromMaster}),
-    Phase.DRAINING: frozenset({Suggested, FromMaster}),
-    Phase.OVER: frozenset({Suggested, FromMaster}),
+    Phase.SEARCHING: frozenset({Suggested, FromMaster, Tick}),
+    Phase.DRAINING: frozenset({Suggested, FromMaster, Tick}),
+    Phase.OVER: frozenset({Suggested, FromMaster, Tick}),
 }
 
 
@@ -77,6 +79,12 @@ class CoordinatorState:
         self.exhausted = False
         #: why no new trial begins; empty while searching
         self.drain_reason = ""
+        #: the time of this start ends the search before it is over
+        self.cut_short = False
+        #: assignments under way were told to stop, and no other begins: the time is over; then `cut_short` too
+        self.preempting = False
+        #: what trials have lasted, and how long none was better: of the trials that have ended
+        self.durations, self.progress = Durations(), Progress(plan.objectives, plan.direction)
         self._out: list[Instruction] = []
         self._events: list[ev.Event] = []
         self._now_s = 0.0
@@ -96,6 +104,7 @@ class CoordinatorState:
             case FromMaster():
                 self._take_message(event.team, event.message)
         if self.phase is not Phase.OVER:
+            self._check_time()
             self._fill_blocks()
             self._ask_ahead()
             self._settle()
@@ -135,6 +144,9 @@ class CoordinatorState:
             if not trial.state.ended:
                 self.to_resume.append(trial.number)
             self._tell(trial)
+        self.durations, self.progress = Durations(), Progress(self.plan.objectives, self.plan.direction)
+        for trial in by_end(self.ledger):
+            self._take_end(trial)
         if best := self.ledger.best(self.plan.direction):
             self._check_target(best)
 
@@ -187,6 +199,7 @@ class CoordinatorState:
                         n_epochs=message.n_epochs,
                         train_s=message.train_s,
                         reason=message.reason,
+                        objectives=message.objectives,
                     )
                     if not trial.state.ended
                     else ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
@@ -195,6 +208,9 @@ class CoordinatorState:
                     self._complete(trial)
                     self._tell(trial)
                     self._check_target(trial)
+                    self._take_end(trial)
+            case msg.FoldStopped() if self.preempting and not trial.state.ended:
+                self._preempted(team_index)
             case msg.FoldStopped():
                 self._end_assignment(
                     team_index,
@@ -226,9 +242,19 @@ class CoordinatorState:
         self._send(team_index, msg.FoldRecorded(assignment=assignment.number))
 
     def _complete(self, trial: Trial) -> None:
-        mean, std = mean_and_std([trial.folds[fold].figure_of_merit for fold in sorted(trial.folds)])
+        folds = [trial.folds[fold] for fold in sorted(trial.folds)]
+        mean, std = mean_and_std([fold.figure_of_merit for fold in folds])
+        names = [objective.name for objective in self.plan.objectives]
+        spreads = {name: mean_and_std([fold.objectives[name] for fold in folds]) for name in names}
         self._record(
-            ev.TrialCompleted(time_s=self._now_s, trial=trial.number, figure_of_merit=mean, figure_of_merit_std=std)
+            ev.TrialCompleted(
+                time_s=self._now_s,
+                trial=trial.number,
+                figure_of_merit=mean,
+                figure_of_merit_std=std,
+                objectives={name: spread[0] for name, spread in spreads.items()},
+                objectives_std={name: spread[1] for name, spread in spreads.items()},
+            )
         )
 
     def _fail(self, trial: Trial, fold: int, reason: str) -> None:
@@ -238,6 +264,7 @@ class CoordinatorState:
         which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
         self._record(ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
         self._tell(trial)
+        self._take_end(trial)
         for assignment in trial.running:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
 
@@ -247,6 +274,41 @@ class CoordinatorState:
             return
         if figure > target if self.plan.direction == "max" else figure < target:
             self._drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
+
+    def _take_end(self, trial: Trial) -> None:
+        """Learn from a trial that has ended what the next one may cost, and whether the search still gets better."""
+        self.durations.take(trial)
+        self.progress.take(trial)
+        most = self.plan.budget.n_without_improvement
+        if most is not None and self.progress.n_without >= most:
+            self._drain(f"the last {self.progress.n_without} trials have not been better than those before")
+
+    def _check_time(self) -> None:
+        """Begin no trial that the time does not allow; when it is over, stop those under way."""
+        budget = self.plan.budget
+        self._drain_when_used_up()
+        if budget.is_over(self._now_s):
+            self._preempt()
+        elif self.phase is Phase.SEARCHING and budget.is_timed_out(self.ledger.sessions, self._now_s):
+            self._drain(f"its time of {budget.timeout_s:g} s is spent")
+        elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(self.durations.expected_s, self._now_s):
+            self.cut_short = True
+            self._drain("the walltime leaves no time for another trial")
+
+    def _preempt(self) -> None:
+        """Have everything stop where it is; what has a checkpoint goes on from it in the next start."""
+        if self.preempting:
+            return
+        self.preempting = self.cut_short = True
+        self._drain("")
+        self.drain_reason = "the walltime is over"
+        for team_index, assignment in self.assignment_of_team.items():
+            self._send(team_index, msg.StopFold(assignment=assignment.number))
+
+    def _preempted(self, team_index: int) -> None:
+        """An assignment has stopped for want of time. Its master is not told that it is recorded: checkpoints stay."""
+        assignment = self.assignment_of_team.pop(team_index)
+        self._record(ev.AssignmentPreempted(time_s=self._now_s, assignment=assignment.number, reason=self.drain_reason))
 
     def _drain(self, reason: str) -> None:
         if self.phase is Phase.SEARCHING:
@@ -259,14 +321,15 @@ class CoordinatorState:
     def _go_on_with_block(self, block: int) -> None:
         """Give the teams of a block the folds that are left of its trial, or free it when they are through with it."""
         if not self.ledger.trials[self.trial_of_block[block]].state.ended:
-            self._assign_folds(block)
+            if not self.preempting:
+                self._assign_folds(block)
         elif not any(team.index in self.assignment_of_team for team in self.topology.teams_of(block)):
             del self.trial_of_block[block]
             heappush(self.idle_blocks, block)
 
     def _fill_blocks(self) -> None:
         """Give the trials that wait to idle blocks."""
-        while self.idle_blocks and (number := self._next_trial()) is not None:
+        while not self.preempting and self.idle_blocks and (number := self._next_trial()) is not None:
             block = heappop(self.idle_blocks)
             self.trial_of_block[block] = number
             self._assign_folds(block)
@@ -337,19 +400,25 @@ class CoordinatorState:
                 point=trial.point,
                 state=states.get(trial.state, "pending"),
                 value=trial.figure_of_merit,
+                losses=trial_losses(trial, self.plan.objectives, self.plan.direction) if self.plan.objectives else None,
             )
         )
 
-    def _settle(self) -> None:
-        """Enter the next phase when nothing more can begin, or nothing more runs."""
+    def _drain_when_used_up(self) -> None:
+        """Begin no more trials than were asked for, or than the space has points."""
         if self.phase is Phase.SEARCHING and len(self.ledger.trials) >= self.plan.num_iterations:
             self._drain(f"all {self.plan.num_iterations} trials are done")
         if self.exhausted and not self.ready:
             n_points = len(self.ledger.trials)
             self._drain(f"the search space is used up: all its {n_points} points have been tried")
-        if self.phase is Phase.DRAINING and not self.trial_of_block and not self.to_resume:
+
+    def _settle(self) -> None:
+        """Enter the next phase when nothing more can begin, or nothing more runs."""
+        self._drain_when_used_up()
+        is_idle = not self.assignment_of_team if self.preempting else not (self.trial_of_block or self.to_resume)
+        if self.phase is Phase.DRAINING and is_idle:
             self.phase = Phase.OVER
-            self._out.append(Finish(reason=self.drain_reason))
+            self._out.append(Finish(reason=self.drain_reason, complete=not self.cut_short))
 
     # ------------------------------------------------------------ output
 

@@ -32,6 +32,11 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
+def values_text(values: Mapping[str, float]) -> str:
+    """Values of objectives on one line, with six digits."""
+    return " ".join(f"{name} {value:.6g}" for name, value in values.items())
+
+
 def shortened(reason: str) -> str:
     """A reason on a line of a terminal; the journal and results.csv have it whole."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
@@ -71,13 +76,21 @@ class ProgressLines:
             case ev.TrialCompleted():
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
                 ended = f"complete: {event.figure_of_merit:.6g}{spread}"
+                if event.objectives:
+                    ended = f"complete: {values_text(event.objectives)}"
                 self._ended(event, ledger.trials[event.trial], ended, ledger)
+            case ev.AssignmentPreempted():
+                assignment = ledger.assignments[event.assignment]
+                self._line(event, f"{self._name(assignment.trial, assignment.fold)} stops: {event.reason}")
             case ev.TrialFailed():
                 self._ended(event, ledger.trials[event.trial], f"failed: {shortened(event.reason)}", ledger)
 
     def _ended(self, event: ev.Event, trial: Trial, how: str, ledger: Ledger) -> None:
         best = ledger.best(self._direction)
         best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure yet"
+        if ledger.objectives:
+            n_best = len(ledger.pareto)
+            best_text = f"Pareto set of {n_best} trial{'s' * (n_best != 1)}"
         n_ended = ledger.n_ended
         parts = [how, best_text, f"{n_ended}/{self._num_iterations} done"]
         session = ledger.sessions[-1]

@@ -42,12 +42,21 @@ def read_ledger(run_directory: Path) -> Ledger:
 
 
 def results_frame(ledger: Ledger) -> "pandas.DataFrame":
-    """One row a trial; the columns of `COLUMNS`, then `p:<parameter>`."""
+    """One row a trial; the columns of `COLUMNS`, then those of several objectives, then `p:<parameter>`.
+
+    Of several objectives: `pareto`, whether no other trial beats it in all of them, then `o:<objective>` and
+    `o:<objective>_std`, mean and population standard deviation over the folds.
+    """
     import pandas
 
     names = list(dict.fromkeys(name for trial in ledger.trials for name in trial.point))
-    rows = [_row(trial) | {f"p:{name}": trial.point.get(name) for name in names} for trial in ledger.trials]
-    return pandas.DataFrame(rows, columns=[*COLUMNS, *(f"p:{name}" for name in names)], dtype=object)
+    rows = [
+        _row(trial) | _objectives(trial, ledger) | {f"p:{name}": trial.point.get(name) for name in names}
+        for trial in ledger.trials
+    ]
+    several = [f"o:{objective.name}{of}" for objective in ledger.objectives for of in ("", "_std")]
+    columns = [*COLUMNS, *(["pareto", *several] if several else []), *(f"p:{name}" for name in names)]
+    return pandas.DataFrame(rows, columns=columns, dtype=object)
 
 
 def write_results(run_directory: Path, ledger: Ledger) -> None:
@@ -55,6 +64,14 @@ def write_results(run_directory: Path, ledger: Ledger) -> None:
     table = results_frame(ledger).to_csv(index=False, lineterminator="\n")
     atomic_write(run_directory / "results.csv", table, durable=False)
     atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
+
+
+def _objectives(trial: Trial, ledger: Ledger) -> dict[str, Any]:
+    values: dict[str, Any] = {"pareto": trial.number in ledger.pareto}
+    for objective in ledger.objectives:
+        values[f"o:{objective.name}"] = trial.objectives.get(objective.name)
+        values[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
+    return values
 
 
 def _row(trial: Trial) -> dict[str, Any]:

@@ -10,9 +10,10 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
     """The summary as plain data. Times in seconds; figures that nothing was measured for are None."""
     direction = str(ledger.identity.get("direction", "min"))
     best = ledger.best(direction)
+    several = {} if not ledger.objectives else {"objectives": _objectives(ledger), "pareto": _pareto(ledger)}
     return {
         "complete": ledger.complete,
-        "reason": ledger.completed_because,
+        "reason": ledger.completed_because or ledger.preempted_because,
         "direction": direction,
         "figure_of_merit": ledger.identity.get("figure_of_merit"),
         "n_trials": ledger.n_by_state(),
@@ -24,6 +25,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
             "figure_of_merit_std": best.figure_of_merit_std,
             "parameters": best.point,
         },
+        **several,
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
         "n_starts": len(ledger.sessions),
         "block_utilization": block_utilization(ledger),
@@ -31,6 +33,24 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "suggest_s": _spread(ledger.suggest_s),
         "dispatch_gap_s": _spread([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
     }
+
+
+def _objectives(ledger: Ledger) -> list[dict[str, str]]:
+    return [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
+
+
+def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
+    """The trials that no other beats in all objectives, from the best to the worst in the first."""
+    trials = [ledger.trials[number] for number in ledger.pareto.trials]
+    return [
+        {
+            "trial": trial.number,
+            "objectives": trial.objectives,
+            "objectives_std": trial.objectives_std,
+            "parameters": trial.point,
+        }
+        for trial in trials
+    ]
 
 
 def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:

@@ -26,20 +26,46 @@ def trials_table(ledger: Ledger, figure_name: str, width: int = 150) -> str:
         sign = -1.0 if direction == "max" else 1.0
         complete = [trial for trial in trials if trial.figure_of_merit is not None]
         trials = sorted(complete, key=lambda trial: sign * float(trial.figure_of_merit or 0.0))[:MOST_ROWS]
-        title = f"The best {len(trials)} of {len(ledger.trials)} trials"
+        in_what = f" in {ledger.objectives[0].name}" if ledger.objectives else ""
+        title = f"The best {len(trials)} of {len(ledger.trials)} trials{in_what}"
+    return _table(ledger, trials, title, figure_name, best, width)
+
+
+def pareto_table(ledger: Ledger, width: int = 150) -> str:
+    """The Pareto set of several objectives as a text table, from the best to the worst in the first of them."""
+    trials = [ledger.trials[number] for number in ledger.pareto.trials]
+    shown = trials[:MOST_ROWS]
+    what = ", ".join(map(str, ledger.objectives))
+    first = f"; the first {MOST_ROWS} of them" * (len(trials) > MOST_ROWS)
+    title = f"Pareto set of {what}: {len(trials)} trial{'s' * (len(trials) != 1)} that no other beats in all{first}"
+    return _table(ledger, shown, title, "", None, width)
+
+
+def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, best: Trial | None, width: int) -> str:
+    objectives = [objective.name for objective in ledger.objectives]
     names = list(dict.fromkeys(name for trial in trials for name in trial.point))
     table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
-    for column in ("trial", figure_name, "epochs", "train s", *names):
+    for column in ("trial", *(objectives or [figure_name]), "epochs", "train s", *names):
         table.add_column(column, justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for trial in trials:
         values = [value_text(trial.point.get(name)) for name in names]
         state = "" if trial.state == "complete" else trial.state.value
         note = "best" if trial is best else shortened(trial.reason) or state
-        table.add_row(str(trial.number), _figure(trial), *_effort(trial), *values, note)
+        if best is not None and ledger.objectives and trial.number in ledger.pareto:
+            note = "Pareto"
+        figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
+        table.add_row(str(trial.number), *figures, *_effort(trial), *values, note)
     text = io.StringIO()
     Console(file=text, width=width, no_color=True, highlight=False, emoji=False, markup=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _objective(trial: Trial, name: str) -> str:
+    if name not in trial.objectives:
+        return "-"
+    spread = f" ± {trial.objectives_std[name]:.4g}" if len(trial.folds) > 1 else ""
+    return f"{trial.objectives[name]:.6g}{spread}"
 
 
 def _figure(trial: Trial) -> str:

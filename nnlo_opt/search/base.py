@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class TrialRecord(TypedDict):
     point: Point
     state: str
     value: float | None
+    #: of several objectives, in their order: for `search.scalarisation.VectorHistory` only
+    losses: NotRequired[list[float]]
 
 
 class History:
@@ -90,6 +92,13 @@ class History:
         unchanged = state is known and (value == known_value or state is not TrialState.COMPLETE)
         if known is not TrialState.PENDING and not unchanged:
             raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")
+
+    def with_values(self, values: np.ndarray) -> "History":
+        """The same trials with other (n_suggested,) values, finite where a trial is complete; to be read only."""
+        other = History(self.space)
+        other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
+        other._values = values
+        return other
 
     @property
     def n_suggested(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.registry import make_search
+from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.space.space import Space
 
@@ -21,6 +22,8 @@ class SearchSession:
     | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
     | `record` | `trials`: list of TrialRecord | none |
     | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
+
+    `n_objectives` among the options says that complete trials have so many `losses`; all else is the algorithm's own.
 
     Nothing of a user's may end the session: an algorithm that raises is answered with its traceback. A request that
     does not follow these rules raises, as it is a bug.
@@ -49,8 +52,16 @@ class SearchSession:
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         space = Space.from_json(request["space"])
-        algorithm = make_search(request["algorithm"], space, request["seed"], request["options"])
-        self._search = algorithm, History(space)
+        options = dict(request["options"])
+        n_objectives = options.pop("n_objectives", 1)
+
+        def make() -> SearchAlgorithm:
+            return make_search(request["algorithm"], space, request["seed"], options)
+
+        self._search = make(), History(space)
+        if n_objectives > 1:
+            search = ScalarisedSearch(make, request["seed"], n_objectives)
+            self._search = search, VectorHistory(space, n_objectives)
         return {}
 
     def _suggest(self) -> dict[str, Any]:

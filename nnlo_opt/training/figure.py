@@ -1,6 +1,24 @@
-"""The figure of merit of a training: 1 - validation accuracy, else the validation loss. Both are minimised."""
+"""The figure of merit of a training: 1 - validation accuracy, else the validation loss. Both are minimised.
 
-from collections.abc import Mapping
+With `--figure-of-merit` it is what a user's function makes of a fold: `function(fold)` returns a finite number, where
+`fold` is plain data:
+
+    epochs      list of the metrics of every epoch: {"loss": …, "val_loss": …, …}
+    epoch       number of the epoch whose weights are kept, from 1; `metrics` are those of it
+    n_weights   trainable weights
+    train_s     seconds of training and validation
+    point, trial, fold      the point of the search space, and the numbers of trial and fold
+"""
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.errors import TrialError
+from nnlo_opt.trials.objectives import FIGURE, Objective
 
 
 def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
@@ -15,3 +33,30 @@ def figure_of_merit(metrics: Mapping[str, float]) -> float:
     if "val_acc" in metrics:
         return 1.0 - metrics["val_acc"]
     return metrics["val_loss"] if "val_loss" in metrics else metrics["loss"]
+
+
+def epoch_value(name: str, metrics: Mapping[str, float]) -> float:
+    """The value of an objective that every epoch has; TrialError for one that is not measured."""
+    if name == FIGURE:
+        return figure_of_merit(metrics)
+    if name not in metrics:
+        raise TrialError(f"the objective `{name}` is not measured for this trial; measured are {', '.join(metrics)}")
+    return metrics[name]
+
+
+def best_epoch(objective: Objective, epochs: Sequence[Mapping[str, float]]) -> int:
+    """Index of the epoch in which the objective was best, the first among equals."""
+    values = [objective.loss(epoch_value(objective.name, metrics)) for metrics in epochs]
+    return min(range(len(values)), key=values.__getitem__)
+
+
+def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> float:
+    """What a user's figure of merit returns; TrialError where that is no finite number. What it raises comes out."""
+    value = figure(fold)
+    try:
+        number = float(np.asarray(value, dtype=float).item())
+    except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
+        number = math.nan
+    if not math.isfinite(number):
+        raise TrialError(f"the figure of merit must be a finite number; received: {reprlib.repr(value)}")
+    return number

@@ -89,6 +89,8 @@ class AssignmentFinished(Event):
     n_epochs: int
     train_s: float
     reason: str = ""
+    #: value of every objective by name, where there are several
+    objectives: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +121,22 @@ class AssignmentLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentPreempted(Event):
+    """The fold was ended because the time of this start is over; it goes on from its last checkpoint."""
+
+    assignment: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCompleted(Event):
-    """All folds are finished: mean and standard deviation of their figures of merit."""
+    """All folds are finished: mean and standard deviation of their figures of merit, and of several objectives."""
 
     trial: int
     figure_of_merit: float
     figure_of_merit_std: float
+    objectives: dict[str, float] = field(default_factory=dict)
+    objectives_std: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +150,14 @@ class TrialFailed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted(Event):
     """The search is over: nothing is left to do."""
+
+    reason: str
+    coordinator_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPreempted(Event):
+    """The time of this start is over, in good order; the search is not."""
 
     reason: str
     coordinator_cpu_s: float = 0.0

@@ -7,6 +7,8 @@ from typing import Any
 
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.objectives import Objective, losses
+from nnlo_opt.trials.pareto import ParetoSet
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Trial, TrialState
 
 
@@ -46,6 +48,12 @@ class Ledger:
         self.coordinator_cpu_s: float = 0.0
         #: why the run is complete; empty while it is not
         self.completed_because: str = ""
+        #: why the last start ended before the search was over; empty while it has not
+        self.preempted_because: str = ""
+        #: what trials are compared by where that are several objectives, from the first RunStarted; else empty
+        self.objectives: tuple[Objective, ...] = ()
+        #: the complete trials that no other beats in every objective; empty where there are not several
+        self.pareto = ParetoSet()
 
     @property
     def complete(self) -> bool:
@@ -62,7 +70,10 @@ class Ledger:
         return {state.value: n for state, n in self._n_in_state.items()}
 
     def best(self, direction: str) -> Trial | None:
-        """The complete trial with the lowest (`min`) or highest (`max`) figure of merit; the first among equals."""
+        """The complete trial with the lowest (`min`) or highest (`max`) figure of merit.
+
+        Among equals that with the best further objectives, so that it is in the Pareto set; then the first.
+        """
         return self._best.get("max" if direction == "max" else "min")
 
     def apply(self, event: ev.Event) -> None:
@@ -80,13 +91,23 @@ class Ledger:
         if not self.sessions:
             self.identity = event.identity
             self.first_start_unix_s = event.unix_s - event.time_s
+            several = event.identity.get("objectives", ())
+            # One objective is the figure of merit, and has a name for people only.
+            self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
         self.settings = event.settings
-        self.completed_because = ""
+        self.completed_because = self.preempted_because = ""
         self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
 
     def _run_completed(self, event: ev.RunCompleted) -> None:
         self.completed_because = event.reason
         self.coordinator_cpu_s += event.coordinator_cpu_s
+
+    def _run_preempted(self, event: ev.RunPreempted) -> None:
+        self.preempted_because = event.reason
+        self.coordinator_cpu_s += event.coordinator_cpu_s
+        for trial in self.trials:
+            if trial.state is TrialState.RUNNING and not trial.running:  # folds of it had finished at the last moment
+                trial.state = TrialState.PREEMPTED
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
         if event.trial != len(self.trials):
@@ -133,6 +154,7 @@ class Ledger:
             metrics=event.metrics,
             n_epochs=event.n_epochs,
             train_s=event.train_s,
+            objectives=event.objectives,
         )
 
     def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
@@ -142,19 +164,37 @@ class Ledger:
         self._end(event, AssignmentEnd.STOPPED)
 
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
-        assignment = self._end(event, AssignmentEnd.LOST)
+        self._interrupt(self._end(event, AssignmentEnd.LOST), TrialState.PENDING)
+
+    def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:
+        self._interrupt(self._end(event, AssignmentEnd.PREEMPTED), TrialState.PREEMPTED)
+
+    def _interrupt(self, assignment: Assignment, state: TrialState) -> None:
         trial = self.trials[assignment.trial]
         if not trial.state.ended and not trial.running:
-            self._enter(trial, TrialState.PENDING)
+            self._enter(trial, state)
 
     def _trial_completed(self, event: ev.TrialCompleted) -> None:
+        if self.objectives and event.objectives.keys() != {objective.name for objective in self.objectives}:
+            raise ProtocolError(
+                f"Trial {event.trial} has {list(event.objectives)} for {len(self.objectives)} objectives."
+            )
         trial = self._end_trial(event.trial, TrialState.COMPLETE, event.time_s)
         trial.figure_of_merit = event.figure_of_merit
         trial.figure_of_merit_std = event.figure_of_merit_std
+        trial.objectives = event.objectives
+        trial.objectives_std = event.objectives_std
         for direction, sign in _SIGNS.items():
             best = self._best.get(direction)
-            if best is None or _rank(trial, sign) < _rank(best, sign):
+            if best is None or self._rank(trial, sign) < self._rank(best, sign):
                 self._best[direction] = trial
+        if self.objectives:
+            self.pareto.add(trial.number, losses(self.objectives, trial.objectives))
+
+    def _rank(self, trial: Trial, sign: float) -> tuple[float, Any, int]:
+        """By what complete trials are compared, the best first; of equals the one suggested first."""
+        assert trial.figure_of_merit is not None
+        return sign * trial.figure_of_merit, losses(self.objectives, trial.objectives), trial.number
 
     def _trial_failed(self, event: ev.TrialFailed) -> None:
         self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason
@@ -176,7 +216,180 @@ class Ledger:
 
     def _end(
         self,
-        event: ev.AssignmentFinished | ev.AssignmentFailed | ev.AssignmentStopped | ev.AssignmentLost,
+        event: ev.AssignmentFinished
+        | ev.AssignmentFailed
+        | ev.AssignmentStopped
+        | ev.AssignmentLost
+        | ev.AssignmentPreempted,
+        end: AssignmentEnd,
+    ) -> Assignment:
+        assignment = self._running(event.assignment)
+        assignment.end = end
+        assignment.ended_at_s = event.time_s
+        return assignment
+
+    def _end_trial(self, number: int, state: TrialState, time_s: float) -> Trial:
+        trial = self._trial(number)
+        if trial.state.ended:
+            raise ProtocolError(f"Trial {number} has already ended: {trial.state}.")
+        self._enter(trial, state)
+        trial.ended_at_s = time_s
+        return trial
+
+    def _enter(self, trial: Trial, state: TrialState) -> None:
+        """The one place where a trial changes its state."""
+        self._n_in_state[trial.state] -= 1
+        self._n_in_state[state] += 1
+        trial.state = state
+
+
+#: what a figure of merit is multiplied by to be minimised
+_SIGNS = {"min": 1.0, "max": -1.0}
+
+
+_HANDLERS.get(type(event))
+        if handler is None:
+            raise ProtocolError(f"The ledger has no rule for {type(event).__name__}.")
+        handler(self, event)
+        if self.sessions:
+            self.sessions[-1].last_at_s = max(self.sessions[-1].last_at_s, event.time_s)
+
+    # ------------------------------------------------------------ one method per event
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        if not self.sessions:
+            self.identity = event.identity
+            self.first_start_unix_s = event.unix_s - event.time_s
+            several = event.identity.get("objectives", ())
+            # One objective is the figure of merit, and has a name for people only.
+            self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
+        self.settings = event.settings
+        self.completed_because = self.preempted_because = ""
+        self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
+
+    def _run_completed(self, event: ev.RunCompleted) -> None:
+        self.completed_because = event.reason
+        self.coordinator_cpu_s += event.coordinator_cpu_s
+
+    def _run_preempted(self, event: ev.RunPreempted) -> None:
+        self.preempted_because = event.reason
+        self.coordinator_cpu_s += event.coordinator_cpu_s
+        for trial in self.trials:
+            if trial.state is TrialState.RUNNING and not trial.running:  # folds of it had finished at the last moment
+                trial.state = TrialState.PREEMPTED
+
+    def _trial_suggested(self, event: ev.TrialSuggested) -> None:
+        if event.trial != len(self.trials):
+            raise ProtocolError(f"Trial {event.trial} was suggested where {len(self.trials)} is next.")
+        self.trials.append(Trial(number=event.trial, point=event.point))
+        self._n_in_state[TrialState.PENDING] += 1
+        self.suggest_s.append(event.suggest_s)
+
+    def _fold_assigned(self, event: ev.FoldAssigned) -> None:
+        trial = self._trial(event.trial)
+        if event.assignment != len(self.assignments):
+            raise ProtocolError(f"Assignment {event.assignment} was made where {len(self.assignments)} is next.")
+        if trial.state.ended or event.fold in trial.folds:
+            raise ProtocolError(f"Fold {event.fold} of trial {event.trial} was assigned after its end.")
+        if any(running.fold == event.fold for running in trial.running):
+            raise ProtocolError(f"Fold {event.fold} of trial {event.trial} was assigned while it runs.")
+        assignment = Assignment(
+            number=event.assignment,
+            trial=event.trial,
+            fold=event.fold,
+            attempt=event.attempt,
+            block=event.block,
+            team=event.team,
+            n_ranks=event.n_ranks,
+            assigned_at_s=event.time_s,
+        )
+        self.assignments.append(assignment)
+        trial.assignments.append(assignment)
+        self._enter(trial, TrialState.RUNNING)
+
+    def _fold_began(self, event: ev.FoldBegan) -> None:
+        assignment = self._running(event.assignment)
+        assignment.started_at_s = event.time_s
+        assignment.epoch = event.epoch
+        assignment.waited_s = event.waited_s
+
+    def _epoch_ended(self, event: ev.EpochEnded) -> None:
+        self._running(event.assignment).epoch = event.epoch
+
+    def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
+        assignment = self._end(event, AssignmentEnd.FINISHED)
+        self.trials[assignment.trial].folds[assignment.fold] = FoldResult(
+            figure_of_merit=event.figure_of_merit,
+            metrics=event.metrics,
+            n_epochs=event.n_epochs,
+            train_s=event.train_s,
+            objectives=event.objectives,
+        )
+
+    def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
+        self._end(event, AssignmentEnd.FAILED).reason = event.reason
+
+    def _assignment_stopped(self, event: ev.AssignmentStopped) -> None:
+        self._end(event, AssignmentEnd.STOPPED)
+
+    def _assignment_lost(self, event: ev.AssignmentLost) -> None:
+        self._interrupt(self._end(event, AssignmentEnd.LOST), TrialState.PENDING)
+
+    def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:
+        self._interrupt(self._end(event, AssignmentEnd.PREEMPTED), TrialState.PREEMPTED)
+
+    def _interrupt(self, assignment: Assignment, state: TrialState) -> None:
+        trial = self.trials[assignment.trial]
+        if not trial.state.ended and not trial.running:
+            self._enter(trial, state)
+
+    def _trial_completed(self, event: ev.TrialCompleted) -> None:
+        if self.objectives and event.objectives.keys() != {objective.name for objective in self.objectives}:
+            raise ProtocolError(
+                f"Trial {event.trial} has {list(event.objectives)} for {len(self.objectives)} objectives."
+            )
+        trial = self._end_trial(event.trial, TrialState.COMPLETE, event.time_s)
+        trial.figure_of_merit = event.figure_of_merit
+        trial.figure_of_merit_std = event.figure_of_merit_std
+        trial.objectives = event.objectives
+        trial.objectives_std = event.objectives_std
+        for direction, sign in _SIGNS.items():
+            best = self._best.get(direction)
+            if best is None or self._rank(trial, sign) < self._rank(best, sign):
+                self._best[direction] = trial
+        if self.objectives:
+            self.pareto.add(trial.number, losses(self.objectives, trial.objectives))
+
+    def _rank(self, trial: Trial, sign: float) -> tuple[float, Any, int]:
+        """By what complete trials are compared, the best first; of equals the one suggested first."""
+        assert trial.figure_of_merit is not None
+        return sign * trial.figure_of_merit, losses(self.objectives, trial.objectives), trial.number
+
+    def _trial_failed(self, event: ev.TrialFailed) -> None:
+        self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason
+
+    # ------------------------------------------------------------ helpers
+
+    def _trial(self, number: int) -> Trial:
+        if not 0 <= number < len(self.trials):
+            raise ProtocolError(f"Trial {number} is not known.")
+        return self.trials[number]
+
+    def _running(self, number: int) -> Assignment:
+        if not 0 <= number < len(self.assignments):
+            raise ProtocolError(f"Assignment {number} is not known.")
+        assignment = self.assignments[number]
+        if assignment.end is not None:
+            raise ProtocolError(f"Assignment {number} has already {assignment.end}.")
+        return assignment
+
+    def _end(
+        self,
+        event: ev.AssignmentFinished
+        | ev.AssignmentFailed
+        | ev.AssignmentStopped
+        | ev.AssignmentLost
+        | ev.AssignmentPreempted,
         end: AssignmentEnd,
     ) -> Assignment:
         assignment = self._running(event.assignment)
@@ -220,6 +433,8 @@ _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
     ev.AssignmentFailed: Ledger._assignment_failed,
     ev.AssignmentStopped: Ledger._assignment_stopped,
     ev.AssignmentLost: Ledger._assignment_lost,
+    ev.AssignmentPreempted: Ledger._assignment_preempted,
+    ev.RunPreempted: Ledger._run_preempted,
     ev.TrialCompleted: Ledger._trial_completed,
     ev.TrialFailed: Ledger._trial_failed,
 }

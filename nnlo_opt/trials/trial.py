@@ -66,6 +66,8 @@ class FoldResult:
     metrics: dict[str, float]
     n_epochs: int
     train_s: float
+    #: value of every objective by name; empty where the figure of merit is all that counts
+    objectives: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +84,9 @@ class Trial:
     #: mean and population standard deviation over the folds; None before the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None
+    #: the same of every objective by name; empty where there are not several, or before the trial is complete
+    objectives: dict[str, float] = field(default_factory=dict)
+    objectives_std: dict[str, float] = field(default_factory=dict)
     #: why it failed, in a sentence
     reason: str = ""
     ended_at_s: float | None = None

@@ -1,0 +1,81 @@
+"""A user's figure of merit: what `--figure-of-merit` names, found and looked at before anything trains."""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.user_module import describe, execute_file
+
+_RULE = "`--figure-of-merit` must be file.py:function, module:function, or a function of the model module"
+
+
+@dataclass(frozen=True, slots=True)
+class UserFigure:
+    """A function (fold) -> number, see `training.figure`, and what it is known by."""
+
+    function: Callable[[dict[str, Any]], Any]
+    #: the name of the function
+    name: str
+    #: fingerprint of its file in hexadecimal digits; empty where it has none
+    sha256: str
+
+
+def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], model_file: Path) -> UserFigure:
+    """Load what `spec` names. To be called where a framework may be loaded, as a user's module may import one.
+
+    `model_functions` are those of the model module, which is not executed again. ConfigurationError, in one sentence,
+    where there is no such file, module or function, or it cannot be called with one argument.
+    """
+    source, _, name = spec.rpartition(":")
+    if not name.isidentifier():
+        raise ConfigurationError(f"{_RULE}. Received: {spec!r}.")
+    if not source or Path(source).resolve() == model_file.resolve():
+        functions: Mapping[str, Any] = model_functions
+        file: Path | None = model_file
+    else:
+        functions, file = _functions_of(source)
+    function = functions.get(name)
+    if not callable(function):
+        there = "nothing of that name" if function is None else f"{type(function).__name__} of that name"
+        raise ConfigurationError(f"{_RULE}. Received: {spec!r}; `{source or model_file}` has {there}.")
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        raise ConfigurationError(
+            f"`--figure-of-merit` must name a function of one argument, the fold. Received: {spec!r}, which takes "
+            f"{inspect.signature(function)}."
+        ) from None
+    except ValueError:  # one of C, whose signature is nowhere
+        pass
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
+    return UserFigure(function, name, sha256)
+
+
+def _functions_of(source: str) -> tuple[Mapping[str, Any], Path | None]:
+    if source.endswith(".py"):
+        path = Path(source)
+        if not path.is_file():
+            raise ConfigurationError(f"{_RULE}. Received: {source!r}, which is no file; check the path.")
+        return vars(execute_file(path)), path
+    # As for Python itself, modules are looked for in the working folder too.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{_RULE}. Received: {source!r}, which cannot be found ({describe(error)})."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"The module of `--figure-of-merit` must import without an error. Received: {source!r}, {describe(error)}."
+        ) from error
+    return vars(module), Path(module.__file__) if module.__file__ else None
