@@ -332,7 +332,7 @@ class ObjectiveRank:
                     f"`--objective` must say which value of the objective counts; it returned {names}"
                 ) from None
             raise TrialError(
-                f"the objective must return a dict with `{error.args[0]}`, which `--objective` names; it returned {names}"
+                f"the objective must return a dict with `{error.args[0]}`, as `--objective` says; it returned {names}"
             ) from None
 
     def _look_for_orders(self) -> None:

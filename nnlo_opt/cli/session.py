@@ -325,7 +325,7 @@ class Session(ABC):
         best = self.trial_to_keep(directory.ledger)
         if best is None or not best.folds or kind != "model":
             return None
-        weights = fold_directory(directory.path, best.number, best_fold(best))
+        weights = fold_directory(directory.path, best.number, best_fold(best, self.options.plan.direction))
         order = msg.ExportModel(
             point=best.point,
             weights_path=str(weights.resolve()),
@@ -372,9 +372,10 @@ class Session(ABC):
                 self._log.write(text + "\n")
 
 
-def best_fold(trial: Trial) -> int:
-    """The fold of a complete trial whose model is kept: that with the lowest figure of merit."""
-    return min(trial.folds, key=lambda fold: (trial.folds[fold].figure_of_merit, fold))
+def best_fold(trial: Trial, direction: str) -> int:
+    """The fold of a complete trial whose model is kept: that with the best figure of merit."""
+    sign = -1.0 if direction == "max" else 1.0
+    return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
 
 
 def versions() -> dict[str, str]:

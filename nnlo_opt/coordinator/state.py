@@ -297,7 +297,8 @@ class CoordinatorState:
 
     def _preempt(self) -> None:
         """Have everything stop where it is; what has a checkpoint goes on from it in the next start."""
-        if self.preempting:
+        nothing_left = self.phase is Phase.DRAINING and not (self.trial_of_block or self.to_resume)
+        if self.preempting or nothing_left:
             return
         self.preempting = self.cut_short = True
         self._drain("")

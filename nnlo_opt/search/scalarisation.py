@@ -1,8 +1,9 @@
 """Several objectives for search algorithms that know one: a new weighting of the objectives for every suggestion.
 
 ParEGO (Knowles, 2006, IEEE Trans. Evol. Comput. 10, 50): random weights, uniform on the simplex, and the augmented
-Tchebycheff function of the normalised losses (its equation 2). Every Pareto-optimal point is the best for some weights,
-whether the front is convex or not, so suggestions for changing weights spread along it. It departs from the paper in
+Tchebycheff function of the normalised losses (its equation 2). Whether the front is convex or not, its points are the
+best for some weights each (but those that gain in one objective less than RHO of what they lose in others), so
+suggestions for changing weights spread along it. It departs from the paper in
 that weights are not drawn from a grid, and that losses are normalised by the Pareto set instead of by all trials: one
 diverged trial then does not flatten the differences between the good ones.
 """

@@ -15,7 +15,7 @@ import numpy as np
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Received
+from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.simulate.clock import Agenda, VirtualClock
 from nnlo_opt.simulate.durations import Durations
@@ -91,8 +91,8 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, TrialError) else f"{type(error).__name__}: {error}"
 
 
-class VirtualRanks:
-    """The coordinator's end of a transport whose other ends are virtual masters; see `comm.transport.Transport`."""
+class VirtualRanks(Transport):
+    """The coordinator's end of a transport whose other ends are virtual masters."""
 
     def __init__(self, topology: Topology, workload: Workload, clock: VirtualClock, agenda: Agenda) -> None:
         self.rank = 0

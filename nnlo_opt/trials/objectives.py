@@ -45,7 +45,7 @@ class Objective:
                 "`--objective` must be a metric and its direction, such as val_loss:min or val_acc:max. Received: "
                 f"{text!r}."
             )
-        return cls(canonical_metric(name), "max" if direction.strip() == "max" else "min")
+        return cls(canonical_metric(":".join(parts)), "max" if direction.strip() == "max" else "min")
 
     def loss(self, value: float) -> float:
         """What is to be minimised."""

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.trials.objectives import Comparison, Objective
 
 
 def ready(n_train=10, has_validation=True):
@@ -39,7 +40,8 @@ def validated(loss=1.0, n_samples=4):
 
 
 FAILED = msg.WorkerFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
-OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), FAILED]
+JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
+OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
 
 def applied(worker: int, weight: float = 1.0) -> ms.ApplyUpdate:
@@ -335,6 +337,56 @@ def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
     assert all(isinstance(out[0], ms.KeepBest) for out, keep in zip(outs, kept, strict=True) if keep)
 
 
+def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_asked_for():
+    objectives = (Objective("val_loss"), Objective("loss"))
+    comparison = Comparison(objectives=objectives, epoch="best")
+    state = started(ms.MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
+    outs = [one_epoch(state, val_loss) for val_loss in (3.0, 1.0, 2.0, 1.5)]
+    assert [bool(instructions_of(ms.KeepBest, out)) for out in outs] == [True, True, False, False]
+    (finish,) = instructions_of(ms.Finish, outs[-1])
+    assert (finish.metrics["val_loss"], finish.restore_best, finish.n_epochs) == (1.0, True, 4)
+
+
+def test_the_best_epoch_of_an_objective_that_is_maximised_is_the_highest():
+    comparison = Comparison(objectives=(Objective("val_loss", "max"),), epoch="best")
+    state = started(ms.MasterState(plan(n_workers=1, comparison=comparison)))
+    assert run(state, [3.0, 1.0, 2.0]).metrics["val_loss"] == 3.0
+
+
+def test_an_objective_that_no_epoch_has_fails_the_trial_with_what_there_is():
+    comparison = Comparison(objectives=(Objective("val_auc"),), epoch="best")
+    state = started(ms.MasterState(plan(n_workers=1, comparison=comparison)))
+    with pytest.raises(TrialError, match=r"`val_auc` is not measured .* loss, val_loss"):
+        one_epoch(state, 1.0)
+
+
+def judging(**changes: Any) -> tuple[ms.MasterState, list[ms.Instruction]]:
+    """All is trained, and worker 1 was asked for the user's figure of merit."""
+    state = started(ms.MasterState(plan(n_workers=1, epochs=2, comparison=Comparison(function="f"), **changes)))
+    one_epoch(state, 3.0)
+    return state, one_epoch(state, 2.0)
+
+
+def test_a_figure_of_merit_of_the_user_s_is_asked_of_worker_1_when_all_is_trained():
+    state, out = judging()
+    assert out[-1] == ms.SendJudge(epoch=2, metrics={"loss": 1.0, "val_loss": 2.0})
+    assert state.phase is ms.Phase.JUDGING
+    (finish,) = state.handle(1, msg.Judged(assignment=0, figure_of_merit=42.0))
+    assert (finish.figure_of_merit, finish.n_epochs) == (42.0, 2)
+    assert state.phase is ms.Phase.OVER
+
+
+def test_a_figure_of_merit_that_raises_fails_the_fold():
+    state, _ = judging()
+    (fail,) = state.handle(1, FAILED)
+    assert (fail.reason, fail.traceback) == ("no", "tb")
+
+
+def test_a_fold_can_be_stopped_while_it_is_judged():
+    state, _ = judging()
+    assert state.stop() == [ms.Stopped()]
+
+
 def test_nothing_is_kept_without_early_stopping():
     state = started(ms.MasterState(plan(n_workers=1)))
     assert not instructions_of(ms.KeepBest, one_epoch(state, 1.0))
@@ -360,6 +412,7 @@ def states_in_every_phase() -> dict[str, ms.MasterState]:
         found[f"TRAINING {kind}"] = started(ms.MasterState(plan(synchronous=synchronous)))
         found[f"FENCING {kind}"] = fencing(synchronous=synchronous)
         found[f"VALIDATING {kind}"] = validating(synchronous=synchronous)
+    found["JUDGING"] = judging()[0]
     return found
 
 
@@ -383,6 +436,7 @@ LISTED: dict[str, tuple[type[msg.Message], ...]] = {
     "TRAINING": (msg.PushUpdate, msg.WorkerFailed),
     "FENCING": (msg.PushUpdate, msg.FenceReached, msg.WorkerFailed),
     "VALIDATING": (msg.Validated, msg.WorkerFailed),
+    "JUDGING": (msg.Judged, msg.WorkerFailed),
     "OVER": (),
 }
 UNLISTED = [

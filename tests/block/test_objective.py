@@ -10,6 +10,7 @@ from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials.objectives import Comparison, Objective
 
 
 class AloneComm:
@@ -210,3 +211,40 @@ def test_a_record_needs_no_answer_and_any_other_order_is_a_protocol_error():
     assert bench.coordinator.poll() is None
     with pytest.raises(ProtocolError):
         bench.rank.handle_order(msg.EndFold(assignment=0))
+
+
+# ---------------------------------------------------------------- several values
+
+
+def test_a_dict_has_the_value_of_every_objective():
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": np.int64(7), "other": 1})
+    bench.rank.comparison = Comparison(objectives=(Objective("size"), Objective("error", "max"), Objective("train_s")))
+    _, finished = bench.call()
+    assert finished.objectives == {"size": 7.0, "error": 0.25, "train_s": 0.0}
+    assert (finished.figure_of_merit, finished.metrics) == (7.0, {"error": 0.25, "size": 7.0, "other": 1.0})
+
+
+def test_one_objective_picks_its_value_of_a_dict():
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": 7})
+    bench.rank.comparison = Comparison(objectives=(Objective("error"),))
+    _, finished = bench.call()
+    assert (finished.figure_of_merit, finished.objectives) == (0.25, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "words"),
+    [
+        ({"error": 0.25}, "size", "a dict with `size`, as `--objective` says; it returned error"),
+        (0.25, "size", "a dict with `size`, as `--objective` says; it returned value"),
+        ({"error": 0.25}, "figure_of_merit", "must say which value of the objective counts; it returned error"),
+        ({}, "size", "it returned an empty dict"),
+        ({"size": math.nan}, "size", "a finite number as `size`; received: nan"),
+        ({"size": 1.0, "other": "x"}, "size", "a finite number as `other`; received: 'x'"),
+    ],
+)
+def test_a_dict_without_what_was_asked_for_fails_the_trial(value, name, words):
+    bench = Bench(lambda parameters, comm, report: value)
+    bench.rank.comparison = Comparison(objectives=(Objective(name),))
+    _, failed = bench.call()
+    assert isinstance(failed, msg.FoldFailed)
+    assert words in failed.reason

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.cli.comparing import budget_text, check_objectives, with_walltime
 from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
 from nnlo_opt.cli.parsers import LOG_LEVELS, HelpRequested, optimization_parser, training_parser
 from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trials.objectives import Objective
 
 PARSERS = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
 BOTH = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
@@ -101,6 +103,12 @@ SEARCH = [
     (["--n-fold", "5"], "plan.n_fold", 5),
     (["--fold-by", "files"], "data.fold_by", "files"),
     (["--direction", "max"], "plan.direction", "max"),
+    (["--objective", "val_accuracy:max"], "plan.direction", "max"),
+    (["--objective-epoch", "best"], "comparison.epoch", "best"),
+    (["--figure-of-merit", "f.py:f"], "comparison.function", "f.py:f"),
+    (["--timeout", "90.5"], "plan.budget.timeout_s", 90.5),
+    (["--walltime", "1:30:05"], "walltime_s", 5405.0),
+    (["--stop-after-no-improvement", "7"], "plan.budget.n_without_improvement", 7),
     (["--target-objective", "0.02"], "plan.target_objective", 0.02),
     (["--opt-restore"], "run.restore", True),
     (["--example", "mnist"], "model", "m.py"),
@@ -310,6 +318,11 @@ WRONG_SEARCH = [
     ("--num-iterations", ["0", "-5", "x"], "a whole number, at least 1"),
     ("--n-fold", ["0", "x"], "a whole number, at least 1"),
     ("--block-size", ["0", "-2", "2.0"], "a whole number of ranks, at least 1"),
+    ("--objective", ["val_loss", "val_loss:up", ":min", "x:"], "a metric and its direction"),
+    ("--objective-epoch", ["first", "1"], "last or best"),
+    ("--timeout", ["0", "-1", "nan", "inf", "x", "1:60:00"], "a time above 0, in seconds or as HH:MM:SS"),
+    ("--walltime", ["0", "-1", "nan", "1:00", "1:00:00:00"], "a time above 0, in seconds or as HH:MM:SS"),
+    ("--stop-after-no-improvement", ["0", "-1", "1.5", "nan"], "a whole number, at least 1"),
     ("--target-objective", ["nan", "inf", "-inf", "x", ""], "a finite number"),
 ]
 
@@ -497,3 +510,54 @@ def test_to_go_on_and_to_overwrite_at_once_is_refused_by_the_commands_own_option
     sentence = refused(parse, option, "--checkpoint", "a", "--overwrite")
     assert f"`{option}`" in sentence
     assert "`--overwrite`" in sentence
+
+
+# ---------------------------------------------------------------- what trials are compared by
+
+
+def test_without_an_option_the_figure_of_merit_is_minimised():
+    options = search()
+    assert options.comparison.is_plain
+    assert options.comparison.objectives == (Objective("figure_of_merit"),)
+    assert options.plan.objectives == ()
+
+
+def test_one_objective_is_the_figure_of_merit_and_several_are_a_plan_of_their_own():
+    assert search("--objective", "val_acc:max").plan.objectives == ()
+    options = search("--objective", "val_acc:max", "--objective", "n_weights:min")
+    assert options.plan.objectives == (Objective("val_acc", "max"), Objective("n_weights"))
+    assert options.plan.direction == "max"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--objective", "a:min", "--objective", "a:max"], ["`--objective`", "'a' twice"]),
+        (["--objective", "a:min", "--direction", "min"], ["`--direction`", "a:min"]),
+        (
+            ["--objective", "a:min", "--objective", "b:min", "--target-objective", "1"],
+            ["`--target-objective`", "1 with 2"],
+        ),
+        (["--objective", "n_weights:min", "--objective-epoch", "best"], ["`--objective-epoch best`", "n_weights"]),
+        (["--objective", "val_loss:min", "--figure-of-merit", "f"], ["`--figure-of-merit`", "objectives without it"]),
+    ],
+)
+def test_objectives_that_do_not_go_together_are_refused(arguments, words):
+    sentence = refused(search, *arguments)
+    assert all(word in sentence for word in [*words, "Received: "])
+
+
+def test_an_objective_that_is_not_measured_is_refused_with_those_that_are():
+    with pytest.raises(ConfigurationError) as refusal:
+        check_objectives(search("--objective", "val_auc:max").comparison, ("loss", "val_loss"))
+    sentence = str(refusal.value)
+    assert all(name in sentence for name in ("loss, val_loss,", "n_weights", "train_s", "'val_auc'"))
+    check_objectives(search("--objective", "val_loss:min", "--objective", "epoch_s:min").comparison, ("val_loss",))
+
+
+def test_a_walltime_counts_from_the_start_it_is_of():
+    budget = with_walltime(search("--timeout", "50").plan.budget, 1000.0, -5.0)
+    assert (budget.timeout_s, budget.deadline_s, budget.end_s) == (50.0, 995.0, 30.0)
+    assert with_walltime(budget, None, 3.0) == budget
+    assert budget_text(budget, 1000.0) == "50 s of searching, or 1000 s of walltime"
+    assert budget_text(search().plan.budget, None) == ""

@@ -12,23 +12,34 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Suggested
+from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.pareto import dominates
 from nnlo_opt.trials.trial import AssignmentEnd
 
 figures = st.floats(0, 1)
+TWO = (Objective("a", "min"), Objective("b", "max"))
 plans = st.builds(
     SearchPlan,
     num_iterations=st.integers(1, 7),
     n_fold=st.sampled_from([1, 2, 2, 3]),
     direction=st.sampled_from(["min", "max"]),
     target_objective=st.none() | figures,
-)
+    objectives=st.sampled_from([(), (), TWO]),
+    budget=st.builds(
+        Budget,
+        timeout_s=st.none() | st.none() | st.floats(1, 150),
+        n_without_improvement=st.none() | st.none() | st.integers(1, 4),
+    ),
+).map(lambda plan: replace(plan, direction="min") if plan.objectives else plan)
+walltimes = st.none() | st.none() | st.floats(3, 150)
 #: of the world and of a block; with folds, some have blocks of several teams
 sizes = st.sampled_from([(5, 4), (9, 4), (7, 6), (5, 2), (1, 1)]) | st.tuples(st.integers(1, 12), st.integers(1, 6))
 
@@ -67,9 +78,9 @@ class VirtualMaster:
 class CoordinatorMachine(RuleBasedStateMachine):
     """Any order of suggestions, reports, ends, losses and crashes."""
 
-    @initialize(plan=plans, size=sizes, n_points=st.integers(2, 12), seed=st.integers(0, 5))
-    def start(self, plan, size, n_points, seed):
-        self.plan = plan
+    @initialize(plan=plans, size=sizes, n_points=st.integers(2, 12), seed=st.integers(0, 5), walltime_s=walltimes)
+    def start(self, plan, size, n_points, seed, walltime_s):
+        self.plan, self.walltime_s = plan, walltime_s
         self.space = Space([Integer(1, n_points, name="n")])
         self.algorithm = RandomSearch(self.space, seed)
         #: what is on disk; the first `n_durable` events survive any crash
@@ -84,13 +95,19 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """A new process reads the journal and begins."""
         self.ledger = ledger_of(self.disk)
         topology = Topology.plan(*self.size, self.plan.n_fold)
+        end_s = None if self.walltime_s is None else self.now_s + self.walltime_s
+        self.plan = replace(self.plan, budget=replace(self.plan.budget, deadline_s=end_s, end_s=2.0))
         self.state = co.CoordinatorState(self.plan, topology, self.ledger)
         self.masters = [VirtualMaster() for _ in topology.teams]
         self.history = History(self.space)
         self.owed = None
-        self.finished_because = None
+        self.finished_because = self.is_complete = None
         started = ev.RunStarted(
-            time_s=self.tick(), unix_s=self.now_s, n_ranks=self.size[0], n_blocks=topology.n_blocks, identity={}
+            time_s=self.tick(),
+            unix_s=self.now_s,
+            n_ranks=self.size[0],
+            n_blocks=topology.n_blocks,
+            identity={"objectives": [str(objective) for objective in self.plan.objectives]},
         )
         self.ledger.apply(started)
         self.disk.append(started)
@@ -133,13 +150,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
                 self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
+                assert (instruction.losses is None) == (instruction.value is None or not self.plan.objectives)
             case ins.Ask():
                 assert self.owed is None, "asked twice"
                 assert instruction.number == self.history.n_suggested < self.plan.num_iterations
                 self.owed = instruction.number
             case ins.Finish():
                 assert self.finished_because is None, "finished twice"
-                self.finished_because = instruction.reason
+                self.finished_because, self.is_complete = instruction.reason, instruction.complete
 
     def index_of(self, assignment, kind):
         return next(i for i, e in enumerate(self.disk) if isinstance(e, kind) and e.assignment == assignment)
@@ -179,8 +197,22 @@ class CoordinatorMachine(RuleBasedStateMachine):
         elif outcome == "stop" and master.told_to_stop:
             master.end(msg.FoldStopped(assignment=number))
         else:
-            finished = msg.FoldFinished(assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0)
+            objectives = {"a": figure, "b": round(figure, 1)} if self.plan.objectives else {}
+            finished = msg.FoldFinished(
+                assignment=number,
+                figure_of_merit=figure,
+                metrics={},
+                n_epochs=1,
+                train_s=1.0,
+                objectives=objectives,
+            )
             master.end(finished)
+
+    @rule(seconds=st.sampled_from([0, 0, 1, 10]))
+    def time_passes(self, seconds):
+        self.now_s += seconds
+        if self.plan.budget.has_time:
+            self.feed(Tick())
 
     @precondition(lambda self: any(m.under_way for m in self.masters))
     @rule(pick=st.integers(0, 99), n_written=st.sampled_from([None] * 9 + [0, 1, 2]))
@@ -219,12 +251,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.check_the_journal()
         n_kept = max(self.n_durable, len(self.disk) - n_lost)
         del self.disk[n_kept:]
-        if self.finished_because is not None:
-            self.disk.append(ev.RunCompleted(time_s=self.tick(), reason=self.finished_because))
+        self.write_the_end()
         self.size = size or self.size
         self.plan = replace(self.plan, num_iterations=self.plan.num_iterations + more)
         self.crash_after = n_written
         self.open()
+
+    def write_the_end(self):
+        if self.finished_because is not None:
+            kind = ev.RunCompleted if self.is_complete else ev.RunPreempted
+            self.disk.append(kind(time_s=self.tick(), reason=self.finished_because))
 
     # ------------------------------------------------------------ what must always hold
 
@@ -291,7 +327,27 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert assignment.number in known, "an assignment that no master knows"
 
     @invariant()
+    def the_time_ends_what_runs_and_begins_nothing(self):
+        budget = self.plan.budget
+        if self.state.preempting:
+            assert all(
+                self.masters[team].told_to_stop or not self.masters[team].current
+                for team in self.state.assignment_of_team
+            )
+        begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
+        if begun and budget.deadline_s is not None:
+            assert begun[-1].time_s <= budget.deadline_s - budget.end_s
+
+    @invariant()
+    def the_pareto_set_is_that_of_the_complete_trials(self):
+        losses = {t.number: (t.objectives["a"], -t.objectives["b"]) for t in self.ledger.trials if t.objectives}
+        beaten = {n for n, a in losses.items() for b in losses.values() if dominates(b, a)}
+        assert set(self.ledger.pareto.trials) == losses.keys() - beaten
+
+    @invariant()
     def no_block_is_idle_while_a_trial_waits(self):
+        if self.state.preempting:
+            return
         if len(self.state.trial_of_block) < self.state.topology.n_blocks:
             assert not self.state.to_resume
             assert not self.state.ready
@@ -304,8 +360,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return
         for turn in range(2000):
             if self.finished_because is not None:
-                break
-            if self.owed is not None:
+                if self.is_complete:
+                    break
+                assert "walltime" in self.finished_because
+                self.check_the_journal()
+                self.write_the_end()
+                self.walltime_s = None
+                self.open()
+            elif self.owed is not None:
                 self.the_search_answers()
             elif any(m.under_way for m in self.masters):
                 self.a_message_arrives(turn)
@@ -322,6 +384,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert len(trials) == self.plan.num_iterations
         elif reason.startswith("the search space is used up"):
             assert len(trials) == self.space.n_points < self.plan.num_iterations
+        elif reason.startswith("its time of"):
+            assert self.now_s >= self.plan.budget.timeout_s
+        elif reason.endswith("not been better than those before"):
+            assert len(trials) >= self.plan.budget.n_without_improvement
         else:
             assert reason.startswith("the target of")
             best = self.ledger.best(self.plan.direction).figure_of_merit

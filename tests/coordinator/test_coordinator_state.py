@@ -7,11 +7,14 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested
+from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested, Tick
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.trial import TrialState
 
 TWO_BLOCKS = Topology.plan(5, 2)
 ONE_BLOCK = Topology.plan(3, 2)
@@ -95,10 +98,13 @@ LEADS_TO = {
     (Phase.OPENING, Begin): Phase.SEARCHING,
     (Phase.SEARCHING, Suggested): Phase.SEARCHING,
     (Phase.SEARCHING, FromMaster): Phase.SEARCHING,
+    (Phase.SEARCHING, Tick): Phase.SEARCHING,
     (Phase.DRAINING, Suggested): Phase.DRAINING,
     (Phase.DRAINING, FromMaster): Phase.DRAINING,
+    (Phase.DRAINING, Tick): Phase.DRAINING,
     (Phase.OVER, Suggested): Phase.OVER,
     (Phase.OVER, FromMaster): Phase.OVER,
+    (Phase.OVER, Tick): Phase.OVER,
 }
 
 
@@ -107,7 +113,9 @@ def all_of(state):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("event", [Begin(), Suggested(point={"n": 9}), LATE], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize(
+    "event", [Begin(), Suggested(point={"n": 9}), LATE, Tick()], ids=lambda event: type(event).__name__
+)
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
     assert state.phase is phase
@@ -489,3 +497,167 @@ def test_check_finds_what_must_never_be():
         assignment.end = "lost"
     with pytest.raises(ProtocolError, match="Two blocks hold the same trial"):
         broken.check()
+
+
+# ---------------------------------------------------------------- several objectives
+
+
+TWO_OBJECTIVES = (Objective("val_loss"), Objective("val_acc", "max"))
+
+
+def finish_with(state, team, assignment, val_loss, val_acc):
+    message = msg.FoldFinished(
+        assignment=assignment,
+        figure_of_merit=val_loss,
+        metrics={},
+        n_epochs=1,
+        train_s=1.0,
+        objectives={"val_loss": val_loss, "val_acc": val_acc},
+    )
+    return step(state, FromMaster(team=team, message=message))
+
+
+def test_several_objectives_are_averaged_over_the_folds_and_told_as_losses():
+    state, _ = begin(TWO_TEAMS, objectives=TWO_OBJECTIVES, n_fold=2)
+    suggest(state, n=1)
+    finish_with(state, 0, 0, 1.0, 0.5)
+    out = finish_with(state, 1, 1, 3.0, 0.75)
+    (ended,) = [event for event in events_of(out) if isinstance(event, ev.TrialCompleted)]
+    assert (ended.figure_of_merit, ended.figure_of_merit_std) == (2.0, 1.0)
+    assert ended.objectives == {"val_loss": 2.0, "val_acc": 0.625}
+    assert ended.objectives_std == {"val_loss": 1.0, "val_acc": 0.125}
+    told = of_type(out, ins.Tell)[0]
+    assert (told.value, told.losses) == (2.0, (2.0, -0.625))
+
+
+def test_one_objective_is_told_as_a_value_alone():
+    state, _ = begin()
+    suggest(state, n=1)
+    out = finish(state, 0, 0)
+    assert of_type(out, ins.Tell)[0].losses is None
+    assert events_of(out)[-1].objectives == {}
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def session(ledger, time_s=0.0):
+    ledger.apply(ev.RunStarted(time_s=time_s, unix_s=time_s, n_ranks=3, n_blocks=1, identity={}))
+    return ledger
+
+
+def with_budget(num_iterations=9, ledger=None, topology=ONE_BLOCK, **budget):
+    return begin(topology, session(ledger or Ledger()), num_iterations=num_iterations, budget=Budget(**budget))
+
+
+def test_a_tick_changes_nothing_while_there_is_time():
+    state, _ = with_budget(timeout_s=100.0, deadline_s=100.0, end_s=10.0)
+    suggest(state, n=1)
+    before = all_of(state)
+    assert step(state, Tick(), 5.0) == []
+    after = all_of(state)
+    assert {name for name in before if before[name] != after[name]} <= {"_now_s", "_out", "_events"}
+
+
+def test_a_timeout_ends_the_search_when_what_runs_has_ended():
+    state, _ = with_budget(timeout_s=10.0)
+    suggest(state, n=1)
+    assert step(state, Tick(), 9.9) == []
+    step(state, Tick(), 10.0)
+    assert state.phase is Phase.DRAINING
+    out = finish(state, 0, 0)
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="its time of 10 s is spent")]
+    assert not of_type(out, Send)[1:]  # the trial is recorded, and no other begins
+
+
+def test_a_search_whose_time_is_spent_goes_on_with_more_of_it():
+    state, out = with_budget(timeout_s=10.0)
+    out += suggest(state, n=1)
+    step(state, Tick(), 10.0)
+    out += finish(state, 0, 0)
+    for timeout_s, phase in ((10.0, Phase.OVER), (20.0, Phase.SEARCHING)):
+        ledger = session(Ledger())
+        for event in events_of(out):
+            ledger.apply(event)
+        session(ledger, 50.0)  # ten seconds of the first start are spent, or one by its last event
+        ledger.sessions[0].last_at_s = 10.0
+        again = st.CoordinatorState(SearchPlan(num_iterations=9, budget=Budget(timeout_s=timeout_s)), ONE_BLOCK, ledger)
+        step(again, Begin(), 50.0)
+        assert again.phase is phase
+
+
+def test_no_trial_begins_that_would_not_end_before_the_walltime():
+    state, _ = with_budget(deadline_s=100.0, end_s=10.0)
+    step(state, Suggested(point={"n": 1}), 0.0)
+    step(state, Suggested(point={"n": 2}), 0.0)
+    message = msg.FoldFinished(assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
+    out = step(state, FromMaster(team=0, message=message), 40.0)  # trials last 40 s: another may begin, up to 50 s
+    assert [type(m) for m in sends_to(out, 0)] == [msg.FoldRecorded, msg.RunFold]
+    step(state, Suggested(point={"n": 3}), 41.0)
+    assert step(state, Tick(), 50.0) == []
+    step(state, Tick(), 50.1)
+    assert state.phase is Phase.DRAINING
+    out = step(state, FromMaster(team=0, message=replace(message, assignment=1)), 80.0)
+    assert of_type(out, ins.Finish) == [
+        ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
+    ]
+
+
+def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkpoints():
+    state, begun = with_budget(deadline_s=100.0, end_s=10.0)
+    begun += step(state, Suggested(point={"n": 1}), 0.0)
+    out = step(state, Tick(), 90.0)
+    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
+    assert step(state, Tick(), 90.5) == []  # once
+    out = step(state, LATE, 91.0)
+    assert events_of(out) == [ev.AssignmentPreempted(time_s=91.0, assignment=0, reason="the walltime is over")]
+    assert not of_type(out, Send)  # its master is not told that it may remove the checkpoints
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
+    assert state.ledger.trials[0].state is TrialState.PREEMPTED
+    # The next start goes on with it, before anything new.
+    again, out = restarted([*begun, *out], num_iterations=9)
+    assert [(m.trial, m.attempt) for m in sends_to(out, 0)] == [(0, 2)]
+    assert again.ledger.trials[0].state is TrialState.RUNNING
+
+
+def test_a_trial_that_ends_at_the_last_moment_is_complete():
+    state, _ = with_budget(deadline_s=100.0, end_s=10.0, num_iterations=1)
+    step(state, Suggested(point={"n": 1}), 0.0)
+    step(state, Tick(), 90.0)
+    out = finish(state, 0, 0)
+    assert state.ledger.trials[0].state is TrialState.COMPLETE
+    assert of_type(out, ins.Finish)
+
+
+def test_a_complete_search_is_complete_however_little_time_there_is():
+    state, out = begin(ledger=session(Ledger()), num_iterations=1)
+    out += suggest(state, n=1)
+    out += finish(state, 0, 0)
+    ledger = session(Ledger())
+    for event in events_of(out):
+        ledger.apply(event)
+    _, out = with_budget(num_iterations=1, ledger=ledger, deadline_s=0.1, end_s=0.0, timeout_s=0.1)
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="all 1 trials are done")]
+
+
+def test_the_search_stops_after_so_many_trials_without_improvement():
+    state, _ = with_budget(n_without_improvement=2)
+    for number, figure in enumerate([0.5, 0.6, 0.4, 0.4, 0.5]):
+        suggest(state, n=number)
+        assert state.phase is Phase.SEARCHING
+        if number == 1:
+            fail(state, 0, number)
+        else:
+            finish(state, 0, number, figure)
+    assert state.phase is not Phase.SEARCHING
+    assert state.drain_reason == "the last 2 trials have not been better than those before"
+
+
+def test_a_restored_search_counts_the_trials_of_before():
+    state, out = begin(num_iterations=9)
+    for number, figure in enumerate([0.5, 0.6, 0.7]):
+        out += suggest(state, n=number)
+        out += finish(state, 0, number, figure)
+    for most, phase in ((2, Phase.OVER), (3, Phase.SEARCHING)):
+        again, _ = restarted(out, num_iterations=9, budget=Budget(n_without_improvement=most))
+        assert again.phase is phase

@@ -4,7 +4,7 @@ A crash drops everything that is in memory; what is on disk goes on. Nothing wai
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.config import TrainingOptions
+from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.coordinator import Coordinator
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -82,7 +83,7 @@ SHAPES = [
 class System:
     """Everything that is in memory while a run goes on: one start of it."""
 
-    def __init__(self, directory: Path, shape: Shape, start_s: float = 0.0) -> None:
+    def __init__(self, directory: Path, shape: Shape, start_s: float = 0.0, walltime_s: float | None = None) -> None:
         topology = shape.topology
         self.clock = ManualClock(start_s)
         self.journal = Journal(directory / "journal.jsonl")
@@ -103,7 +104,8 @@ class System:
             LoopbackTeam(network.end(team.master_rank), directory, shape.options, tasks, team.n_workers())
             for team in topology.teams
         ]
-        self.state = CoordinatorState(shape.plan, topology, self.ledger)
+        budget = Budget(deadline_s=None if walltime_s is None else start_s + walltime_s)
+        self.state = CoordinatorState(replace(shape.plan, budget=budget), topology, self.ledger)
         self.coordinator = Coordinator(self.state, self.journal, network.end(0), search, self.clock)
         self.coordinator.begin()
         self.state.check()
@@ -232,3 +234,33 @@ def test_a_complete_run_that_is_started_again_is_over_at_once(tmp_path):
     again.finish(rng)
     assert outcomes(again.ledger) == before
     assert not any(team.deliveries for team in again.teams)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_search_of_many_short_walltimes_ends_as_if_it_had_had_time(tmp_path, seed):
+    shape = SHAPES[seed % len(SHAPES)].values[0]
+    rng = np.random.default_rng(seed)
+    now_s, n_starts, n_preempted = 0.0, 0, 0
+    while True:
+        system = System(tmp_path, shape, start_s=now_s, walltime_s=float(rng.integers(20, 120)))
+        system.run(rng)
+        checkpoints = checkpoints_left(tmp_path)
+        system.finish(rng)
+        now_s, n_starts = system.clock.now_s, n_starts + 1
+        if system.coordinator.is_complete:
+            break
+        assert not system.ledger.complete
+        assert "walltime" in system.ledger.preempted_because
+        assert not [a for a in system.ledger.assignments if a.end is None]
+        for assignment in (a for a in system.ledger.assignments if a.end is AssignmentEnd.PREEMPTED):
+            n_preempted += 1
+            place = fold_directory(tmp_path, assignment.trial, assignment.fold)
+            if assignment.fold not in system.ledger.trials[assignment.trial].folds:
+                assert not [c for c in checkpoints if c.parent == place and not c.exists()], "a checkpoint was removed"
+        assert n_starts < 100, "no start comes any further"
+    assert n_starts > 1
+    assert n_preempted or shape.world_size == 1  # one rank has one trial at a time, and none where time is short
+    assert not [a for a in system.ledger.assignments if a.end is AssignmentEnd.LOST]
+    check_outcome(tmp_path, shape, system.ledger)
+    if shape.even and shape.synchronous:
+        assert outcomes(system.ledger) == undisturbed(shape)

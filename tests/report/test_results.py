@@ -6,6 +6,7 @@ import pytest
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.report.results import COLUMNS, read_ledger, results_frame, write_results
+from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
@@ -131,3 +132,68 @@ def test_a_damaged_journal_is_refused(run_directory):
     journal.write_bytes(journal.read_bytes()[9:])
     with pytest.raises(JournalError, match="damaged in line 1"):
         read_ledger(run_directory)
+
+
+# ---------------------------------------------------------------- several objectives
+
+
+def ledger_of_two_objectives():
+    ledger = Ledger()
+    identity = {"direction": "max", "objectives": ["val_acc:max", "n_weights:min"]}
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity=identity))
+    for trial, (acc, size) in enumerate([(0.9, 100.0), (0.8, 10.0), (0.7, 50.0)]):
+        ledger.apply(ev.TrialSuggested(time_s=1.0, trial=trial, point={"n": trial}))
+        completed = ev.TrialCompleted(
+            time_s=2.0,
+            trial=trial,
+            figure_of_merit=acc,
+            figure_of_merit_std=0.5,
+            objectives={"val_acc": acc, "n_weights": size},
+            objectives_std={"val_acc": 0.5, "n_weights": 0.0},
+        )
+        ledger.apply(completed)
+    ledger.apply(ev.TrialSuggested(time_s=3.0, trial=3, point={"n": 3}))
+    return ledger
+
+
+def test_several_objectives_have_columns_between_the_documented_ones_and_the_parameters(tmp_path):
+    write_results(tmp_path, ledger_of_two_objectives())
+    text = (tmp_path / "results.csv").read_text()
+    header = text.splitlines()[0]
+    assert header == f"{DOCUMENTED},pareto,o:val_acc,o:val_acc_std,o:n_weights,o:n_weights_std,p:n"
+    rows = rows_of(text)
+    assert [row["pareto"] for row in rows] == ["True", "True", "False", "False"]
+    assert [row["o:n_weights"] for row in rows] == ["100.0", "10.0", "50.0", ""]
+    assert rows[0]["figure_of_merit"] == rows[0]["o:val_acc"] == "0.9"
+
+
+def test_the_summary_has_the_pareto_set(tmp_path):
+    write_results(tmp_path, ledger_of_two_objectives())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["objectives"] == [
+        {"name": "val_acc", "direction": "max"},
+        {"name": "n_weights", "direction": "min"},
+    ]
+    assert [(entry["trial"], entry["objectives"]) for entry in summary["pareto"]] == [
+        (0, {"val_acc": 0.9, "n_weights": 100.0}),
+        (1, {"val_acc": 0.8, "n_weights": 10.0}),
+    ]
+    assert summary["best"]["trial"] == 0
+
+
+def test_the_tables_show_the_objectives_and_the_pareto_set():
+    ledger = ledger_of_two_objectives()
+    lines = [line for line in trials_table(ledger, "val_acc").splitlines() if line.strip()]
+    assert lines[1].split()[:3] == ["trial", "val_acc", "n_weights"]
+    assert [line.split()[0] for line in lines if line.endswith("Pareto")] == ["0", "1"]
+    pareto = pareto_table(ledger)
+    assert pareto.startswith("Pareto set of val_acc:max, n_weights:min: 2 trials")
+    assert [line.split()[:3] for line in pareto.splitlines()[-2:]] == [["0", "0.9", "100"], ["1", "0.8", "10"]]
+
+
+def test_a_run_whose_time_was_over_says_so_and_is_not_complete(tmp_path):
+    ledger = ledger_of_two_objectives()
+    ledger.apply(ev.RunPreempted(time_s=9.0, reason="the walltime is over"))
+    write_results(tmp_path, ledger)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["complete"], summary["reason"]) == (False, "the walltime is over")

@@ -37,6 +37,10 @@ def lost(assignment, time_s=3.0):
     return ev.AssignmentLost(time_s=time_s, assignment=assignment)
 
 
+def preempted(assignment, time_s=3.0):
+    return ev.AssignmentPreempted(time_s=time_s, assignment=assignment, reason="the walltime is over")
+
+
 def stopped(assignment, time_s=3.0):
     return ev.AssignmentStopped(time_s=time_s, assignment=assignment)
 
@@ -160,12 +164,16 @@ def test_there_is_a_rule_for_every_type_of_event():
         assigned(3, 1),
         failed(3),
         trial_failed(1),
+        suggested(2),
+        assigned(4, 2),
+        preempted(4),
+        ev.RunPreempted(time_s=9.0, reason="the walltime is over"),
         ev.RunCompleted(time_s=9.0, reason="done"),
     ]
     assert {type(event) for event in story} == set(ev.EVENT_TYPES.values())
     ledger = ledger_of(*story)
-    assert [trial.state for trial in ledger.trials] == ["complete", "failed"]
-    assert [a.end for a in ledger.assignments] == ["lost", "stopped", "finished", "failed"]
+    assert [trial.state for trial in ledger.trials] == ["complete", "failed", "preempted"]
+    assert [a.end for a in ledger.assignments] == ["lost", "stopped", "finished", "failed", "preempted"]
     assert ledger.trials[1].reason == "fold 0: no memory"
 
 
@@ -262,3 +270,69 @@ def test_mean_and_population_standard_deviation():
     assert mean_and_std([0.25]) == (0.25, 0.0)
     assert mean_and_std([1.0, 3.0]) == (2.0, 1.0)
     assert mean_and_std([0.1] * 10) == (0.1, 0.0)
+
+
+# ---------------------------------------------------------------- preempted
+
+
+def test_a_preempted_trial_has_not_ended_and_is_assigned_again():
+    ledger = ledger_of(*OPEN, preempted(0))
+    assert ledger.trials[0].state is TrialState.PREEMPTED
+    assert not ledger.trials[0].state.ended
+    assert ledger.assignments[0].end is AssignmentEnd.PREEMPTED
+    ledger.apply(assigned(1, 0, attempt=2))
+    assert ledger.trials[0].state is TrialState.RUNNING
+
+
+def test_a_trial_is_preempted_when_its_other_folds_finish_at_the_last_moment():
+    ledger = ledger_of(*OPEN, assigned(1, 0, fold=1), preempted(0), finished(1))
+    assert ledger.trials[0].state is TrialState.RUNNING
+    ledger.apply(ev.RunPreempted(time_s=9.0, reason="the walltime is over", coordinator_cpu_s=2.0))
+    assert ledger.trials[0].state is TrialState.PREEMPTED
+    assert (ledger.complete, ledger.preempted_because, ledger.coordinator_cpu_s) == (False, "the walltime is over", 2.0)
+    ledger.apply(STARTED)
+    assert ledger.preempted_because == ""
+
+
+# ---------------------------------------------------------------- several objectives
+
+SEVERAL = ev.RunStarted(
+    time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"objectives": ["val_acc:max", "n_weights:min"]}
+)
+
+
+def complete_trial(trial, acc, size):
+    values = {"val_acc": acc, "n_weights": size}
+    return [
+        suggested(trial),
+        ev.TrialCompleted(time_s=4.0, trial=trial, figure_of_merit=acc, figure_of_merit_std=0.0, objectives=values),
+    ]
+
+
+def test_the_pareto_set_comes_back_with_the_journal():
+    events = [SEVERAL]
+    for trial, (acc, size) in enumerate([(0.9, 100.0), (0.8, 10.0), (0.8, 50.0), (0.95, 100.0), (0.5, 1.0)]):
+        events += complete_trial(trial, acc, size)
+    ledger = replayed(events)
+    assert ledger.pareto.trials == [3, 1, 4]
+    assert ledger.trials[1].objectives == {"val_acc": 0.8, "n_weights": 10.0}
+
+
+def test_among_the_best_of_the_first_objective_that_of_the_pareto_set_is_the_best():
+    events = [SEVERAL, *complete_trial(0, 0.9, 100.0), *complete_trial(1, 0.9, 50.0), *complete_trial(2, 0.1, 1.0)]
+    ledger = ledger_of(*events)
+    assert ledger.best("max").number == 1
+    assert 1 in ledger.pareto
+
+
+def test_one_objective_makes_no_pareto_set():
+    started = ev.RunStarted(time_s=0.0, unix_s=1.0, n_ranks=5, n_blocks=2, identity={"objectives": ["1 - val_acc:min"]})
+    ledger = ledger_of(started, suggested(0), completed(0))
+    assert (ledger.objectives, len(ledger.pareto)) == ((), 0)
+
+
+def test_a_trial_without_its_objectives_is_a_bug_and_changes_nothing():
+    ledger = ledger_of(SEVERAL, suggested(0))
+    with pytest.raises(ProtocolError, match="2 objectives"):
+        ledger.apply(completed(0))
+    assert ledger.trials[0].state is TrialState.PENDING

@@ -1,0 +1,135 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.coordinator.budget import Budget, Durations, Progress, by_end, duration_s, end_of, searched_s
+from nnlo_opt.trials.ledger import Ledger, Session
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
+
+TWO = (Objective("a"), Objective("b", "max"))
+
+
+def session(start_s, last_s):
+    return Session(1, start_s, last_s)
+
+
+def assignment(at_s, end, number=0):
+    return Assignment(
+        number=number, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2, assigned_at_s=at_s, end=end
+    )
+
+
+def trial(number, figure=None, *, ended_at_s=None, ends=(AssignmentEnd.FINISHED,), objectives=None):
+    return Trial(
+        number=number,
+        point={},
+        state=TrialState.FAILED if figure is None else TrialState.COMPLETE,
+        assignments=[assignment(10.0 * number, end) for end in ends],
+        figure_of_merit=figure,
+        ended_at_s=10.0 * number + 5.0 if ended_at_s is None else ended_at_s,
+        objectives=objectives or {},
+    )
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_the_time_of_a_search_is_that_of_all_its_starts_without_the_pauses():
+    assert searched_s([session(0.0, 4.0)], 30.0) == 30.0
+    assert searched_s([session(0.0, 4.0), session(100.0, 107.0), session(500.0, 501.0)], 502.5) == 4.0 + 7.0 + 2.5
+
+
+def test_a_search_is_timed_out_when_its_time_is_spent():
+    sessions = [session(0.0, 4.0), session(100.0, 100.0)]
+    assert not Budget(timeout_s=10.0).is_timed_out(sessions, 105.9)
+    assert Budget(timeout_s=10.0).is_timed_out(sessions, 106.0)
+    assert not Budget().is_timed_out(sessions, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "now_s", "leaves_none"),
+    [(None, 89.0, False), (None, 91.0, True), (20.0, 70.0, False), (20.0, 70.1, True), (0.0, 90.0, False)],
+)
+def test_a_trial_must_end_before_the_end_of_the_walltime_begins(expected_s, now_s, leaves_none):
+    assert Budget(deadline_s=100.0, end_s=10.0).leaves_no_trial(expected_s, now_s) is leaves_none
+
+
+def test_without_a_deadline_there_is_always_time():
+    assert not Budget().leaves_no_trial(1e9, 1e9)
+    assert not Budget().is_over(1e9)
+    assert not Budget(n_without_improvement=3).has_time
+    assert Budget(timeout_s=1.0).has_time
+    assert Budget(deadline_s=1.0).has_time
+
+
+@pytest.mark.parametrize(("now_s", "over"), [(89.9, False), (90.0, True), (101.0, True)])
+def test_what_runs_is_stopped_when_the_end_begins(now_s, over):
+    assert Budget(deadline_s=100.0, end_s=10.0).is_over(now_s) is over
+
+
+def test_the_end_is_a_tenth_of_a_short_walltime_and_half_a_minute_of_a_long_one():
+    assert end_of(60.0) == 6.0
+    assert end_of(3600.0) == end_of(86400.0) == 30.0
+
+
+# ---------------------------------------------------------------- how long trials last
+
+
+def test_only_a_complete_trial_of_one_start_says_how_long_trials_last():
+    assert duration_s(trial(1, 0.5, ended_at_s=17.0)) == 7.0
+    assert duration_s(trial(1)) is None
+    for interrupted in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED):
+        assert duration_s(trial(1, 0.5, ends=(interrupted, AssignmentEnd.FINISHED))) is None
+
+
+def test_before_a_trial_is_complete_nobody_knows():
+    durations = Durations()
+    durations.take(trial(1))
+    assert durations.expected_s is None
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=40))
+def test_nine_of_ten_trials_have_lasted_no_longer(lasted):
+    durations = Durations()
+    for number, seconds in enumerate(lasted):
+        durations.take(trial(number, 0.5, ended_at_s=10.0 * number + seconds))
+    seconds = [10.0 * number + s - 10.0 * number for number, s in enumerate(lasted)]
+    expected = durations.expected_s
+    assert expected in seconds
+    assert sum(s <= expected for s in seconds) >= 0.9 * len(seconds)
+    assert sum(s < expected for s in seconds) < 0.9 * len(seconds)
+
+
+# ---------------------------------------------------------------- improvement
+
+
+def counts(trials, objectives=(), direction="min"):
+    progress = Progress(objectives, direction)
+    found = []
+    for number, figure in enumerate(trials):
+        several = None if figure is None or not objectives else dict(zip("ab", figure, strict=True))
+        progress.take(trial(number, figure[0] if several else figure, objectives=several))
+        found.append(progress.n_without)
+    return found
+
+
+def test_a_trial_improves_when_it_is_better_than_all_before():
+    assert counts([3.0, 3.0, 4.0, 2.0, None, 2.5]) == [0, 1, 2, 0, 1, 2]
+    assert counts([3.0, 3.0, 4.0, 2.0, None, 2.5], direction="max") == [0, 1, 0, 1, 2, 3]
+
+
+def test_trials_that_fail_from_the_beginning_are_no_improvement():
+    assert counts([None, None, 1.0, None]) == [1, 2, 0, 1]
+
+
+def test_of_several_objectives_a_trial_improves_when_it_enters_the_pareto_set():
+    # (a, b), a minimised and b maximised: a new corner, a dominated one, an equal one, another corner.
+    assert counts([(1.0, 1.0), (2.0, 1.0), (1.0, 1.0), (2.0, 2.0), (0.5, 0.5)], TWO) == [0, 1, 2, 0, 0]
+
+
+def test_trials_come_in_the_order_in_which_they_ended():
+    ledger = Ledger()
+    ledger.trials = [trial(0, 0.5, ended_at_s=90.0), trial(1, 0.4, ended_at_s=20.0), trial(2, ended_at_s=50.0)]
+    ledger.trials.append(Trial(number=3, point={}))
+    assert [t.number for t in by_end(ledger)] == [1, 2, 0]
