@@ -10,6 +10,8 @@ against what training.json has measured on this machine, it says how far it is t
 
 import argparse
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -79,63 +81,75 @@ class Costs:
         return self.compute + self.apply + self.copy
 
 
-#: seconds of a batch of every worker: (costs, wire, workers) -> s
-Rule = Callable[[Costs, Wire, int], float]
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one batch of one worker takes, in seconds."""
+
+    #: of the worker's core
+    worker: float
+    #: until it can go on: no less than `worker`
+    answered: float
+    #: of the master's core
+    master: float = 0.0
+
+    def seconds(self, n: int, n_cores: float = math.inf) -> float:
+        """From batch to batch of each of `n` workers; `n_cores` are shared by all ranks."""
+        # One master serves all: no worker is faster than its turn comes. And no core does two things at a time.
+        return max(self.answered, n * self.master, n * (self.worker + self.master) / n_cores)
 
 
-def downpour_s(c: Costs, wire: Wire, n: int) -> float:
+#: (costs, wire, workers) -> load
+Rule = Callable[[Costs, Wire, int], Load]
+
+
+def downpour_load(c: Costs, wire: Wire, n: int) -> Load:
     """Workers overlap: an exchange costs them packing, and waiting only where the answer takes longer than a batch."""
     at_worker = 2 * c.pack + 2 * c.copy + c.handle
     at_master = 2 * c.pack + c.apply + c.handle
     busy = c.compute + at_worker
-    answered = 2 * wire.seconds(c.n_weights) + at_master + at_worker
-    # One master serves all: no worker can be faster than its turn comes.
-    return max(busy, answered, n * at_master)
+    return Load(busy, max(busy, 2 * wire.seconds(c.n_weights) + at_master + at_worker), at_master)
 
 
-def synchronous_s(c: Costs, wire: Wire, n: int) -> float:
-    at_worker = 2 * c.pack + 2 * c.copy + c.handle
-    at_master = n * (2 * c.pack + c.copy + c.add + c.handle) + c.apply
-    return slowest(c.compute, n) + at_worker + at_master + 2 * wire.seconds(c.n_weights)
+def synchronous_load(c: Costs, wire: Wire, n: int) -> Load:
+    busy = slowest(c.compute, n) + 2 * c.pack + 2 * c.copy + c.handle
+    round_s = n * (2 * c.pack + c.copy + c.add + c.handle) + c.apply
+    return Load(busy, busy + round_s + 2 * wire.seconds(c.n_weights), round_s / n)
 
 
-def elastic_s(c: Costs, wire: Wire, n: int) -> float:
+def elastic_load(c: Costs, wire: Wire, n: int) -> Load:
     """An exchange every `SYNC_EVERY` batches."""
-    at_worker = (2 * c.pack + c.copy + c.add + c.handle) / SYNC_EVERY
-    at_master = 2 * c.pack + c.elastic + c.handle
-    return max(c.compute + c.apply + c.copy + at_worker, n * at_master / SYNC_EVERY)
+    busy = c.lean + (2 * c.pack + c.copy + c.add + c.handle) / SYNC_EVERY
+    return Load(busy, busy, (2 * c.pack + c.elastic + c.handle) / SYNC_EVERY)
 
 
-def gem_s(c: Costs, wire: Wire, n: int) -> float:
+def gem_load(c: Costs, wire: Wire, n: int) -> Load:
     at_worker = 2 * c.pack + 2 * c.copy + c.match + c.handle
     at_master = 2 * c.pack + c.add + c.handle
-    answered = 2 * wire.seconds(c.n_weights) + at_master + at_worker
-    return max(c.compute + at_worker, answered, n * at_master)
+    busy = c.compute + at_worker
+    return Load(busy, max(busy, 2 * wire.seconds(c.n_weights) + at_master + at_worker), at_master)
 
 
-def allreduce_s(c: Costs, wire: Wire, n: int) -> float:
+def allreduce_load(c: Costs, wire: Wire, n: int) -> Load:
     """A ring: each rank sends and receives 2 (n - 1) / n of the vector, in 2 (n - 1) messages."""
-    if n == 1:
-        return c.lean
     volume = 2 * (n - 1) / n * 4 * c.n_weights / wire.bytes_per_s
-    return slowest(c.compute, n) + 2 * c.copy + volume + 2 * (n - 1) * wire.latency_s + c.apply + c.copy
+    busy = slowest(c.compute, n) + 2 * c.copy + volume + 2 * (n - 1) * wire.latency_s + c.apply + c.copy
+    return Load(busy, busy) if n > 1 else Load(c.lean, c.lean)
 
 
-def rings_s(c: Costs, wire: Wire, n: int, ranks: int = 4) -> float:
+def rings_load(c: Costs, wire: Wire, n: int, ranks: int = 4) -> Load:
     """Downpour of workers of `ranks` ranks (`--n-processes`): fewer, larger updates."""
     n_workers = max(1, n // ranks)
-    ring = allreduce_s(c, wire, ranks) - c.apply - slowest(c.compute, ranks) + (ranks - 1) * c.pack
-    at_master = 2 * c.pack + c.apply + c.handle
-    return max(slowest(c.compute, ranks) + ring + 2 * c.pack + c.handle, n_workers * at_master)
+    busy = allreduce_load(c, wire, ranks).worker - c.apply + (ranks - 1) * c.pack + 2 * c.pack + c.handle
+    return Load(busy, busy, (2 * c.pack + c.apply + c.handle) * n_workers / n)
 
 
 RULES: dict[str, Rule] = {
-    "downpour": downpour_s,
-    "downpour --synchronous": synchronous_s,
-    f"easgd --sync-every {SYNC_EVERY}": elastic_s,
-    "gem": gem_s,
-    "allreduce": allreduce_s,
-    "downpour --n-processes 4": rings_s,
+    "downpour": downpour_load,
+    "downpour --synchronous": synchronous_load,
+    f"easgd --sync-every {SYNC_EVERY}": elastic_load,
+    "gem": gem_load,
+    "allreduce": allreduce_load,
+    "downpour --n-processes 4": rings_load,
 }
 #: configuration of training.json -> (rule, workers)
 MEASURED = {
@@ -203,6 +217,7 @@ def main() -> None:
 
 def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
     """docs/scaling.md."""
+    n_cores = len(os.sched_getaffinity(0))
     lines = [
         "# How the trainer scales",
         "",
@@ -232,14 +247,14 @@ def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
             if found is None:
                 continue
             shared = replace(c, compute=c.compute / control) if n > 1 else c
-            predicted, seen = n * c.lean / RULES[rule](shared, HERE, n), found["median"] / lean
+            seconds = RULES[rule](shared, HERE, n).seconds(n, n_cores)
+            predicted, seen = n * c.lean / seconds, found["median"] / lean
             lines.append(
                 f"| {name} | {key.replace('_', ' ')} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |"
             )
     lines += [
         "",
-        "The two measured workers and their master share two cores, which the model does not know: it gives every rank",
-        "a core of its own.",
+        f"Workers and master share the {n_cores} cores of this machine there; below every rank has a core of its own.",
         "",
         f"## Predicted on {CLUSTER.name}",
         "",
@@ -250,8 +265,8 @@ def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
         "|---|---|" + "---|" * len(N_WORKERS),
     ]
     for name, c in costs.items():
-        for rule, seconds in RULES.items():
-            speed_ups = " | ".join(f"{n * c.lean / seconds(c, CLUSTER, n):.1f}" for n in N_WORKERS)
+        for rule, load in RULES.items():
+            speed_ups = " | ".join(f"{n * c.lean / load(c, CLUSTER, n).seconds(n):.1f}" for n in N_WORKERS)
             lines.append(f"| {name} | {rule} | {speed_ups} |")
     lines += [
         "",

@@ -143,8 +143,13 @@ class Worker:
 
     def work(self) -> None:
         """Train one batch. Errors of the trial are answered, not raised."""
-        with self._answering_for(self._assignment):
+        # As `_answering_for`, whose generator would take longer than all else that is done here about a batch.
+        try:
             self._train_batch()
+        except ProtocolError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._fail(self._assignment, error)
 
     @contextmanager
     def _answering_for(self, assignment: int | None) -> Iterator[None]:
