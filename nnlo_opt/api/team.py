@@ -324,7 +324,7 @@ class Team:
             return True
 
         while not found:
-            wait_until(look)
+            wait_until(look, transport=self._master_end)
         self._coordinator.send(1, msg.FoldRecorded(assignment=fold))
         return found[0]
 
