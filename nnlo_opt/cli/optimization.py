@@ -56,7 +56,7 @@ class SearchSession(Session):
         self._search = SearchProcess()
         if self.options.search_space is None:
             return None
-        return self._search.load_space(self.options.search_space).to_json()
+        return self._search.load_space(self.options.search_space, self.options.fix).to_json()
 
     def check_findings(self, findings: dict[str, Any]) -> None:
         comparison = self.options.comparison

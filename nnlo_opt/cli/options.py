@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class Options:
     block_size: int = 1
     hyper_opt: str = "bayesian"
     search_space: str | None = None
+    #: values of parameters that are not to vary, by name, as they were written
+    fix: Mapping[str, str] = field(default_factory=dict)
     plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: seconds that this start may take; None: any
@@ -114,6 +116,7 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         block_size=arguments.block_size,
         hyper_opt=arguments.hyper_opt,
         search_space=arguments.search_space,
+        fix=fixed_values(arguments.fix),
         plan=plan,
         comparison=comparison,
         walltime_s=arguments.walltime,
@@ -138,6 +141,24 @@ def normalise(argv: Sequence[str]) -> list[str]:
         return name.replace("_", "-") + equals + value
 
     return [dashed(argument) if argument.startswith("--") else argument for argument in argv]
+
+
+def fixed_values(given: Sequence[str]) -> dict[str, str]:
+    """What `--fix NAME=VALUE` was given with, by name; ConfigurationError for one without `=`, or given twice."""
+    fixed: dict[str, str] = {}
+    for text in given:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not name or not equals:
+            raise ConfigurationError(
+                f"`--fix` must be given as NAME=VALUE. Received: {text!r}. Write it as `--fix dropout=0.5`."
+            )
+        if name in fixed:
+            raise ConfigurationError(
+                f"`--fix` must give a parameter one value. Received: {fixed[name]!r} and {value!r} for {name!r}. "
+                "Leave one of them out."
+            )
+        fixed[name] = value
+    return fixed
 
 
 def _run_request(arguments: argparse.Namespace, restore: bool) -> RunRequest:

@@ -105,8 +105,15 @@ def optimization_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--search-space",
         metavar="MODULE",
-        help="Python file or dotted module with a list of Real, Integer and Categorical parameters "
-        "(default: get_model.parameter_range of the model module)",
+        help="Python file or dotted module with a list of Real, Integer and other parameters, which `nnlo-opt space` "
+        "shows (default: get_model.parameter_range of the model module)",
+    )
+    group.add_argument(
+        "--fix",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a value of a parameter of the search space, which then does not vary; repeatable",
     )
     group.add_argument(
         "--hyper-opt",

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 import nnlo_opt
 from nnlo_opt.algorithms.easgd import moving_rate
+from nnlo_opt.cli.checks import check_ring_mode, check_training
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.workplace import check_ring_mode, check_training
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology

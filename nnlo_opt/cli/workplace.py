@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.algorithms.staleness import StalenessPolicy
-from nnlo_opt.block.local import local_rule
+from nnlo_opt.cli.checks import check_space, check_training
 from nnlo_opt.cli.comparing import check_objectives
 from nnlo_opt.cli.options import DataOptions, Options
 from nnlo_opt.config import TrainingOptions, model_parameters, option_name
@@ -20,18 +18,17 @@ from nnlo_opt.data.lists import read_list
 from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
-from nnlo_opt.space.loading import space_from_dimensions
-from nnlo_opt.space.parameters import Categorical, Integer, Real
+from nnlo_opt.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import load_weights
 from nnlo_opt.training.figure import figure_name
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric, check_metric
+from nnlo_opt.training.stopping import check_metric
 from nnlo_opt.training.task import Feeding, FoldTaskFactory
 from nnlo_opt.trees import leaves
 from nnlo_opt.trials.objectives import FIGURE
@@ -98,7 +95,10 @@ class Workplace:
         findings["space"] = space.to_json() if space else None
         if definition.kind == "objective":
             return findings | self._inspect_objective(space)
-        self._check_parameters(space)
+        if space is None:
+            definition.check_parameters(())
+        else:
+            check_space(space, definition, self._options)
         data = self._data
         info = data.source.info
         findings["data"] = {
@@ -152,32 +152,16 @@ class Workplace:
             return None
         if space_data is not None:
             return Space.from_json(space_data)
-        definition = self.definition
+        definition, fixed = self.definition, self._options.fix
         function = "objective" if definition.kind == "objective" else "get_model"
         if definition.parameter_range is None:
             raise ConfigurationError(
                 f"A search needs a search space. Received: none in `{definition.source}`; give "
                 f"`--search-space MODULE`, or set `{function}.parameter_range` in the model module."
             )
-        return space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
-
-    def _check_parameters(self, space: Space | None) -> None:
-        """ConfigurationError for a parameter that the model does not take, or a value that its option does not."""
-        self.definition.check_parameters(space.model_names if space else ())
-        if space is None:
-            return
-        for parameter in space.parameters:
-            if parameter.name in space.train_names:
-                for value in _corners(parameter):
-                    try:
-                        if parameter.name == "train.mode":
-                            check_ring_mode(self._options.n_processes, value)
-                        check_training(self._options.training.with_point({parameter.name: value}))
-                    except ConfigurationError as error:
-                        raise ConfigurationError(
-                            f"Every value of the parameter {parameter.name!r} must be one that its option takes; "
-                            f"{value!r} is not: {error}"
-                        ) from error
+        space = space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
+        feasible = definition.functions.get(CONSTRAINT_NAME)
+        return finish_space(space, feasible, str(definition.source.resolve()), fixed)
 
     # ------------------------------------------------------------ the model
 
@@ -367,51 +351,11 @@ class Workplace:
         return make_folds(n_fold, n_samples=info.n_samples, seed=self._options.seed, labels=labels, groups=groups)
 
 
-def check_ring_mode(n_processes: int, mode: str) -> None:
-    """ConfigurationError for workers of several ranks under an update rule that has none."""
-    if n_processes > 1 and mode == "allreduce":
-        raise ConfigurationError(
-            f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n_processes}."
-        )
-
-
-def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
-    """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
-    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
-    local_rule(options, 1)
-    StalenessPolicy.parse(options.staleness)
-    if options.loss:
-        for name in options.loss.split(","):
-            _check_loss(name.strip())
-    return (
-        EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
-        TargetMetric.parse(options.target_metric) if options.target_metric else None,
-    )
-
-
-def _check_loss(name: str) -> None:
-    """ConfigurationError for a loss that no framework knows; which one it will be may not be known yet."""
-    try:
-        torch_losses.check_loss(name)
-    except ConfigurationError:
-        losses.check_loss(name)
-
-
 def _paths(files: Files | None) -> tuple[Path, ...]:
     """The data files that an option or a function names; a single path is a list file."""
     if files is None:
         return ()
     return read_list(files) if isinstance(files, Path) else tuple(files)
-
-
-def _corners(parameter: Any) -> tuple[Any, ...]:
-    """Values that show whether an option takes all values of `parameter`."""
-    match parameter:
-        case Categorical():
-            return tuple(parameter.categories)
-        case Integer() | Real():
-            return (parameter.low, parameter.high)
-    raise ConfigurationError(f"Not a parameter: {parameter!r}.")
 
 
 def _first_change(options: Any, defaults: Any) -> str:

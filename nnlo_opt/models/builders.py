@@ -102,7 +102,7 @@ class ModelDefinition:
     #: the module's functions by name; of an architecture, only `get_model`
     functions: Mapping[str, Callable[..., Any]]
     #: the dimensions as the module has them, ours or scikit-optimize's
-    parameter_range: list[Any] | None = None
+    parameter_range: Any = None
     #: what a saved architecture may be made of, by name
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
     #: the file beside `source` that the model is also made of; None: there is none
@@ -127,7 +127,7 @@ class ModelDefinition:
             kind=FUNCTIONS[found[0]],
             source=path,
             functions=functions,
-            parameter_range=None if space is None else list(space),
+            parameter_range=space,
             custom_objects=getattr(module, "custom_objects", {}),
         )
 

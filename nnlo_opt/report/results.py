@@ -42,14 +42,15 @@ def read_ledger(run_directory: Path) -> Ledger:
 
 
 def results_frame(ledger: Ledger) -> "pandas.DataFrame":
-    """One row a trial; the columns of `COLUMNS`, then those of several objectives, then `p:<parameter>`.
+    """One row a trial; the columns of `COLUMNS`, then those of several objectives, then `p:<parameter>`,
+    empty where a trial has no such parameter.
 
     Of several objectives: `pareto`, whether no other trial beats it in all of them, then `o:<objective>` and
     `o:<objective>_std`, mean and population standard deviation over the folds.
     """
     import pandas
 
-    names = list(dict.fromkeys(name for trial in ledger.trials for name in trial.point))
+    names = parameter_names(ledger)
     rows = [
         _row(trial) | _objectives(trial, ledger) | {f"p:{name}": trial.point.get(name) for name in names}
         for trial in ledger.trials
@@ -57,6 +58,13 @@ def results_frame(ledger: Ledger) -> "pandas.DataFrame":
     several = [f"o:{objective.name}{of}" for objective in ledger.objectives for of in ("", "_std")]
     columns = [*COLUMNS, *(["pareto", *several] if several else []), *(f"p:{name}" for name in names)]
     return pandas.DataFrame(rows, columns=columns, dtype=object)
+
+
+def parameter_names(ledger: Ledger) -> list[str]:
+    """The parameters in the order of the search space, which a trial may have some of only."""
+    space = ledger.identity.get("search_space") or {"parameters": []}
+    of_space = [parameter["name"] for parameter in space["parameters"]]
+    return list(dict.fromkeys([*of_space, *(name for trial in ledger.trials for name in trial.point)]))
 
 
 def write_results(run_directory: Path, ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nnlo_opt.report.lines import shortened, value_text
+from nnlo_opt.report.results import parameter_names
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
@@ -43,13 +44,13 @@ def pareto_table(ledger: Ledger, width: int = 150) -> str:
 
 def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, best: Trial | None, width: int) -> str:
     objectives = [objective.name for objective in ledger.objectives]
-    names = list(dict.fromkeys(name for trial in trials for name in trial.point))
+    names = [name for name in parameter_names(ledger) if any(name in trial.point for trial in trials)]
     table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
     for column in ("trial", *(objectives or [figure_name]), "epochs", "train s", *names):
         table.add_column(column, justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for trial in trials:
-        values = [value_text(trial.point.get(name)) for name in names]
+        values = [value_text(trial.point[name]) if name in trial.point else "-" for name in names]
         state = "" if trial.state == "complete" else trial.state.value
         note = "best" if trial is best else shortened(trial.reason) or state
         if best is not None and ledger.objectives and trial.number in ledger.pareto:

@@ -40,11 +40,15 @@ class Suggestion:
 class SearchService(Protocol):
     """What the coordinator asks of a search. Only `load_space`, `start`, `wait` and `close` may take time.
 
-    Every method but `close` raises NnloError when the search has broken down.
+    Every method but `close` raises NnloError when the search has broken down, ConfigurationError when that is due to
+    the user's constraint.
     """
 
-    def load_space(self, source: str) -> Space:
-        """The space of a user's file or module; ConfigurationError as `nnlo_opt.space.loading.load_space`."""
+    def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
+        """The space of a user's file or module, without its constraint's function, which stays with the search.
+
+        ConfigurationError as `nnlo_opt.space.loading.load_space`.
+        """
         ...
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
@@ -117,9 +121,9 @@ class SearchProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def load_space(self, source: str) -> Space:
+    def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
         try:
-            return Space.from_json(self._ask({"op": "load_space", "source": source})["space"])
+            return Space.from_json(self._ask(_load_request(source, fixed))["space"])
         except ConfigurationError:
             raise
         except NnloError as error:
@@ -240,8 +244,8 @@ class InlineSearch:
         #: answers to requests for a suggestion that were not yet taken
         self._arrived: deque[dict[str, Any]] = deque()
 
-    def load_space(self, source: str) -> Space:
-        return Space.from_json(self._ask({"op": "load_space", "source": source})["space"])
+    def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
+        return Space.from_json(self._ask(_load_request(source, fixed))["space"])
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         self._ask(_start_request(algorithm, space, seed, options))
@@ -271,11 +275,17 @@ class InlineSearch:
         return answer
 
 
+def _load_request(source: str, fixed: Mapping[str, str] | None) -> dict[str, Any]:
+    return {"op": "load_space", "source": source, "fixed": dict(fixed or {})}
+
+
 def _start_request(algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"op": "start", "algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
 
 
 def _suggestion(answer: dict[str, Any]) -> Suggestion:
+    if "refused" in answer:
+        raise ConfigurationError(answer["refused"])
     if "error" in answer:
         raise NnloError(f"The search algorithm has failed:\n{answer['error']}")
     return Suggestion(**answer)

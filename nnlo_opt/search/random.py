@@ -1,18 +1,21 @@
 """Random search, and the way every algorithm draws a point that is not yet in the history."""
 
 import math
+from itertools import islice
 
 import numpy as np
 
 from nnlo_opt.search.base import History
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import MOST_DRAWS, Point, Space
 
 #: draws by the priors before a finite space is walked instead; enough unless hardly anything is left
 _N_DRAWS = 100
+#: points drawn for each feasible one that is wanted, where fewer will do as well
+_DRAWS_A_POINT = 10
 
 
 class RandomSearch:
-    """Points drawn by the priors, none twice."""
+    """Feasible points drawn by the priors, none twice."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
@@ -28,24 +31,40 @@ def suggestion_rng(seed: int, history: History) -> np.random.Generator:
 
 
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:
-    """A random point that is not in the history; None when there is none left."""
+    """A random feasible point that is not in the history; None when there is none left.
+
+    ConfigurationError when the constraint refuses every point that was looked at.
+    """
     n_points = space.n_points
     if n_points is not None and history.n_distinct >= n_points:
         return None
-    for _ in range(_N_DRAWS):
-        point = space.sample(rng)
-        if not history.contains(point):
-            return point
-    if n_points is None:  # a range of a handful of floats, all of them tried
-        return None
-    return _walk_to_unseen(space, n_points, history, rng)
+    walks = n_points is not None if space.constraint is None else space.can_be_walked
+    n_accepted = 0
+    for _ in range(_N_DRAWS if walks or space.constraint is None else MOST_DRAWS):
+        point = space.draw(rng)
+        if space.is_feasible(point):
+            n_accepted += 1
+            if not history.contains(point):
+                return point
+    if n_points is not None and walks:
+        return _walk_to_unseen(space, n_points, history, rng)
+    if n_accepted == 0:
+        raise space.refusal(f"all of {MOST_DRAWS:,} points drawn were refused")
+    return None  # a range of a handful of floats, or as few feasible points, all of them tried
 
 
-def _walk_to_unseen(space: Space, n_points: int, history: History, rng: np.random.Generator) -> Point:
+def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> list[Point]:
+    """At most `n_points` feasible points drawn by the priors; fewer where the constraint refuses most."""
+    drawn = (space.draw(rng) for _ in range(n_points if space.constraint is None else _DRAWS_A_POINT * n_points))
+    return list(islice((point for point in drawn if space.is_feasible(point)), n_points))
+
+
+def _walk_to_unseen(space: Space, n_points: int, history: History, rng: np.random.Generator) -> Point | None:
     # A stride without a common divisor visits every point once, so that one more step than there are seen points is
-    # enough; and a large one leaves no trail of neighbours.
+    # enough without a constraint; and a large one leaves no trail of neighbours.
     start, stride = (int(rng.random() * n_points) for _ in range(2))
     while math.gcd(stride, n_points) != 1:
         stride += 1
-    walk = (space.point_at((start + step * stride) % n_points) for step in range(history.n_distinct + 1))
-    return next(point for point in walk if not history.contains(point))
+    n_steps = history.n_distinct + 1 if space.constraint is None else n_points
+    walk = (space.point_at((start + step * stride) % n_points) for step in range(n_steps))
+    return next((point for point in walk if not history.contains(point) and space.is_feasible(point)), None)

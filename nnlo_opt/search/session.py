@@ -3,13 +3,15 @@
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
-from nnlo_opt.space.loading import load_space
+from nnlo_opt.space.constraint import Constraint
+from nnlo_opt.space.loading import load_constraint, load_space
 from nnlo_opt.space.space import Space
 
 
@@ -18,26 +20,31 @@ class SearchSession:
 
     | request `op` | with | answer |
     |---|---|---|
-    | `load_space` | `source` | `ok`, `space`; else `error`, a sentence |
+    | `load_space` | `source`, `fixed` | `ok`, `space`; else `error`, a sentence |
     | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
     | `record` | `trials`: list of TrialRecord | none |
     | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
 
     `n_objectives` among the options says that complete trials have so many `losses`; all else is the algorithm's own.
 
-    Nothing of a user's may end the session: an algorithm that raises is answered with its traceback. A request that
-    does not follow these rules raises, as it is a bug.
+    Spaces come and go as plain data, which a constraint's function is not: it is kept here from `load_space`, or the
+    module is executed at `start` (a model module's own space, which a trainer rank has read).
+
+    Nothing of a user's may end the session: an algorithm that raises is answered with its traceback, a constraint that
+    cannot be used with `refused`, a sentence. A request that does not follow these rules raises, as it is a bug.
     """
 
     def __init__(self) -> None:
         #: the algorithm and what it knows; None until started
         self._search: tuple[SearchAlgorithm, History] | None = None
+        #: that of the space loaded last, with its function
+        self._constraint: Constraint | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer to `request`; None for a request that has none."""
         match request["op"]:
             case "load_space":
-                return _answered(lambda: {"space": load_space(request["source"]).to_json()})
+                return _answered(lambda: self._load_space(request))
             case "start":
                 return _answered(lambda: self._start(request))
             case "record":
@@ -50,8 +57,15 @@ class SearchSession:
             case other:
                 raise ValueError(f"A request must be load_space, start, record or suggest. Received: {other!r}.")
 
+    def _load_space(self, request: dict[str, Any]) -> dict[str, Any]:
+        space = load_space(request["source"], request["fixed"])
+        self._constraint = space.constraint
+        return {"space": space.to_json()}
+
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         space = Space.from_json(request["space"])
+        if space.constraint is not None:
+            space = Space(space.parameters, self._with_function(space.constraint))
         options = dict(request["options"])
         n_objectives = options.pop("n_objectives", 1)
 
@@ -64,11 +78,24 @@ class SearchSession:
             self._search = search, VectorHistory(space, n_objectives)
         return {}
 
+    def _with_function(self, constraint: Constraint) -> Constraint:
+        known = self._constraint
+        if known is None or known.source != constraint.source:
+            known = load_constraint(constraint.source)
+        if known != constraint:
+            raise ConfigurationError(
+                f"The constraint of {constraint.source} must be the same wherever it is read. Received: {constraint}, "
+                f"then {known}. Start again, and leave the file alone until the search has begun."
+            )
+        return replace(constraint, function=known.function)
+
     def _suggest(self) -> dict[str, Any]:
         algorithm, history = self._started()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         try:
             point = algorithm.suggest(history)
+        except ConfigurationError as error:
+            return {"refused": str(error)}
         except Exception:
             return {"error": traceback.format_exc()}
         return {"point": point, "cpu_s": time.process_time() - cpu_s, "wall_s": time.perf_counter() - wall_s}

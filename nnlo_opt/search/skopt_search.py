@@ -15,7 +15,7 @@ from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Mate
 
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import feasible_draws, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import encode, penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
@@ -58,7 +58,7 @@ class BayesianSearch:
             point = self._space.from_unit(self._design[history.n_suggested])
         elif TrialState.COMPLETE in history.states:
             point = self._most_promising(history, rng)
-        if point is None or history.contains(point):
+        if point is None or history.contains(point) or not self._space.is_feasible(point):
             return unseen_point(self._space, history, rng)
         return point
 
@@ -69,7 +69,7 @@ class BayesianSearch:
         except np.linalg.LinAlgError:  # values that no smooth function has; a random point brings news
             return None
         candidates = _Candidates(history, surrogate)
-        candidates.add([self._space.sample(rng) for _ in range(_N_DRAWN)])
+        candidates.add(feasible_draws(self._space, _N_DRAWN, rng))
         candidates.add(neighbours(self._space, surrogate.best_points(_N_CENTERS), _RADII[0], _N_NEAR, rng))
         for radius in _RADII:
             candidates.add(neighbours(self._space, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))
@@ -96,7 +96,7 @@ def neighbours(
     """
     if not centers:
         return []
-    quantiles = np.array([[p.to_unit(center[p.name]) for p in space.parameters] for center in centers])
+    quantiles = np.array([space.to_unit(center) for center in centers])
     origin = quantiles[rng.integers(len(centers), size=n_points)]
     unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
     moved = rng.random(origin.shape) < np.where(unordered, 0.2, max(0.5, 1 / len(unordered)))
@@ -141,7 +141,7 @@ class _Surrogate:
 
 
 class _Candidates:
-    """Points that are not in the history, each with its expected improvement."""
+    """Feasible points that are not in the history, each with its expected improvement."""
 
     def __init__(self, history: History, surrogate: _Surrogate) -> None:
         self._history = history
@@ -152,7 +152,7 @@ class _Candidates:
     def add(self, points: Sequence[Point]) -> None:
         space = self._history.space
         fresh = {space.key(point): point for point in points if not self._history.contains(point)}
-        fresh = {key: point for key, point in fresh.items() if key not in self._scored}
+        fresh = {key: p for key, p in fresh.items() if key not in self._scored and space.is_feasible(p)}
         if fresh:
             scores = self._surrogate.expected_improvement(list(fresh.values())).tolist()
             self._scored.update(zip(fresh, zip(scores, fresh.values(), strict=True), strict=True))

@@ -4,20 +4,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.space.parameters import Categorical
+from nnlo_opt.space.parameters import Categorical, Constant
 from nnlo_opt.space.space import Point, Space
 
 
 def encode(space: Space, points: Sequence[Point]) -> np.ndarray:
-    """(n, width) float64 in 0..1: the quantile of an ordered value, and a column for every category of an unordered."""
+    """(n, width) float64 in 0..1: the quantile of an ordered value, and a column for every category of an unordered.
+
+    A constant has no column. A parameter that is not in a point counts as the middle of its range there, or as no
+    category: its parent's column says that it is not.
+    """
     columns: list[np.ndarray] = []
     for parameter in space.parameters:
-        values = [point[parameter.name] for point in points]
+        if isinstance(parameter, Constant):
+            continue
+        rows = [row for row, point in enumerate(points) if parameter.name in point]
+        values = [points[row][parameter.name] for row in rows]
         if isinstance(parameter, Categorical):
-            columns.append(np.eye(parameter.n_values)[[parameter.key(value) for value in values]])
+            block = np.zeros((len(points), parameter.n_values))
+            block[rows, [parameter.key(value) for value in values]] = 1.0
         else:
-            columns.append(np.array([parameter.to_unit(value) for value in values])[:, None])
-    return np.concatenate(columns, axis=1)
+            block = np.full((len(points), 1), 0.5)
+            block[rows, 0] = [parameter.to_unit(value) for value in values]
+        columns.append(block)
+    return np.concatenate(columns, axis=1) if columns else np.zeros((len(points), 1))
 
 
 def warp(values: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Search spaces: what may vary. Light to import, so that a model module may say `from nnlo_opt.space import Real`."""
 
-from nnlo_opt.space.parameters import Categorical, Integer, Parameter, Real, Value
+from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real, Value, When
 from nnlo_opt.space.space import Point, Space
 
-__all__ = ["Categorical", "Integer", "Parameter", "Point", "Real", "Space", "Value"]
+__all__ = ["Categorical", "Constant", "Integer", "Ordinal", "Parameter", "Point", "Real", "Space", "Value", "When"]

@@ -10,35 +10,55 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.parameters import Categorical, Integer, Parameter, Real
+from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
+from nnlo_opt.space.fixing import fix
+from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
 from nnlo_opt.space.space import Space
 
 #: the list of this name is meant when a module has several; the first that is there
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
 #: functions of a model module that may carry the list as an attribute
 _MODEL_FUNCTIONS = ("get_model", "objective")
+_KIND_NAMES = ", ".join(kind.__name__ for kind in KINDS)
 
 
-def load_space(source: str) -> Space:
+def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
     """Load the space of a Python file (`search_spaces/mnist.py`) or of a module (`search_spaces.mnist`).
 
-    The module's one list of dimensions is taken, whatever its name, else `get_model.parameter_range`.
-    ConfigurationError when there is no such file or module, when it cannot be executed, or has no list, or several of
-    which none has a name of `PREFERRED_NAMES`.
+    The module's one list of dimensions is taken, whatever its name, else `get_model.parameter_range`; its function
+    `feasible`, if there is one, is the constraint. `fixed` are values by name, as text. ConfigurationError when there
+    is no such file or module, when it cannot be executed, or has no list, or several of which none has a name of
+    `PREFERRED_NAMES`; and as `finish_space`.
     """
     module = _load_module(source)
-    return space_from_dimensions(_find_dimensions(module, source), source)
+    space = space_from_dimensions(_find_dimensions(module, source), source)
+    return finish_space(space, getattr(module, CONSTRAINT_NAME, None), source, fixed)
+
+
+def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, str] | None = None) -> Space:
+    """`space` with the values in `fixed` and the constraint `feasible` (None: without one) of the module `source`.
+
+    ConfigurationError for values it cannot have, and for a constraint that is no function or accepts too little.
+    """
+    if fixed:
+        space = fix(space, fixed)
+    return space if feasible is None else space.constrained(Constraint.of(feasible, source))
+
+
+def load_constraint(source: str) -> Constraint:
+    """The constraint of a module that has one; ConfigurationError as `load_space`."""
+    return Constraint.of(getattr(_load_module(source), CONSTRAINT_NAME, None), source)
 
 
 def space_from_dimensions(dimensions: Any, source: str) -> Space:
-    """The space of a list of Real, Integer and Categorical, ours or scikit-optimize's; `source` says where it is from.
+    """The space of a list of parameters, ours or scikit-optimize's; `source` says where it is from.
 
     ConfigurationError, naming `source`, for anything else in the list, for a dimension without a name, and for whatever
     our parameters refuse.
@@ -48,7 +68,7 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
     if isinstance(dimensions, (str, dict)) or not isinstance(dimensions, Iterable):
         raise ConfigurationError(
-            f"The search space of {source} must be a list of Real, Integer and Categorical. Received: {dimensions!r}. "
+            f"The search space of {source} must be a list of parameters, Real and others. Received: {dimensions!r}. "
             "Write it as [Real(0, 0.5, name=...), ...]."
         )
     try:
@@ -58,12 +78,12 @@ def space_from_dimensions(dimensions: Any, source: str) -> Space:
 
 
 def _parameter(dimension: Any) -> Parameter:
-    if isinstance(dimension, (Real, Integer, Categorical)):
+    if isinstance(dimension, KINDS):
         return dimension
     kind = _kind(dimension)
     if kind is None:
         raise ConfigurationError(
-            f"Every entry of a search space must be a Real, an Integer or a Categorical. Received: {dimension!r}. "
+            f"Every entry of a search space must be one of {_KIND_NAMES}. Received: {dimension!r}. "
             "Write it as one of these, with a name."
         )
     name = dimension.name or ""
@@ -78,7 +98,7 @@ def _parameter(dimension: Any) -> Parameter:
 
 
 def _kind(dimension: Any) -> str | None:
-    """Which of our classes `dimension` looks like; scikit-optimize's are known by the names of their classes."""
+    """Which of our classes a dimension of scikit-optimize stands for, known by the names of its classes."""
     names = {base.__name__ for base in type(dimension).__mro__}
     wanted = {"Real": ("low", "high", "prior"), "Integer": ("low", "high", "prior"), "Categorical": ("categories",)}
     for kind, attributes in wanted.items():
@@ -106,13 +126,17 @@ def _find_dimensions(module: ModuleType, source: str) -> Any:
         if hasattr(public.get(name), "parameter_range"):
             return public[name].parameter_range
     raise ConfigurationError(
-        f"{source} must define a search space: a list of Real, Integer and Categorical. Received: a module without "
+        f"{source} must define a search space: a list of {_KIND_NAMES}. Received: a module without "
         f"one. Add `{PREFERRED_NAMES[0]} = [...]`, or `get_model.parameter_range = [...]`."
     )
 
 
 def _is_dimension_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(_kind(item) is not None for item in value)
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_dimension(item) for item in value)
+
+
+def _is_dimension(value: Any) -> bool:
+    return isinstance(value, KINDS) or _kind(value) is not None
 
 
 def _is_space(value: Any) -> bool:

@@ -50,7 +50,7 @@ def test_spaces_are_taken_whole():
     ("dimensions", "words"),
     [
         ([skopt.space.Real(0, 1)], "must have a name"),
-        ([(0, 1)], "must be a Real, an Integer or a Categorical"),
+        ([(0, 1)], "must be one of Real, Integer, Categorical, Ordinal, Constant"),
         ([skopt.space.Categorical(["a"], name="c")], "at least 2 categories"),
         ([skopt.space.Categorical(["a", "b"], prior=[0.1, 0.9], name="c")], "equally likely"),
         ([], "at least one parameter"),

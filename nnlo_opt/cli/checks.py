@@ -1,0 +1,136 @@
+"""What can be seen to be wrong before a model is built: training options, and a search space set against them."""
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, product
+from typing import Any
+
+from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.block.local import local_rule
+from nnlo_opt.cli.options import Options
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models import losses, torch_losses
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.space.parameters import Integer, Real, Value
+from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
+from nnlo_opt.space.values import text, thawed
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+
+
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    local_rule(options, 1)
+    StalenessPolicy.parse(options.staleness)
+    if options.loss:
+        for name in options.loss.split(","):
+            _check_loss(name.strip())
+    return (
+        EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
+        TargetMetric.parse(options.target_metric) if options.target_metric else None,
+    )
+
+
+def check_ring_mode(n_processes: int, mode: str) -> None:
+    """ConfigurationError for workers of several ranks under an update rule that has none."""
+    if n_processes > 1 and mode == "allreduce":
+        raise ConfigurationError(
+            f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n_processes}."
+        )
+
+
+def _check_loss(name: str) -> None:
+    """ConfigurationError for a loss that no framework knows; which one it will be may not be known yet."""
+    try:
+        torch_losses.check_loss(name)
+    except ConfigurationError:
+        losses.check_loss(name)
+
+
+def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
+    """ConfigurationError for parameters that the model does not take, and trainings that cannot be.
+
+    A model's argument without a default must be in every point. Of the training options every value is tried at the
+    ends of its range. Two of them are also tried together, the others in their middle, unless the space has a
+    constraint: it may be what keeps them apart, and its function is not here.
+    """
+    definition.check_parameters(space.model_names)
+    for name in sorted(definition.required_parameters):
+        if (condition := space[name].condition) is not None:
+            raise ConfigurationError(
+                f"A parameter with a condition must have a default in `get_model` of {definition.source}. "
+                f"Received: none for {name!r}, which is given only when {condition}. Add the default."
+            )
+    for name in space.train_names:
+        _check_values(space, name, options)
+    if space.constraint is None:
+        for pair in combinations(space.train_names, 2):
+            for point in _corner_points(space, pair):
+                error = _error_at(point, options)
+                if error is not None:
+                    values = ", ".join(f"{name}={value!r}" for name, value in _training_part(point).items())
+                    raise ConfigurationError(
+                        f"Every point of a search space must be a training that can be; {values} is not: {error} Give "
+                        "one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
+                    ) from error
+
+
+def _check_values(space: Space, name: str, options: Options) -> None:
+    """ConfigurationError for a value of a training option that fails wherever it is tried."""
+    known = {name, *_ancestors(space, name)}
+    errors: dict[str, tuple[Value, ConfigurationError | None]] = {}
+    for point in _corner_points(space, [name]):
+        if name not in point:
+            continue
+        # By itself on top of the command line, and with the other parameters in their middle.
+        tried = [{key: value for key, value in point.items() if key in known}, point]
+        found = [_error_at(one, options) for one in tried]
+        if None in found or text(point[name]) not in errors:
+            errors[text(point[name])] = point[name], None if None in found else found[0]
+    for value, error in errors.values():
+        if error is not None:
+            raise ConfigurationError(
+                f"Every value of the parameter {name!r} must be one that its option takes; {value!r} is not: {error}"
+            ) from error
+
+
+def _error_at(point: Point, options: Options) -> ConfigurationError | None:
+    try:
+        training = options.training.with_point(point)
+        check_ring_mode(options.n_processes, training.mode)
+        check_training(training)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _training_part(point: Point) -> Point:
+    return {name: value for name, value in point.items() if name.startswith(TRAIN_PREFIX)}
+
+
+def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
+    """Points with every end value of `names` and of what these depend on, the other parameters at their median."""
+    varied = {name for given in names for name in (given, *_ancestors(space, given))}
+    quantiles = [
+        [p.to_unit(value) for value in _corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
+    ]
+    return (space.from_unit(units) for units in product(*quantiles))
+
+
+def _ancestors(space: Space, name: str) -> list[str]:
+    found: list[str] = []
+    while (condition := space[name].condition) is not None:
+        name = condition.parent
+        found.append(name)
+    return found
+
+
+def _corners(space: Space, name: str) -> list[Any]:
+    """Values of a parameter that stand for all: the ends of a range and what conditions ask for, or all categories."""
+    parameter = space[name]
+    if isinstance(parameter, Integer | Real):
+        conditions = [other.condition for other in space.parameters if other.condition is not None]
+        asked = [thawed(value) for c in conditions if c.parent == name for value in c.values]
+        return [*dict.fromkeys([parameter.low, parameter.high, *asked])]
+    return [parameter.value_at(index) for index in range(parameter.n_values or 0)]

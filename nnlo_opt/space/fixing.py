@@ -1,0 +1,75 @@
+"""Parameters fixed to a value, as `--fix name=value` asks for it."""
+
+import ast
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space.conditions import When, parents_first
+from nnlo_opt.space.parameters import Constant, Parameter, Value, parameter_from_json
+from nnlo_opt.space.space import Space, described
+from nnlo_opt.space.values import thawed
+
+#: how a value may be written, in the order in which it is tried: 3, 'a', [1, 2]; true, null; and a bare word
+_READERS: tuple[Callable[[str], Any], ...] = (ast.literal_eval, json.loads, str)
+
+
+def fix(space: Space, fixed: Mapping[str, str]) -> Space:
+    """The space in which each parameter named in `fixed` has that value, written as text, and no other.
+
+    It stays in the points, as a Constant. What can then never be active is left out of the space. ConfigurationError
+    for a name or a value that the space does not have, and for a parameter that others rule out.
+    """
+    values = {name: _read(space, name, written) for name, written in fixed.items()}
+    kept: dict[str, Parameter] = {}
+    for row in parents_first(space.parameters):
+        parameter = space.parameters[row]
+        condition = _left_of(parameter.condition, space, values, kept)
+        if parameter.condition is not None and condition is None:
+            if parameter.name in values:
+                raise ConfigurationError(
+                    f"`--fix {parameter.name}={fixed[parameter.name]}` must be of a parameter that is used. "
+                    f"Received: {described(parameter)}, which the other `--fix` rule out. Leave one of them out."
+                )
+            continue
+        if parameter.name in values:
+            kept[parameter.name] = Constant(values[parameter.name], parameter.name, condition=condition)
+        elif condition is None:
+            kept[parameter.name] = parameter
+        else:
+            kept[parameter.name] = parameter_from_json(parameter.to_json() | {"condition": condition.to_json()})
+    return Space(kept[name] for name in space.names if name in kept)
+
+
+def _left_of(
+    condition: When | None, space: Space, values: Mapping[str, Value], kept: Mapping[str, Parameter]
+) -> When | None:
+    """What is left of a condition; None where it can never hold, or there was none."""
+    if condition is None or condition.parent not in kept:
+        return None
+    if condition.parent not in values:
+        return condition
+    parent, value = space[condition.parent], values[condition.parent]
+    wanted = {parent.key(thawed(one)) for one in condition.values}
+    return When(condition.parent, value) if parent.key(value) in wanted else None
+
+
+def _read(space: Space, name: str, written: str) -> Value:
+    if name not in space.names:
+        close = get_close_matches(name, space.names, n=1)
+        hint = f"Did you mean `{close[0]}`?" if close else f"Its parameters: {', '.join(space.names)}."
+        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}. {hint}")
+    parameter = space[name]
+    for read in _READERS:
+        try:
+            value = read(written)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+        if parameter.contains(value):
+            return float(value) if parameter.n_values is None else parameter.value_at(parameter.index(value))
+    raise ConfigurationError(
+        f"`--fix {name}=` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
+        "Correct it, or change the search space."
+    )

@@ -1,0 +1,76 @@
+"""The points of a finite space by number: how many there are, and which is which, conditions included.
+
+Parameters under conditions form trees: a parameter has as many branches as values, and under each branch stand the
+parameters whose condition it meets. The points of a tree are counted branch by branch, those of the space multiplied.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from nnlo_opt.space.parameters import Parameter
+from nnlo_opt.space.values import Value, thawed
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A parameter of finitely many values, and the trees that stand under some of them."""
+
+    parameter: Parameter
+    #: numbers of the values that something stands under, growing
+    branches: tuple[int, ...]
+    #: what stands under each of them
+    below: tuple[tuple["Tree", ...], ...]
+    #: how many points there are before each branch and, last, in all
+    before: tuple[int, ...]
+
+    @property
+    def n_points(self) -> int:
+        return self.before[-1]
+
+    def point_at(self, index: int) -> dict[str, Value]:
+        """Point number `index` of this tree: values in their order, under a branch the last parameter fastest."""
+        branch = bisect_right(self.before[:-1], index) - 1
+        if branch >= 0 and index < self.before[branch] + count(self.below[branch]):
+            value = self.parameter.value_at(self.branches[branch])
+            return {self.parameter.name: value} | points_at(self.below[branch], index - self.before[branch])
+        # Between two branches every value is one point.
+        start = 0 if branch < 0 else self.branches[branch] + 1
+        first = 0 if branch < 0 else self.before[branch] + count(self.below[branch])
+        return {self.parameter.name: self.parameter.value_at(start + index - first)}
+
+
+def trees(parameters: Sequence[Parameter]) -> tuple[Tree, ...] | None:
+    """The trees of the parameters without a condition, in their order; None when a parameter is continuous."""
+    if any(parameter.n_values is None for parameter in parameters):
+        return None
+    return tuple(_tree(parameter, parameters) for parameter in parameters if parameter.condition is None)
+
+
+def count(forest: Sequence[Tree]) -> int:
+    """How many points several trees have together."""
+    return math.prod(tree.n_points for tree in forest)
+
+
+def points_at(forest: Sequence[Tree], index: int) -> dict[str, Value]:
+    """Point number `index` of several trees together, the last one running fastest."""
+    parts: list[dict[str, Value]] = []
+    for tree in reversed(forest):
+        index, digit = divmod(index, tree.n_points)
+        parts.append(tree.point_at(digit))
+    return {name: value for part in reversed(parts) for name, value in part.items()}
+
+
+def _tree(parameter: Parameter, parameters: Sequence[Parameter]) -> Tree:
+    below: dict[int, list[Tree]] = {}
+    for child in parameters:
+        if child.condition is not None and child.condition.parent == parameter.name:
+            tree = _tree(child, parameters)
+            for branch in {parameter.index(thawed(value)) for value in child.condition.values}:
+                below.setdefault(branch, []).append(tree)
+    branches = tuple(sorted(below))
+    extra = [0, *accumulate(count(below[branch]) - 1 for branch in branches)]
+    before = [branch + more for branch, more in zip((*branches, parameter.n_values or 0), extra, strict=True)]
+    return Tree(parameter, branches, tuple(tuple(below[branch]) for branch in branches), tuple(before))
