@@ -1,4 +1,4 @@
-"""`nnlo-opt`: what can be done with a run without training anything."""
+"""`nnlo-opt`: what can be done with a run or a search space without training anything."""
 
 import argparse
 import os
@@ -36,7 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        return _simulate(argv[1:]) if argv[:1] == ["simulate"] else _look(_parser().parse_args(argv))
+        match argv[:1]:
+            case ["simulate"]:
+                return _simulate(argv[1:])
+            case ["space"]:
+                return _space(argv[1:])
+        return _look(_parser().parse_args(argv))
     except (ConfigurationError, JournalError) as error:
         print(error, file=sys.stderr)
         return EXIT_WRONG_REQUEST
@@ -53,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nnlo-opt", description="Look at runs of OptimizationDriver, or simulate one."
+        prog="nnlo-opt", description="Look at runs of OptimizationDriver and at search spaces, or simulate a run."
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -61,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     report = commands.add_parser("report", help="write results.csv and summary.json of a run anew, from its journal")
     report.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
+    commands.add_parser("space", help="print the parameters of a search space and points of it; see its own --help")
     commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
     return parser
 
@@ -82,6 +88,16 @@ def _simulate(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _space(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import spaces
+
+    parser = _Parser(
+        prog="nnlo-opt space", description="Print the parameters of a search space, and some of its points."
+    )
+    spaces.add_options(parser)
+    return spaces.run(parser.parse_args(argv))
 
 
 def _look(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
-"""The table of trials that ends a search."""
+"""The table of trials that ends a search; text tables."""
 
 import io
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -45,10 +46,7 @@ def pareto_table(ledger: Ledger, width: int = 150) -> str:
 def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, best: Trial | None, width: int) -> str:
     objectives = [objective.name for objective in ledger.objectives]
     names = [name for name in parameter_names(ledger) if any(name in trial.point for trial in trials)]
-    table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
-    for column in ("trial", *(objectives or [figure_name]), "epochs", "train s", *names):
-        table.add_column(column, justify="right", overflow="fold")
-    table.add_column("", overflow="fold")
+    rows = []
     for trial in trials:
         values = [value_text(trial.point[name]) if name in trial.point else "-" for name in names]
         state = "" if trial.state == "complete" else trial.state.value
@@ -56,7 +54,20 @@ def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, be
         if best is not None and ledger.objectives and trial.number in ledger.pareto:
             note = "Pareto"
         figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
-        table.add_row(str(trial.number), *figures, *_effort(trial), *values, note)
+        rows.append([str(trial.number), *figures, *_effort(trial), *values, note])
+    head = ["trial", *(objectives or [figure_name]), "epochs", "train s", *names, ""]
+    return text_table(title, head, rows, width=width)
+
+
+def text_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: bool = False, width: int = 150
+) -> str:
+    """Rows under a head, as text of at most `width` characters; to the right unless `left`, or without a head."""
+    table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="left" if left or not column else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     text = io.StringIO()
     Console(file=text, width=width, no_color=True, highlight=False, emoji=False, markup=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

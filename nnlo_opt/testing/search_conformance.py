@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
-from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space
+from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
+from nnlo_opt.space.constraint import Constraint
 
 #: every kind of parameter, and categories of every type
 MIXED_SPACE = Space(
@@ -29,6 +31,42 @@ MIXED_SPACE = Space(
 )
 #: 12 points
 SMALL_SPACE = Space([Integer(1, 3, name="n"), Categorical(["a", "b", None, [1]], name="c")])
+#: conditions under conditions, a grid, an order, likely values, and one value that does not vary
+CONDITIONAL_SPACE = Space(
+    [
+        Real(1e-4, 1.0, "log-uniform", name="learning_rate", likely=0.01),
+        Real(0.0, 0.9, name="momentum", condition=When("optimizer", "sgd")),
+        Categorical([True, False], name="nesterov", condition=When("optimizer", "sgd")),
+        Categorical(["sgd", "adam", "none"], name="optimizer"),
+        Integer(1, 3, name="n_layers"),
+        Ordinal([8, 16, 32], name="width_2", likely=16, condition=When("n_layers", 2, 3)),
+        Real(0.0, 1.0, step=0.25, name="dropout_2", condition=When("width_2", 32)),
+        Constant([3, 3], name="kernel", condition=When("n_layers", 1)),
+    ]
+)
+#: 1 + 3 * (1 + 4) points
+SMALL_CONDITIONAL_SPACE = Space(
+    [
+        Integer(0, 3, name="n"),
+        Categorical(["a", "b"], name="c", condition=When("n", 1, 2, 3)),
+        Ordinal([1, 2, 3, 4], name="o", condition=When("c", "b")),
+    ]
+)
+
+
+def _adds_up(parameters: Point) -> bool:
+    return sum(float(value) for value in parameters.values()) <= 1.0  # type: ignore[arg-type, misc]
+
+
+def constrained(parameters: list[Parameter], feasible: Callable[[Point], bool]) -> Space:
+    """The space of `parameters` with a constraint, as a user's module makes it."""
+    return Space(parameters).constrained(Constraint.of(feasible, "a test"))
+
+
+#: a sixth of a cube
+CONSTRAINED_SPACE = constrained([Real(0, 1, name="x"), Real(0, 1, name="y"), Real(0, 1, name="z")], _adds_up)
+#: 15 of 64 points
+SMALL_CONSTRAINED_SPACE = constrained([Real(0, 1.75, step=0.25, name=name) for name in "xy"], _adds_up)
 #: spaces at the edge of what is allowed
 ODD_SPACES = {
     "one bit": Space([Integer(0, 1, name="n")]),
@@ -189,6 +227,42 @@ class SearchConformance:
             assert point is not None
             history.record(trial, point, state)
         assert history.n_distinct == self.n_trials
+
+    @pytest.mark.parametrize("space", [CONDITIONAL_SPACE, CONSTRAINED_SPACE], ids=["conditions", "constraint"])
+    def test_conditions_and_constraints_are_respected(self, space: Space) -> None:
+        points, again = (run_search(self.make(space, 13), space, self.n_trials) for _ in range(2))
+        assert points == again
+        assert len({space.key(point) for point in points}) == self.n_trials
+        for point in points:
+            assert space.contains(point)
+            assert space.is_feasible(point)
+            assert list(point) == [name for name in space.names if name in point]
+
+    @pytest.mark.parametrize(
+        ("space", "n_points"),
+        [(SMALL_CONDITIONAL_SPACE, 16), (SMALL_CONSTRAINED_SPACE, 15)],
+        ids=["conditions", "constraint"],
+    )
+    def test_small_space_with_holes_is_exhausted_with_each_point_once(self, space: Space, n_points: int) -> None:
+        search = SimulatedSearch(self.make(space, 14), History(space))
+        for _ in range(n_points):
+            assert search.step(lambda trial, point: None if trial == 4 else a_value(point)) is not None
+        assert search.history.n_distinct == n_points
+        assert all(space.is_feasible(point) for point in search.history.points)
+        assert search.step(lambda _, point: a_value(point)) is None
+
+    def test_a_constraint_that_comes_to_refuse_everything_is_told(self) -> None:
+        accepts = True
+
+        def feasible(parameters: Point) -> bool:
+            return accepts
+
+        space = constrained([Real(0, 1, name="x")], feasible)
+        search = SimulatedSearch(self.make(space, 15), History(space))
+        assert search.step(lambda _, point: a_value(point)) is not None
+        accepts = False
+        with pytest.raises(ConfigurationError, match="must accept some points"):
+            search.step(lambda _, point: a_value(point))
 
     def test_failed_region_is_left(self) -> None:
         """Everything above 0.5 fails, and the values draw towards it."""

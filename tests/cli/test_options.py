@@ -97,6 +97,7 @@ COMMON = [
 ]
 SEARCH = [
     (["--search-space", "spaces/mine.py"], "search_space", "spaces/mine.py"),
+    (["--fix", "n_units=8"], "fix", {"n_units": "8"}),
     (["--hyper-opt", "random"], "hyper_opt", "random"),
     (["--num-iterations", "25"], "plan.num_iterations", 25),
     (["--block-size", "4"], "block_size", 4),
