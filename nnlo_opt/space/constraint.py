@@ -95,7 +95,7 @@ def fingerprint(function: FunctionType) -> str:
     Of its module count functions and plain values (a limit that is written above it); modules and classes do not.
     """
     parts = dict(_parts(function, {}))
-    return hashlib.sha256(json.dumps(sorted(parts.items())).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([function.__qualname__, *sorted(parts.items())]).encode()).hexdigest()
 
 
 def _parts(function: FunctionType, seen: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -150,7 +150,7 @@ class _Range:
     def from_unit(self, unit: float) -> Any:
         position = unit if self.likely is None else position_of(unit, self._position(self.likely))
         low, high = self._edges
-        if self.prior == "log-uniform":
+        if self._is_logarithmic:
             number = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
         elif self._grid is None:
             number = low * (1.0 - position) + high * position
@@ -172,13 +172,18 @@ class _Range:
     def _position(self, number: float) -> float:
         """Where a value lies along its scale, 0 to 1; in the middle of the part of the scale that is rounded to it."""
         low, high = self._edges
-        if self.prior == "log-uniform":
+        if self._is_logarithmic:
             position = (math.log(number) - math.log(low)) / (math.log(high) - math.log(low))
         elif self._grid is None:
             position = (number - low) / (high - low)
         else:
             position = (self.index(number) + 0.5) / self._finite()[0]
         return min(max(position, 0.0), 1.0)
+
+    @property
+    def _is_logarithmic(self) -> bool:
+        # Not where the bounds have the same logarithm in floating point: between them all scales are the same.
+        return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
 
     @property
     def _edges(self) -> tuple[float, float]:

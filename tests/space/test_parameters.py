@@ -59,6 +59,11 @@ def test_quantiles_go_both_ways(parameter, unit):
     assert parameter.high == pytest.approx(parameter.from_unit(1.0), rel=1e-9)
 
 
+def test_a_logarithmic_range_of_neighbouring_floats_has_quantiles():
+    parameter = Real(1e-300, math.nextafter(1e-300, 1), "log-uniform", name="x")
+    assert [parameter.to_unit(value) for value in (parameter.low, parameter.high)] == [0.0, 1.0]
+
+
 @given(low=st.integers(-50, 50), size=st.integers(2, 60))
 def test_every_integer_has_the_same_share(low, size):
     parameter = Integer(low, low + size - 1, name="n")
