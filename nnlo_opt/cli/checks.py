@@ -113,7 +113,7 @@ def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
     """Points with every end value of `names` and of what these depend on, the other parameters at their median."""
     varied = {name for given in names for name in (given, *_ancestors(space, given))}
     quantiles = [
-        [p.to_unit(value) for value in _corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
+        [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
     ]
     return (space.from_unit(units) for units in product(*quantiles))
 
@@ -126,7 +126,7 @@ def _ancestors(space: Space, name: str) -> list[str]:
     return found
 
 
-def _corners(space: Space, name: str) -> list[Any]:
+def corners(space: Space, name: str) -> list[Any]:
     """Values of a parameter that stand for all: the ends of a range and what conditions ask for, or all categories."""
     parameter = space[name]
     if isinstance(parameter, Integer | Real):

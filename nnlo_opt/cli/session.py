@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 import nnlo_opt
 from nnlo_opt.algorithms.easgd import moving_rate
-from nnlo_opt.cli.checks import check_ring_mode, check_training
+from nnlo_opt.cli.checks import check_ring_mode, check_training, corners
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
 from nnlo_opt.clock import SystemClock
@@ -40,6 +40,7 @@ from nnlo_opt.errors import (
 from nnlo_opt.report.follow import Reporter
 from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
+from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.training.timeline import NO_TIMELINE, TIMELINE_NAME, Timeline, clear_parts
 from nnlo_opt.trials.events import RunStarted
@@ -203,8 +204,12 @@ class Session(ABC):
         if not findings["data"]:
             return
         n_workers = max(self.n_workers(team) for team in self.topology.teams)
-        if self.options.training.mode == "easgd":
-            moving_rate(self.options.training.elastic_force, min(self.n_workers(team) for team in self.topology.teams))
+        space = Space.from_json(findings["space"]) if findings["space"] else None
+        forces = [self.options.training.elastic_force] if self.options.training.mode == "easgd" else []
+        if space is not None and "train.elastic_force" in space.names:
+            forces += corners(space, "train.elastic_force")
+        for force in forces:
+            moving_rate(force, min(self.n_workers(team) for team in self.topology.teams))
         n_train = findings["n_train_smallest"]
         if n_train < n_workers:
             raise ConfigurationError(

@@ -111,7 +111,99 @@ def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, capsys)
     assert "must be writable" in refused(["report", str(path)], capsys)
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"]], ids=str)
+# ---------------------------------------------------------------- spaces
+
+SPACE = """
+from nnlo_opt.space import Categorical, Integer, Ordinal, Real, When
+ranges = [
+    Ordinal([16, 32, 64], name="width", likely=32),
+    Real(0, 1, step=0.25, name="dropout"),
+    Categorical(["sgd", "adam"], name="optimizer"),
+    Integer(1, 3, name="n", condition=When("optimizer", "sgd")),
+]
+def feasible(parameters):
+    return parameters["width"] * parameters.get("n", 1) <= 64
+"""
+
+
+@pytest.fixture
+def space(tmp_path, monkeypatch):
+    """Writes a space; returns what to call it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text=SPACE):
+        (tmp_path / "mine.py").write_text(text)
+        return "mine.py"
+
+    return write
+
+
+def shown(arguments, capsys):
+    assert tool.main(["space", *arguments]) == EXIT_OK
+    return capsys.readouterr().out
+
+
+def test_space_prints_a_row_a_parameter_and_how_many_points_there_are(space, capsys):
+    lines = shown([space()], capsys).splitlines()
+    assert lines[2].split() == ["name", "kind", "range", "prior", "step", "likely", "values", "only", "when"]
+    assert lines[4].split() == ["width", "Ordinal", "16,", "32,", "64", "32", "3"]
+    assert lines[5].split() == ["dropout", "Real", "0", "to", "1", "uniform", "0.25", "5"]
+    assert lines[7].split() == ["n", "Integer", "1", "to", "3", "uniform", "3", "optimizer", "is", "'sgd'"]
+    assert "Constraint: `feasible` of mine.py" in lines
+    # 3 * 5 * (3 + 1) less width * n > 64: 32 * 3, 64 * 2, 64 * 3.
+    assert "Points: 60, of which 45 are feasible" in lines
+
+
+def test_space_leaves_out_the_columns_that_nothing_stands_in(space, capsys):
+    text = shown([space("from nnlo_opt.space import Real\nranges = [Real(0, 1, name='x')]\n")], capsys)
+    assert text.splitlines()[2].split() == ["name", "kind", "range", "prior"]
+    assert "Points: not finite\n" in text
+    skopt = "from skopt.space import Real\nr = [Real(0, 1, name='x')]\ndef feasible(p): return p['x'] < 0.5\n"
+    text = shown([space(skopt)], capsys)
+    n_feasible = int(text.split("feasible are ")[1].split(" of 1,000 drawn")[0])
+    assert 450 < n_feasible < 550
+
+
+def test_space_draws_the_points_asked_for(space, capsys):
+    text = shown([space(), "--samples", "10", "--fix", "optimizer=adam"], capsys)
+    *_, head, _, width, dropout, optimizer = text.splitlines()
+    assert head.split() == ["9", "10"]
+    assert optimizer.split() == ["optimizer", "adam", "adam"]
+    assert width.split()[0] == "width"
+    assert dropout.split()[0] == "dropout"
+    assert " n " not in text
+    assert shown([space(), "--samples", "3"], capsys) == shown([space(), "--samples", "3"], capsys)
+    assert shown([space(), "--samples", "3"], capsys) != shown([space(), "--samples", "3", "--seed", "1"], capsys)
+
+
+def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
+    text = shown([space(), "--samples", "8"], capsys)
+    values = {line.split()[0]: line.split()[1:] for line in text.splitlines()[-4:]}
+    assert [value == "-" for value in values["n"]] == [value == "adam" for value in values["optimizer"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "words"),
+    [
+        (["gone.py"], SPACE, "gone.py"),
+        (["mine.py"], "1 / 0", "mine.py, line 1 cannot be executed"),
+        (["mine.py"], "x = 1", "must define a search space"),
+        (["mine.py"], SPACE.replace('"sgd")),', '"sdg")),'), "must name values that `optimizer` can have"),
+        (["mine.py"], SPACE.replace("<= 64", "<= 0"), "all 60 points were refused"),
+        (["mine.py"], SPACE.replace("<= 64", ""), "must return True or False"),
+        (["mine.py", "--fix", "width=17"], SPACE, "`--fix width=`"),
+        (["mine.py", "--fix", "width"], SPACE, "NAME=VALUE"),
+        (["mine.py", "--fix", "n=1", "--fix", "n=2"], SPACE, "one value"),
+        (["mine.py", "--samples", "-1"], SPACE, "`--samples` must be"),
+        (["mine.py", "--seed", "-1"], SPACE, "`--seed` must be"),
+    ],
+)
+def test_a_space_that_is_none_is_refused_in_one_sentence(space, capsys, arguments, text, words):
+    space(text)
+    assert words in refused(["space", *arguments], capsys)
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"], ["space"]], ids=str)
 def test_a_wrong_command_line_is_left_with_code_2_and_usage(arguments, capsys):
     with pytest.raises(SystemExit) as leaving:
         tool.main(arguments)

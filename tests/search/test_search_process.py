@@ -14,6 +14,7 @@ from nnlo_opt.search.process import InlineSearch, SearchProcess
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.space.loading import load_space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,69 @@ def test_spaces_are_loaded_and_prints_do_no_harm(search, tmp_path):
     with pytest.raises(ConfigurationError, match=r"nothing\.py"):
         search.load_space("nothing.py")
     assert search.load_space(str(path)).names == ("x",)
+
+
+CONSTRAINED = """
+import os
+from nnlo_opt.space import Real
+ranges = [Real(0, 1, name="x"), Real(0, 1, name="y")]
+def feasible(parameters):
+    return parameters["x"] + parameters["y"] < 0.5
+"""
+
+
+def test_a_constraint_stays_where_its_function_is(search, tmp_path):
+    path = tmp_path / "space.py"
+    path.write_text(CONSTRAINED)
+    space = search.load_space(str(path))
+    assert space.constraint.function is None
+    search.start("random", space, 5, {})
+    for number in range(20):
+        search.request_suggestion(number)
+        point = search.wait(LONG_S).point
+        assert point["x"] + point["y"] < 0.5
+        search.record([pending(number, point)])
+
+
+def test_a_constraint_of_a_model_module_is_loaded_when_the_search_starts(search, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text("def get_model(x, y): ...\n" + CONSTRAINED.replace("ranges =", "get_model.parameter_range ="))
+    space = Space.from_json(load_space(str(path)).to_json())  # as a trainer rank has read it
+    search.start("random", space, 5, {})
+    search.request_suggestion(1)
+    assert sum(search.wait(LONG_S).point.values()) < 0.5
+    path.write_text(path.read_text().replace("< 0.5", "< 0.6"))
+    with pytest.raises(ConfigurationError, match=r"model\.py must be the same wherever it is read"):
+        search.start("random", space, 5, {})
+
+
+def test_values_are_fixed_where_the_space_is_loaded(search, tmp_path):
+    path = tmp_path / "space.py"
+    path.write_text(CONSTRAINED)
+    space = search.load_space(str(path), {"x": "0.25"})
+    search.start("random", space, 5, {})
+    search.request_suggestion(1)
+    point = search.wait(LONG_S).point
+    assert point["x"] == 0.25
+    assert point["y"] < 0.25
+    with pytest.raises(ConfigurationError, match="`--fix x=`"):
+        search.load_space(str(path), {"x": "2"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [("1 / 0", "ZeroDivisionError"), ("None", "Received: None"), ("False", "must accept some points")],
+)
+def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, tmp_path, answer, words):
+    path, flag = tmp_path / "space.py", tmp_path / "broken"
+    broken = f"    if os.path.exists({str(flag)!r}):\n        return {answer}\n    return"
+    path.write_text(CONSTRAINED.replace("    return", broken))
+    search.start("random", search.load_space(str(path)), 5, {})
+    flag.touch()
+    search.request_suggestion(1)
+    with pytest.raises(ConfigurationError, match=words) as error:
+        search.wait(LONG_S)
+    assert "\n" not in str(error.value)
 
 
 def test_wrong_requests_are_sentences(search):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.search.targets import encode, penalty, warp
-from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 
 values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30).map(np.array)
 
@@ -39,3 +39,19 @@ def test_encoding():
     )
     points = [{"x": 0.1, "c": None, "n": 1}, {"x": 1.0, "c": "a", "n": 4}]
     np.testing.assert_allclose(encode(space, points), [[0.5, 0, 1, 0, 0.125], [1.0, 1, 0, 0, 0.875]])
+
+
+def test_encoding_of_what_is_not_in_every_point():
+    space = Space(
+        [
+            Categorical(["a", "b"], name="c"),
+            Real(0, 1, name="x", condition=When("c", "a")),
+            Categorical([1, 2, 3], name="d", condition=When("c", "b")),
+            Ordinal([1, 2], name="o"),
+            Constant(7, name="k"),
+        ]
+    )
+    points = [{"c": "a", "x": 0.9, "o": 1, "k": 7}, {"c": "b", "d": 3, "o": 2, "k": 7}]
+    assert all(space.contains(point) for point in points)
+    np.testing.assert_allclose(encode(space, points), [[1, 0, 0.9, 0, 0, 0, 0.25], [0, 1, 0.5, 0, 0, 1, 0.75]])
+    assert encode(Space([Constant(7, name="k")]), [{"k": 7}, {"k": 7}]).shape == (2, 1)
