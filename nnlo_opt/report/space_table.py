@@ -45,7 +45,7 @@ def points_table(space: Space, points: Sequence[Point], title: str) -> str:
         rows = [[name, *(_value_in(point, name) for point in shown)] for name in space.names]
         numbers = [str(first + i + 1) for i in range(len(shown))]
         tables.append(text_table("" if first else title, ["", *numbers], rows))
-    return "\n".join(tables)
+    return "\n\n".join(tables)
 
 
 def _value_in(point: Point, name: str) -> str:

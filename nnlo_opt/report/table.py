@@ -70,7 +70,7 @@ def text_table(
         table.add_row(*row)
     text = io.StringIO()
     Console(file=text, width=width, no_color=True, highlight=False, emoji=False, markup=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
 def _objective(trial: Trial, name: str) -> str:

@@ -159,3 +159,27 @@ objective.parameter_range = [
     )
 ]
 """
+
+#: a parameter under a condition, and a constraint; 9 feasible points, of which 4 have a momentum
+RICH = """
+from nnlo_opt.space import Categorical, Integer, When
+
+LIMIT = 5
+
+
+def objective(parameters, comm, report):
+    assert ("momentum" in parameters) == (parameters["optimizer"] == "sgd")
+    assert comm.allreduce(parameters["n"]) == parameters["n"] * comm.size
+    return parameters["n"] - parameters.get("momentum", 0)
+
+
+objective.parameter_range = [
+    Integer(1, 9, name="n"),
+    Categorical(["sgd", "adam"], name="optimizer"),
+    Integer(1, 2, name="momentum", condition=When("optimizer", "sgd")),
+]
+
+
+def feasible(parameters):
+    return parameters["n"] + 2 * parameters.get("momentum", 0) <= LIMIT
+"""

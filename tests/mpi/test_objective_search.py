@@ -147,3 +147,31 @@ def test_other_ranks_write_to_their_own_log_only(tmp_path):
     logs = sorted((tmp_path / "checkpoints/S/logs").iterdir())
     assert [log.name for log in logs] == ["rank-00001.log", "rank-00002.log"]
     assert all("hello" in log.read_text() for log in logs)
+
+
+def test_conditions_and_a_constraint_hold_in_every_trial_and_a_restore(tmp_path):
+    search(tmp_path, objectives.RICH, 5, "--num-iterations", "6", "--fix", "n=3")
+    found = {(row["p:n"], row["p:optimizer"], row["p:momentum"]) for row in rows(tmp_path)}
+    assert found == {("3", "sgd", "1"), ("3", "adam", "")}
+    outcome = search(tmp_path, objectives.RICH, 5, "--opt-restore", code=2)
+    assert "parameter `n` was Constant(3) and is now Integer(1, 9)" in outcome.err
+
+    outcome = search(tmp_path, objectives.RICH, 5, "--num-iterations", "4", "--overwrite")
+    (tmp_path / "space.py").write_text(objectives.RICH.replace("objective.parameter_range", "parameter_range"))
+    search(tmp_path, objectives.RICH, 5, "--num-iterations", "50", "--opt-restore", "--search-space", "space.py")
+    found = [(int(row["p:n"]), row["p:momentum"]) for row in rows(tmp_path)]
+    assert len(found) == len(set(found)) == summary(tmp_path)["n_trials"]["complete"]
+    assert set(found) == {(n, "") for n in range(1, 6)} | {(1, "1"), (2, "1"), (3, "1"), (1, "2")}
+
+    (tmp_path / "space.py").write_text((tmp_path / "space.py").read_text().replace("LIMIT = 5", "LIMIT = 6"))
+    outcome = search(tmp_path, objectives.RICH, 5, "--opt-restore", "--search-space", "space.py", code=2)
+    assert "the search space differs: the constraint was `feasible` " in outcome.err
+
+
+def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence(tmp_path):
+    broken = '    assert parameters["n"] != 4\n    return parameters["n"] + 2'
+    text = objectives.RICH.replace('    return parameters["n"] + 2', broken)
+    outcome = search(tmp_path, text, 3, "--hyper-opt", "random", "--num-iterations", "50", code=2)
+    assert "`feasible` of " in outcome.err
+    assert "AssertionError at {'n': 4" in outcome.err
+    assert "Traceback" not in outcome.err

@@ -46,8 +46,20 @@ def files(folder: Path, digits: Path) -> None:
         "exits": "Integer(8, 16, name='n_units')]\nimport os\nos._exit(7)\n[",
         "rates": "Real(0.01, 0.1, name='train.learning_rate')",
         "bad_bound": "Integer(0, 5, name='train.batch')",
+        "nothing_left": "Integer(8, 16, name='n_units')]\ndef feasible(p): return False\nmore = [",
     }.items():
         (folder / f"{name}.py").write_text(space.format(dimensions))
+    own = "from nnlo_opt.space import *\nparent = Categorical(['sgd', 'adam'], name='train.optimizer')\nspace = [{}]\n"
+    for name, dimensions in {
+        "no_parent": "Integer(8, 16, name='n_units', condition=When('train.optimiser', 'sgd'))",
+        "no_such_value": "parent, Integer(8, 16, name='n_units', condition=When('train.optimizer', 'sdg'))",
+        "circle": "Integer(8, 9, name='a', condition=When('b', 8)), Integer(8, 9, name='b', condition=When('a', 8))",
+        "bad_step": "Integer(8, 16, name='n_units', step=3)",
+        "not_likely": "Integer(8, 16, name='n_units', likely=20)",
+        "never_together": "Categorical(['gem', 'downpour'], name='train.mode'), "
+        "Categorical([True, False], name='train.synchronous')",
+    }.items():
+        (folder / f"{name}.py").write_text(own.format(dimensions))
     (folder / "model.py").write_text(MODEL)
     (folder / "wrong_input.py").write_text(MODEL.replace("n_in=28", "n_in=20"))
     (folder / "wrong_output.py").write_text(MODEL.replace("n_out=10", "n_out=7"))
@@ -92,6 +104,15 @@ EARLY = {
     "unnamed": (["--model", "model.py", "--search-space", "unnamed.py"], "name"),
     "one category": (["--model", "model.py", "--search-space", "one_value.py"], "at least 2 categories"),
     "space ends its process": (["--model", "model.py", "--search-space", "exits.py"], "exits.py"),
+    "nothing is feasible": (["--model", "model.py", "--search-space", "nothing_left.py"], "all 9 points were refused"),
+    "no such parent": (["--model", "model.py", "--search-space", "no_parent.py"], "train.optimiser"),
+    "parent without the value": (["--model", "model.py", "--search-space", "no_such_value.py"], "'sdg'"),
+    "conditions in a circle": (["--model", "model.py", "--search-space", "circle.py"], "circle"),
+    "step that does not fit": (["--model", "model.py", "--search-space", "bad_step.py"], "`step` 3"),
+    "likely value outside": (["--model", "model.py", "--search-space", "not_likely.py"], "`likely`"),
+    "fixed to no value": (["--model", "model.py", *SPACE, "--fix", "n_units=99"], "--fix n_units="),
+    "fixed without a value": (["--model", "model.py", *SPACE, "--fix", "n_units"], "NAME=VALUE"),
+    "fixed, but no parameter": (["--model", "model.py", *SPACE, "--fix", "n_unit=9"], "n_units"),
     "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
     "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
 }
@@ -102,6 +123,11 @@ LATE = {
     "bound no option takes": (["--model", "model.py", "--search-space", "bad_bound.py"], "train.batch"),
     "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
     "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
+    "fixed to no value of the model's": (["--model", "model.py", "--fix", "n_units=99"], "--fix n_units="),
+    "values that do not go together": (
+        ["--model", "model.py", "--search-space", "never_together.py"],
+        "train.synchronous",
+    ),
     "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
     "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
     "module does not parse": (["--model", "broken.py"], "broken.py"),

@@ -134,6 +134,22 @@ def test_a_damaged_journal_is_refused(run_directory):
         read_ledger(run_directory)
 
 
+def test_a_parameter_that_a_trial_has_not_is_an_empty_cell_in_the_order_of_the_space(tmp_path):
+    space = {"parameters": [{"name": name} for name in ("momentum", "optimizer", "never")]}
+    ledger = Ledger()
+    identity = {"direction": "min", "search_space": space}
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=2, n_blocks=1, identity=identity))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=0, point={"optimizer": "adam"}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"momentum": 3, "optimizer": "sgd"}))
+    write_results(tmp_path, ledger)
+    rows = rows_of((tmp_path / "results.csv").read_text())
+    assert list(rows[0])[len(COLUMNS) :] == ["p:momentum", "p:optimizer", "p:never"]
+    assert [[row[f"p:{name}"] for name in ("momentum", "optimizer", "never")] for row in rows] == [
+        ["", "adam", ""],
+        ["3", "sgd", ""],
+    ]
+
+
 # ---------------------------------------------------------------- several objectives
 
 

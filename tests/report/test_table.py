@@ -91,3 +91,13 @@ def test_no_line_is_wider_than_asked_for_or_has_blanks_at_its_end():
     for line in trials_table(ledger_with([0.5, None]), "1 - val_acc", width=60).splitlines():
         assert len(line) <= 60
         assert line == line.rstrip()
+
+
+def test_a_parameter_that_a_trial_has_not_is_a_dash():
+    ledger = Ledger()
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=2, n_blocks=1, identity={}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=0, point={"optimizer": "adam", "none": None}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"optimizer": "sgd", "momentum": 0.5}))
+    first, second = trials_table(ledger, "figure").splitlines()[-2:]
+    assert first.split() == ["0", "-", "-", "-", "adam", "None", "-", "pending"]
+    assert second.split() == ["1", "-", "-", "-", "sgd", "-", "0.5", "pending"]
