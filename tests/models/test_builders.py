@@ -291,3 +291,9 @@ get_model.dtype_policy = "mixed_bfloat16"
             open_model(module(source + "def get_custom_objects(): return 3")).build({})
         with pytest.raises(TrialError, match="wave"):
             open_model(module(source)).build({})
+
+
+def test_a_space_may_be_given_whole(module):
+    text = "from nnlo_opt.space import Real, Space\ndef get_model(x): ...\n"
+    definition = open_model(module(text + "get_model.parameter_range = Space([Real(0, 1, name='x')])\n"))
+    assert definition.parameter_range.names == ("x",)
