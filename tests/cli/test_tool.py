@@ -185,6 +185,8 @@ def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
 @pytest.mark.parametrize(
     ("arguments", "text", "words"),
     [
+        ([], SPACE, "MODULE"),
+        (["mine.py", "--samples", "many"], SPACE, "`--samples`"),
         (["gone.py"], SPACE, "gone.py"),
         (["mine.py"], "1 / 0", "mine.py, line 1 cannot be executed"),
         (["mine.py"], "x = 1", "must define a search space"),
@@ -203,7 +205,7 @@ def test_a_space_that_is_none_is_refused_in_one_sentence(space, capsys, argument
     assert words in refused(["space", *arguments], capsys)
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"], ["space"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"]], ids=str)
 def test_a_wrong_command_line_is_left_with_code_2_and_usage(arguments, capsys):
     with pytest.raises(SystemExit) as leaving:
         tool.main(arguments)
