@@ -20,6 +20,7 @@ setup(
     install_requires=[
         "mpi4py>=4.0",
         "scikit-optimize>=0.10",
+        "scipy>=1.15",
         "tensorflow>=2.16",
         "keras>=3.7",
         "numpy>=1.26",
@@ -33,7 +34,7 @@ setup(
         "mpich": ["mpich>=4.1"],
         "torch": ["torch>=2.2"],
         "jax": ["jax[cpu]>=0.4.20"],
-        "optuna": ["optuna>=4.0"],
+        "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],
         "dev": [
             "pytest>=8",

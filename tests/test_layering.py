@@ -61,8 +61,12 @@ LAYERS: dict[str, list[str]] = {
         "block.master_state",
         "search.random",
         "search.design",
-        "search.scalarisation",
+        "search.encoding",
+        "search.genetic",
+        "search.start_points",
         "search.targets",
+        "search.warm_start",
+        "search.scalarisation",
         "simulate.faults",
         "simulate.objectives",
     ],
@@ -76,6 +80,9 @@ PURE = ("foundations", "pure data", "pure decisions")
 DOORS: dict[str, list[str]] = {
     "mpi4py": ["comm.mpi"],
     "skopt": ["search.skopt_search"],
+    "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
+    "optuna": ["search.optuna_search"],
+    "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "data.hdf5_files", "data.hdf5_leaves", "data.hdf5_parts", "data.hdf5_weights"],
     # Keras's own loaders of data sets run in a process of their own, whose program is the second of these.
     "keras": ["models", "data.keras_datasets"],

@@ -36,6 +36,8 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
         "n_initial_points": n_initial_points(options.plan.num_iterations),
         "figure_of_merit": findings["figure"],
+        # What the runs had measured is in the journal, so that they need not be there when this run goes on.
+        "warm_start": [str(path) for path in options.search.warm_start],
     }
 
 
@@ -87,6 +89,10 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
         # An option that came later than the run is no difference.
         if key in known and known[key] != asked.get(key):
             return f"`{option}` differs: it was {known[key]}, now {asked.get(key)}"
+    begun_with, begins_with = known.get("warm_start", []), asked.get("warm_start", [])
+    if begins_with not in ([], begun_with):
+        were = ", ".join(begun_with) or "not given"
+        return f"`--warm-start` differs: it was {were}, now {', '.join(begins_with)}"
     for name, value in asked["training"].items():
         before = known["training"].get(name, value)
         if before != value and name not in may_change:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.comparing import budget_text, with_walltime
+from nnlo_opt.cli.earlier_runs import observations_of_runs
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.ranks import Means, Place, make_server
 from nnlo_opt.cli.session import Session
@@ -18,9 +19,13 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, Configuration
 from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import outcome, point_text
 from nnlo_opt.report.table import pareto_table, trials_table
+from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import SearchProcess
+from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.timeline import Timeline
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 from nnlo_opt.trials.run_directory import RunDirectory
 
@@ -66,6 +71,12 @@ class SearchSession(Session):
                 "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
                 "`--objective`, such as val_acc:max."
             )
+        if self.options.search.warm_start and self.options.plan.objectives:
+            raise ConfigurationError(
+                "`--warm-start` is for searches of one objective. Received: it with "
+                f"{len(self.options.plan.objectives)}; leave it out."
+            )
+        check_start_points(Space.from_json(findings["space"]), self.options.search.start_points)
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger
@@ -73,15 +84,27 @@ class SearchSession(Session):
         began_at_s = self.began_unix_s - first_unix_s
         return replace(plan, budget=with_walltime(plan.budget, self.options.walltime_s, began_at_s))
 
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
         assert self._search is not None
-        options = self.options
-        settings: dict[str, Any] = {}
-        if options.plan.objectives:
-            settings["n_objectives"] = len(options.plan.objectives)
-        if options.hyper_opt == "bayesian":
+        options, space = self.options.search, Space.from_json(findings["space"])
+        settings = options.to_json()
+        if self.options.plan.objectives:
+            settings["n_objectives"] = len(self.options.plan.objectives)
+        if "n_initial_points" in options_of(options.algorithm):
             settings["n_initial_points"] = identity["n_initial_points"]
-        self._search.start(options.hyper_opt, Space.from_json(findings["space"]), options.seed, settings)
+        if ledger.sessions:
+            self.adopted = ledger.adopted
+            before = ledger.settings.get("hyper_opt", options.algorithm)
+            if before != options.algorithm:  # every algorithm goes on from any history
+                self.say(f"The search was {before} and is now {options.algorithm}.")
+        else:
+            observations, lines = observations_of_runs(options.warm_start, identity, space)
+            self.adopted = [dict(observation) for observation in observations]
+            for line in lines:
+                self.say(line)
+        self._search.start(options.algorithm, space, self.options.seed, settings)
+        sign = -1.0 if self.options.plan.direction == "max" else 1.0
+        self._search.adopt([Observation(point=o["point"], value=sign * o["value"], std=o["std"]) for o in self.adopted])
         return self._search
 
     def close(self) -> None:
@@ -95,7 +118,7 @@ class SearchSession(Session):
         self.say(
             f"Run `{directory.path}`: {options.plan.num_iterations} trials of {findings['model']} on "
             f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
-            f"{options.hyper_opt} search, seed {options.seed}."
+            f"{options.search.algorithm} search, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")

@@ -15,7 +15,8 @@ from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.registry import search_names
+from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, options_of, search_names
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest
 
@@ -52,6 +53,55 @@ class DataOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How points are found; None: as the algorithm has it."""
+
+    algorithm: str = "bayesian"
+    surrogate: str | None = None
+    acquisition: str | None = None
+    #: --ga-populations
+    population: int | None = None
+    #: points to be tried first
+    start_points: tuple[Point, ...] = ()
+    #: run directories whose trials the search begins with
+    warm_start: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in search_names():
+            raise ConfigurationError(
+                f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {self.algorithm}; choose one."
+            )
+        for name, option in SEARCH_OPTIONS.items():
+            if getattr(self, name) is not None and name not in options_of(self.algorithm):
+                owner = next(owner for owner in search_names() if name in options_of(owner))
+                raise ConfigurationError(
+                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: it with {self.algorithm}; leave it "
+                    f"out, or choose {owner}."
+                )
+        for name, choices in (("surrogate", SURROGATES), ("acquisition", ACQUISITIONS)):
+            if getattr(self, name) not in (None, *choices):
+                raise ConfigurationError(
+                    f"`--{name}` must be one of {', '.join(choices)}. Received: {getattr(self, name)}; choose one."
+                )
+        if self.population == 1:
+            raise ConfigurationError(
+                "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for 10."
+            )
+
+    def given(self) -> dict[str, Any]:
+        """The options of the algorithm that were given, by the names that `make_search` has for them."""
+        return {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """What was given besides the algorithm, as plain data."""
+        return {**self.given(), "start_points": list(self.start_points)}
+
+
+#: options that belong to some search algorithms: what `make_search` calls them, and what the command line does
+SEARCH_OPTIONS = {"surrogate": "--surrogate", "acquisition": "--acquisition", "population": "--ga-populations"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything a driver was asked for."""
 
@@ -80,7 +130,7 @@ class Options:
     n_processes: int = 1
     #: the rest belongs to OptimizationDriver
     block_size: int = 1
-    hyper_opt: str = "bayesian"
+    search: SearchOptions = SearchOptions()
     search_space: str | None = None
     #: values of parameters that are not to vary, by name, as they were written
     fix: Mapping[str, str] = field(default_factory=dict)
@@ -94,11 +144,14 @@ def parse_optimization(argv: Sequence[str]) -> Options:
     """Options of OptimizationDriver; ConfigurationError or HelpRequested."""
     arguments = optimization_parser().parse_args(normalise(argv))
     model = arguments.model or arguments.example
-    if arguments.hyper_opt not in search_names():
-        later = " (genetic is not available in this version)" if arguments.hyper_opt == "genetic" else ""
-        raise ConfigurationError(
-            f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {arguments.hyper_opt}{later}."
-        )
+    search = SearchOptions(
+        algorithm=arguments.hyper_opt,
+        surrogate=arguments.surrogate,
+        acquisition=arguments.acquisition,
+        population=arguments.ga_populations,
+        start_points=tuple(arguments.start_point),
+        warm_start=tuple(Path(path) for path in arguments.warm_start),
+    )
     comparison = comparison_of(arguments)
     plan = SearchPlan(
         num_iterations=arguments.num_iterations,
@@ -114,7 +167,7 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         model=model,
         run=_run_request(arguments, restore=arguments.opt_restore),
         block_size=arguments.block_size,
-        hyper_opt=arguments.hyper_opt,
+        search=search,
         search_space=arguments.search_space,
         fix=fixed_values(arguments.fix),
         plan=plan,

@@ -4,7 +4,7 @@ import argparse
 import ast
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from nnlo_opt.cli.comparing import add_budget, add_comparison
@@ -12,6 +12,7 @@ from nnlo_opt.cli.values import number as _number
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.weights import parse_class_weights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.start_points import parse_start_point
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 #: the folder of all runs
@@ -57,6 +58,13 @@ class _Help(argparse.Action):
 # ---------------------------------------------------------------- values
 
 
+def _start_point(text: str) -> dict[str, Any]:
+    try:
+        return parse_start_point(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be written as name=value,name=value. Received: {text}.") from None
+
+
 def _dictionary(text: str) -> dict[str, Any]:
     try:
         value = ast.literal_eval(text)
@@ -71,7 +79,6 @@ def _dictionary(text: str) -> dict[str, Any]:
 
 #: options of the reference that this version does not fill in: (option, is a flag, the value that means "not used")
 _LATER: tuple[tuple[str, bool, str], ...] = (("--n-masters", False, "1"),)
-_LATER_SEARCH: tuple[tuple[str, bool, str], ...] = (("--ga-populations", False, ""),)
 
 
 def _later(option: str, neutral: str) -> type[argparse.Action]:
@@ -119,8 +126,10 @@ def optimization_parser() -> argparse.ArgumentParser:
         "--hyper-opt",
         metavar="NAME",
         default="bayesian",
-        help="search algorithm: bayesian or random (default: %(default)s)",
+        help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol; with the extra [optuna] tpe, gp and "
+        "cmaes (default: %(default)s)",
     )
+    _add_search_options(group, whole)
     group.add_argument(
         "--block-size",
         metavar="RANKS",
@@ -153,8 +162,45 @@ def optimization_parser() -> argparse.ArgumentParser:
     )
     add_comparison(parser)
     add_budget(parser)
-    _add_later(parser, (*_LATER, *_LATER_SEARCH))
+    _add_later(parser, _LATER)
     return parser
+
+
+def _add_search_options(group: argparse._ArgumentGroup, whole: Callable[[str], Any]) -> None:
+    group.add_argument(
+        "--surrogate",
+        metavar="NAME",
+        help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt (gradient "
+        "boosting) (default: gp)",
+    )
+    group.add_argument(
+        "--acquisition",
+        metavar="NAME",
+        help="what bayesian-skopt maximises: ei (expected improvement), lcb (lower confidence bound) or pi "
+        "(probability of improvement) (default: ei)",
+    )
+    group.add_argument(
+        "--ga-populations",
+        metavar="TRIALS",
+        type=whole,
+        help="population of genetic: a generation is so many completed trials (default: 10)",
+    )
+    group.add_argument(
+        "--start-point",
+        metavar="NAME=VALUE,...",
+        type=_start_point,
+        action="append",
+        default=[],
+        help="a point of the search space to be tried first; may be given several times",
+    )
+    group.add_argument(
+        "--warm-start",
+        metavar="RUN",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="directories of earlier runs whose complete trials the search begins with; they are no trials of this run",
+    )
 
 
 def training_parser() -> argparse.ArgumentParser:

@@ -81,6 +81,8 @@ class Session(ABC):
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
         self._log: TextIO | None = None
+        #: what other runs have measured and the search begins with; known when it has been started
+        self.adopted: list[dict[str, Any]] = []
         #: whether other ranks may be at work
         self._running = False
 
@@ -95,8 +97,8 @@ class Session(ABC):
         """ConfigurationError where this command cannot do it with this model and these data."""
 
     @abstractmethod
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
-        """What suggests points; `identity` is that of the run's first start."""
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+        """What suggests points; `identity` is that of the run's first start, `ledger` what happened since."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """What is to be reached from where the run stands."""
@@ -243,7 +245,7 @@ class Session(ABC):
             self.say(self.topology.remark)
         self.greet(directory, findings)
         plan = self.plan_for(directory)
-        search = self.start_search(findings, ledger.identity or identity)
+        search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
             clear_parts(directory.path)
         opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
@@ -297,7 +299,8 @@ class Session(ABC):
         settings = {
             "command_line": [self.program, *options.command_line],
             "versions": versions(),
-            "hyper_opt": options.hyper_opt,
+            "hyper_opt": options.search.algorithm,
+            "search": options.search.to_json(),
             "plan": asdict(options.plan),
             "block_size": options.block_size,
         }
@@ -308,6 +311,7 @@ class Session(ABC):
             n_blocks=self.topology.n_blocks,
             identity=identity,
             settings=settings,
+            adopted=[] if ledger.sessions else self.adopted,
         )
         ledger.apply(started)
         directory.journal.append([started])
@@ -386,7 +390,7 @@ def best_fold(trial: Trial, direction: str) -> int:
 def versions() -> dict[str, str]:
     """Versions of what takes part, without importing it."""
     found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
-    for package in ("mpi4py", "numpy", "scikit-optimize", "keras", "tensorflow", "h5py"):
+    for package in ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

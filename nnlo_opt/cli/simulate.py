@@ -17,6 +17,7 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.report.lines import duration
 from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.search.registry import options_of
 from nnlo_opt.simulate.blocks import Workload
 from nnlo_opt.simulate.clock import Cost
 from nnlo_opt.simulate.faults import Faults
@@ -104,7 +105,9 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
 
 def _started(arguments: argparse.Namespace, objective: Objective) -> InlineSearch:
     search = InlineSearch()
-    options = {"n_initial_points": n_initial_points(arguments.trials)} if arguments.hyper_opt == "bayesian" else {}
+    options = {}
+    if "n_initial_points" in options_of(arguments.hyper_opt):
+        options["n_initial_points"] = n_initial_points(arguments.trials)
     search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
     return search
 
@@ -210,7 +213,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--blocks", metavar="N", type=whole, nargs="+", default=[10], help="numbers of blocks, one simulation each (10)"
     )
     add("--trials", metavar="TRIALS", type=whole, default=100, help="trials of a search, failed ones included (100)")
-    add("--hyper-opt", metavar="NAME", default="random", help="search algorithm: random or bayesian (random)")
+    add("--hyper-opt", metavar="NAME", default="random", help="search algorithm, as in OptimizationDriver (random)")
     add(
         "--objective",
         metavar="FUNCTION",

@@ -127,7 +127,7 @@ class TrainingSession(Session):
 
     def check_findings(self, findings: dict[str, Any]) -> None: ...
 
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any]) -> Search:
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
         return _OnePoint()
 
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:

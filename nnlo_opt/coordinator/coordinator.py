@@ -128,7 +128,13 @@ class Coordinator:
         value = tell.value
         if value is not None and self._state.plan.direction == "max":
             value = -value
-        told: TrialRecord = {"trial": tell.trial, "point": tell.point, "state": tell.state, "value": value}
+        told: TrialRecord = {
+            "trial": tell.trial,
+            "point": tell.point,
+            "state": tell.state,
+            "value": value,
+            "std": tell.std,
+        }
         if tell.losses is not None:
             told["losses"] = list(tell.losses)
         return told

@@ -81,12 +81,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell the search what is known of a trial. `value` is the figure of merit as returned."""
+    """Tell the search what is known of a trial: the figure of merit as returned, and its standard error."""
 
     trial: int
     point: Point
     state: str
     value: float | None = None
+    std: float | None = None
     #: of several objectives, in their order: what is to be minimised; None where there are not several
     losses: tuple[float, ...] | None = None
 

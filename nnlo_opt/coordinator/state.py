@@ -401,6 +401,7 @@ class CoordinatorState:
                 point=trial.point,
                 state=states.get(trial.state, "pending"),
                 value=trial.figure_of_merit,
+                std=trial.standard_error,
                 losses=trial_losses(trial, self.plan.objectives, self.plan.direction) if self.plan.objectives else None,
             )
         )

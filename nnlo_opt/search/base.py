@@ -24,8 +24,17 @@ class TrialRecord(TypedDict):
     point: Point
     state: str
     value: float | None
+    std: NotRequired[float | None]
     #: of several objectives, in their order: for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
+
+
+class Observation(TypedDict):
+    """A value measured elsewhere, at a point of this space: by a trial of another run."""
+
+    point: Point
+    value: float
+    std: NotRequired[float | None]
 
 
 class History:
@@ -33,6 +42,9 @@ class History:
 
     It only grows: a trial is first recorded pending, and again when it ends. The columns depend on what is known, never
     on the order in which the trials ended, so neither does a suggestion. Values are minimised.
+
+    The first `n_adopted` rows are observations that were adopted from other runs: complete, without a trial here, and
+    free to be tried here too.
     """
 
     def __init__(self, space: Space) -> None:
@@ -44,16 +56,35 @@ class History:
         self._points: list[Point] = []
         #: one state for each row; only pending changes
         self._states: list[TrialState] = []
-        #: one value for each row of which the first `n_suggested` are in use; NaN unless complete
+        #: one value for each row, of which the first `len(self._points)` are in use; NaN unless complete
         self._values = np.full(64, np.nan)
+        #: standard error of each value, as `_values`; NaN where it is not known
+        self._stds = np.full(64, np.nan)
+        #: rows without a trial, the first ones; fixed with the first trial
+        self.n_adopted = 0
         #: keys of all points, in whatever state their trials are
         self._keys: set[PointKey] = set()
 
-    def record(self, trial: int, point: Point, state: str, value: float | None = None) -> None:
+    def adopt(self, observation: Observation) -> None:
+        """Add what another run has measured; ValueError after the first trial, and for a value that is not finite."""
+        if self._rows:
+            raise ValueError("Observations must be adopted before the first trial.")
+        self.space.key(observation["point"])  # ValueError where it lies outside
+        if not np.isfinite(observation["value"]):
+            raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
+        row = self._append(observation["point"], TrialState.COMPLETE)
+        self._values[row] = observation["value"]
+        self._stds[row] = _std_of(observation.get("std"))
+        self.n_adopted += 1
+
+    def record(
+        self, trial: int, point: Point, state: str, value: float | None = None, *, std: float | None = None
+    ) -> None:
         """Add a trial, or tell how a pending one ended; saying the same again changes nothing.
 
-        `value` is finite and belongs to a complete trial only. ValueError for anything else: other values, a number out
-        of order, another point for a known trial, another end for an ended one.
+        `value` is finite and belongs to a complete trial only; `std` is its standard error where that is known.
+        ValueError for anything else: other values, a number out of order, another point for a known trial, another end
+        for an ended one.
         """
         state = TrialState(state)
         if (value is not None) != (state is TrialState.COMPLETE):
@@ -61,28 +92,34 @@ class History:
         number = np.nan if value is None else float(value)
         if value is not None and not np.isfinite(number):
             raise ValueError(f"The value of a complete trial must be finite. Received: {value} for trial {trial}.")
+        error = _std_of(std)
         row = self._rows.get(trial)
         if row is None:
-            row = self._append(trial, point)
+            row = self._add_trial(trial, point)
         else:
             self._check_follows(row, point, state, number)
         self._states[row] = state
         self._values[row] = number
+        self._stds[row] = error
 
-    def _append(self, trial: int, point: Point) -> int:
+    def _add_trial(self, trial: int, point: Point) -> int:
         if self._rows and trial <= next(reversed(self._rows)):
             raise ValueError(
                 f"Trials must be recorded in the order of their numbers. Received: {trial} after "
                 f"{next(reversed(self._rows))}."
             )
-        key = self.space.key(point)
+        self._keys.add(self.space.key(point))
+        self._rows[trial] = self._append(point, TrialState.PENDING)
+        return self._rows[trial]
+
+    def _append(self, point: Point, state: TrialState) -> int:
         row = len(self._points)
         if row == len(self._values):
-            self._values = np.concatenate([self._values, np.full(row, np.nan)])
-        self._keys.add(key)
-        self._rows[trial] = row
+            self._values, self._stds = (
+                np.concatenate([column, np.full(row, np.nan)]) for column in (self._values, self._stds)
+            )
         self._points.append(dict(point))
-        self._states.append(TrialState.PENDING)
+        self._states.append(state)
         return row
 
     def _check_follows(self, row: int, point: Point, state: TrialState, value: float) -> None:
@@ -97,13 +134,13 @@ class History:
         """The same trials with other (n_suggested,) values, finite where a trial is complete; to be read only."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
-        other._values = values
+        other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
     @property
     def n_suggested(self) -> int:
-        """How many points were ever suggested: the number of rows."""
-        return len(self._points)
+        """How many points were ever suggested: the number of trials."""
+        return len(self._rows)
 
     @property
     def trials(self) -> np.ndarray:
@@ -112,20 +149,27 @@ class History:
 
     @property
     def points(self) -> Sequence[Point]:
-        """n_suggested points; to be read only."""
+        """n_adopted + n_suggested points; to be read only."""
         return self._points
 
     @property
     def states(self) -> Sequence[TrialState]:
-        """n_suggested states; to be read only."""
+        """n_adopted + n_suggested states; to be read only."""
         return self._states
 
     @property
     def values(self) -> np.ndarray:
-        """(n_suggested,) float64, read only: the values to minimise, NaN for trials that have none."""
-        view = self._values[: self.n_suggested]
-        view.flags.writeable = False
-        return view
+        """(n_adopted + n_suggested,) float64, read only: the values to minimise, NaN for trials that have none."""
+        return _read_only(self._values[: len(self._points)])
+
+    @property
+    def stds(self) -> np.ndarray:
+        """(n_adopted + n_suggested,) float64, read only: standard errors of the values, NaN where not known."""
+        return _read_only(self._stds[: len(self._points)])
+
+    def rows(self, state: TrialState) -> np.ndarray:
+        """(n,) int: the rows in `state`, growing."""
+        return np.array([row for row, known in enumerate(self._states) if known is state], dtype=int)
 
     def contains(self, point: Point) -> bool:
         """Whether `point` was suggested before, whatever became of it."""
@@ -135,6 +179,16 @@ class History:
     def n_distinct(self) -> int:
         """How many different points were suggested."""
         return len(self._keys)
+
+
+def _std_of(std: float | None) -> float:
+    """A standard error as a column holds it: positive, or NaN; 0, which equal folds give, says nothing."""
+    return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
+
+
+def _read_only(view: np.ndarray) -> np.ndarray:
+    view.flags.writeable = False
+    return view
 
 
 class SearchAlgorithm(Protocol):

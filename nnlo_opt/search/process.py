@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.processes import module_command, without_mpi
-from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.space import Point, Space
 
@@ -53,6 +53,10 @@ class SearchService(Protocol):
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         """Begin with an empty history; ConfigurationError as `make_search`."""
+        ...
+
+    def adopt(self, observations: Sequence[Observation]) -> None:
+        """Begin with what other runs have measured; before anything is recorded."""
         ...
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
@@ -134,6 +138,12 @@ class SearchProcess:
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         self._ask(_start_request(algorithm, space, seed, options))
+
+    def adopt(self, observations: Sequence[Observation]) -> None:
+        for first in range(0, len(observations), _TRIALS_A_LINE):
+            some = list(observations[first : first + _TRIALS_A_LINE])
+            self._waiting.append({"op": "adopt", "observations": some})
+        self._send()
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
         for first in range(0, len(trials), _TRIALS_A_LINE):
@@ -249,6 +259,9 @@ class InlineSearch:
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         self._ask(_start_request(algorithm, space, seed, options))
+
+    def adopt(self, observations: Sequence[Observation]) -> None:
+        self._session.handle({"op": "adopt", "observations": observations})
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
         self._session.handle({"op": "record", "trials": trials})

@@ -42,12 +42,14 @@ class VectorHistory(History):
         state: str,
         value: float | None = None,
         losses: Sequence[float] | None = None,
+        *,
+        std: float | None = None,
     ) -> None:
         """As `History.record`; `losses` are finite, one an objective, and belong to a complete trial only."""
         if (losses is None) != (value is None) or (losses is not None and len(losses) != self._n_objectives):
             raise ValueError(f"A complete trial must have {self._n_objectives} losses. Received: {losses}, {value}.")
         known = self._losses.get(trial)
-        super().record(trial, point, state, value)
+        super().record(trial, point, state, value, std=std)
         if losses is not None and known is None:
             self._losses[trial] = tuple(losses)
             self._pareto.add(trial, losses)

@@ -22,6 +22,7 @@ class SearchSession:
     |---|---|---|
     | `load_space` | `source`, `fixed` | `ok`, `space`; else `error`, a sentence |
     | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
+    | `adopt` | `observations`: list of Observation; before any trial | none |
     | `record` | `trials`: list of TrialRecord | none |
     | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
 
@@ -47,6 +48,11 @@ class SearchSession:
                 return _answered(lambda: self._load_space(request))
             case "start":
                 return _answered(lambda: self._start(request))
+            case "adopt":
+                history = self._started()[1]
+                for observation in request["observations"]:
+                    history.adopt(observation)
+                return None
             case "record":
                 history = self._started()[1]
                 for record in request["trials"]:
@@ -55,7 +61,7 @@ class SearchSession:
             case "suggest":
                 return {"request": request["request"], **self._suggest()}
             case other:
-                raise ValueError(f"A request must be load_space, start, record or suggest. Received: {other!r}.")
+                raise ValueError(f"A request must be load_space, start, adopt, record or suggest. Received: {other!r}.")
 
     def _load_space(self, request: dict[str, Any]) -> dict[str, Any]:
         space = load_space(request["source"], request["fixed"])

@@ -1,22 +1,30 @@
-"""Bayesian search with scikit-optimize's Gaussian process; the one importer of scikit-optimize.
+"""Bayesian search with scikit-optimize's surrogates and acquisitions; the one importer of scikit-optimize.
 
 scikit-optimize's `Optimizer` keeps a random state between calls, proposes a point twice, and costs seconds a
-suggestion. So its surrogate and its expected improvement are used, but not its loop: a suggestion is one fit to the
-history and one maximisation over points that the space really has, both from the seed of that suggestion.
+suggestion. So its surrogates and acquisitions are used, but not its loop: a suggestion is one fit to the history and
+one maximisation over points that the space really has, both from the seed of that suggestion. Its `gp_hedge`, a
+portfolio that learns from call to call which acquisition to trust, belongs to that loop and is left out.
 """
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from skopt.acquisition import gaussian_ei
-from skopt.learning import GaussianProcessRegressor
+from skopt.acquisition import gaussian_ei, gaussian_lcb, gaussian_pi
+from skopt.learning import (
+    ExtraTreesRegressor,
+    GaussianProcessRegressor,
+    GradientBoostingQuantileRegressor,
+    RandomForestRegressor,
+)
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
+from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws, suggestion_rng, unseen_point
-from nnlo_opt.search.targets import encode, penalty, warp
+from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
 
@@ -37,17 +45,34 @@ _LENGTH_SCALE_BOUNDS = (0.03, 30.0)
 _NOISE_BOUNDS = (1e-8, 1.0)
 
 
-class BayesianSearch:
-    """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
+#: trees of a forest, and the fewest samples in a leaf
+_N_TREES, _LEAF_SIZE = 100, 3
+
+
+class SkoptSearch:
+    """The best acquisition on a surrogate (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
+
+    `surrogate`: gp, a Gaussian process; et, extra trees; rf, a random forest; gbrt, gradient boosted quantiles.
+    `acquisition`: ei, expected improvement; lcb, lower confidence bound; pi, probability of improvement.
 
     The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back. Pending trials count as
     what the surrogate believes of them (Kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so that the search
     looks elsewhere while they run. Failed trials count as the worst value seen, so that it leaves their region.
     """
 
-    def __init__(self, space: Space, seed: int, n_initial_points: int = 10) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        n_initial_points: int = 10,
+        surrogate: str = "gp",
+        acquisition: str = "ei",
+    ) -> None:
         self._space = space
         self._seed = seed
+        self._encoding = Encoding(space)
+        self._surrogate = surrogate
+        self._acquisition = acquisition
         #: quantiles of the first suggestions, by their number
         self._design = latin_hypercube(n_initial_points, len(space.parameters), seed).tolist()
 
@@ -63,22 +88,23 @@ class BayesianSearch:
         return point
 
     def _most_promising(self, history: History, rng: np.random.Generator) -> Point | None:
-        """The unseen candidate with the largest expected improvement; None when there is no candidate or no fit."""
+        """The unseen candidate with the largest acquisition; None when there is no candidate or no fit."""
+        model = _make_model(self._surrogate, len(self._encoding.groups), int(rng.integers(2**31)))
         try:
-            surrogate = _Surrogate(history, informative_rows(history), int(rng.integers(2**31)))
+            surrogate = _Surrogate(history, informative_rows(history), self._encoding, model)
         except np.linalg.LinAlgError:  # values that no smooth function has; a random point brings news
             return None
-        candidates = _Candidates(history, surrogate)
+        candidates = _Candidates(history, surrogate, self._acquisition)
         candidates.add(feasible_draws(self._space, _N_DRAWN, rng))
-        candidates.add(neighbours(self._space, surrogate.best_points(_N_CENTERS), _RADII[0], _N_NEAR, rng))
+        candidates.add(neighbours(self._encoding, surrogate.best_points(_N_CENTERS), _RADII[0], _N_NEAR, rng))
         for radius in _RADII:
-            candidates.add(neighbours(self._space, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))
+            candidates.add(neighbours(self._encoding, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))
         return next(iter(candidates.best(1)), None)
 
 
 def informative_rows(history: History) -> np.ndarray:
-    """Rows of at most MAX_TRIALS trials, growing: the best of all, and for the other half the latest of the rest."""
-    rows = np.arange(history.n_suggested)
+    """At most MAX_TRIALS rows, growing: the best of all, and for the other half the latest of the rest."""
+    rows = np.arange(len(history.points))
     if len(rows) <= MAX_TRIALS:
         return rows
     by_value = np.argsort(history.values, kind="stable")  # NaN last
@@ -88,7 +114,7 @@ def informative_rows(history: History) -> np.ndarray:
 
 
 def neighbours(
-    space: Space, centers: Sequence[Point], radius: float, n_points: int, rng: np.random.Generator
+    encoding: Encoding, centers: Sequence[Point], radius: float, n_points: int, rng: np.random.Generator
 ) -> list[Point]:
     """`n_points` points near some of `centers`; `radius` is a standard deviation in quantiles of the priors.
 
@@ -96,6 +122,7 @@ def neighbours(
     """
     if not centers:
         return []
+    space = encoding.space
     quantiles = np.array([space.to_unit(center) for center in centers])
     origin = quantiles[rng.integers(len(centers), size=n_points)]
     unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
@@ -106,9 +133,9 @@ def neighbours(
 
 
 class _Surrogate:
-    """A Gaussian process that was fitted to the ended trials, and then believes its own mean at the pending ones."""
+    """A model that was fitted to the ended trials, and then believes its own mean at the pending ones."""
 
-    def __init__(self, history: History, rows: np.ndarray, seed: int) -> None:
+    def __init__(self, history: History, rows: np.ndarray, encoding: Encoding, model: Any) -> None:
         points = [history.points[row] for row in rows]
         states = np.array([history.states[row] for row in rows])
         complete, ended = states == TrialState.COMPLETE, states != TrialState.PENDING
@@ -116,36 +143,40 @@ class _Surrogate:
         warped[complete] = warp(history.values[rows][complete])
         warped[states == TrialState.FAILED] = penalty(warped[complete])
         values = (warped - warped[ended].mean()) / (float(warped[ended].std()) or 1.0)
-        coordinates = encode(history.space, points)
+        columns = encoding.columns(points)
 
         #: complete trials that it was fitted to, the best first
         self._ranking = [points[i] for i in np.argsort(warped, kind="stable") if complete[i]]
-        self._space = history.space
+        self._encoding = encoding
         self._least = float(values[complete].min())
+        self._model = model
         with warnings.catch_warnings():  # of length scales at their bounds: a parameter without influence has one
             warnings.simplefilter("ignore")
-            self._model = GaussianProcessRegressor(_kernel(coordinates.shape[1]), noise="gaussian", random_state=seed)
-            self._model.fit(coordinates[ended], values[ended])
+            model.fit(columns[ended], values[ended])
             if not ended.all():
-                values[~ended] = self._model.predict(coordinates[~ended])
-                kernel, noise = self._model.kernel_, self._model.noise_
-                self._model = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None)
-                self._model.fit(coordinates, values)
+                values[~ended] = model.predict(columns[~ended])
+                if isinstance(model, GaussianProcessRegressor):
+                    self._model = GaussianProcessRegressor(model.kernel_, alpha=model.noise_, optimizer=None)
+                self._model.fit(columns, values)
 
     def best_points(self, n_points: int) -> list[Point]:
         return self._ranking[:n_points]
 
-    def expected_improvement(self, points: Sequence[Point]) -> np.ndarray:
-        """(len(points),) float64, not negative, in standard deviations of the warped values."""
-        return gaussian_ei(encode(self._space, points), self._model, y_opt=self._least, xi=0.0)
+    def acquisition(self, name: str, points: Sequence[Point]) -> np.ndarray:
+        """(len(points),) float64, the larger the better."""
+        columns = self._encoding.columns(points)
+        if name == "lcb":
+            return -gaussian_lcb(columns, self._model)
+        return {"ei": gaussian_ei, "pi": gaussian_pi}[name](columns, self._model, y_opt=self._least, xi=0.0)
 
 
 class _Candidates:
-    """Feasible points that are not in the history, each with its expected improvement."""
+    """Feasible points that are not in the history, each with its acquisition."""
 
-    def __init__(self, history: History, surrogate: _Surrogate) -> None:
+    def __init__(self, history: History, surrogate: _Surrogate, acquisition: str) -> None:
         self._history = history
         self._surrogate = surrogate
+        self._acquisition = acquisition
         #: by the key of the point, which is here once; in the order in which they were added
         self._scored: dict[PointKey, tuple[float, Point]] = {}
 
@@ -154,13 +185,23 @@ class _Candidates:
         fresh = {space.key(point): point for point in points if not self._history.contains(point)}
         fresh = {key: p for key, p in fresh.items() if key not in self._scored and space.is_feasible(p)}
         if fresh:
-            scores = self._surrogate.expected_improvement(list(fresh.values())).tolist()
+            scores = self._surrogate.acquisition(self._acquisition, list(fresh.values())).tolist()
             self._scored.update(zip(fresh, zip(scores, fresh.values(), strict=True), strict=True))
 
     def best(self, n_points: int) -> list[Point]:
-        """The `n_points` with the largest expected improvement, or as many as there are; the best first."""
+        """The `n_points` with the largest acquisition, or as many as there are; the best first."""
         ranking = sorted(self._scored.values(), key=lambda scored: -scored[0])  # stable: ties keep their order
         return [point for _, point in ranking[:n_points]]
+
+
+def _make_model(surrogate: str, width: int, seed: int) -> Any:
+    """A regressor for `width` columns whose `predict` knows its standard deviation."""
+    if surrogate == "gp":
+        return GaussianProcessRegressor(_kernel(width), noise="gaussian", random_state=seed)
+    if surrogate == "gbrt":
+        return GradientBoostingQuantileRegressor(random_state=seed)
+    forest = ExtraTreesRegressor if surrogate == "et" else RandomForestRegressor
+    return forest(n_estimators=_N_TREES, min_samples_leaf=_LEAF_SIZE, random_state=seed, n_jobs=1)
 
 
 def _kernel(width: int) -> Kernel:

@@ -110,10 +110,11 @@ class SimulatedSearch:
             return None
         self.history.record(trial, point, TrialState.PENDING)
         if self.history.states.count(TrialState.PENDING) > self.n_pending:
-            oldest = self.history.states.index(TrialState.PENDING)
-            result = value(oldest, self.history.points[oldest])
+            row = self.history.states.index(TrialState.PENDING)
+            oldest, ended = int(self.history.trials[row - self.history.n_adopted]), self.history.points[row]
+            result = value(oldest, ended)
             state = TrialState.FAILED if result is None else TrialState.COMPLETE
-            self.history.record(oldest, self.history.points[oldest], state, result)
+            self.history.record(oldest, ended, state, result)
         return point
 
 

@@ -31,6 +31,8 @@ class RunStarted(Event):
     identity: dict[str, Any]
     #: what may change, kept to be shown: command line, versions, training options
     settings: dict[str, Any] = field(default_factory=dict)
+    #: what other runs had measured and the search began with (`search.base.Observation`); in the first start only
+    adopted: list[dict[str, Any]] = field(default_factory=list)
     format: int = JOURNAL_FORMAT
 
 

@@ -40,6 +40,8 @@ class Ledger:
         self.identity: dict[str, Any] = {}
         #: settings of the last RunStarted
         self.settings: dict[str, Any] = {}
+        #: observations of other runs that the search began with, from the first RunStarted
+        self.adopted: list[dict[str, Any]] = []
         #: Unix time of second 0
         self.first_start_unix_s: float = 0.0
         #: wall seconds of each suggestion, in trial order
@@ -90,6 +92,7 @@ class Ledger:
     def _run_started(self, event: ev.RunStarted) -> None:
         if not self.sessions:
             self.identity = event.identity
+            self.adopted = event.adopted
             self.first_start_unix_s = event.unix_s - event.time_s
             several = event.identity.get("objectives", ())
             # One objective is the figure of merit, and has a name for people only.

@@ -1,5 +1,6 @@
 """A trial: one point of the search space and all that was measured for it."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -95,6 +96,13 @@ class Trial:
     def running(self) -> list[Assignment]:
         """Assignments under way."""
         return [assignment for assignment in self.assignments if assignment.end is None]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the figure of merit, from its folds; None where there are not several."""
+        if self.figure_of_merit_std is None or len(self.folds) < 2:
+            return None
+        return self.figure_of_merit_std / math.sqrt(len(self.folds) - 1)
 
     def n_attempts(self, fold: int) -> int:
         """How often `fold` was assigned."""

@@ -193,3 +193,14 @@ def test_an_option_that_a_later_version_added_is_no_difference():
     del known["features_name"], known["labels_name"], known["class_weights"], known["sample_weights_name"]
     assert is_the_same(known, identity())
     assert is_the_same(known, identity(features_name="x"))
+
+
+def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
+    known = identity("--warm-start", "runs/one", "runs/two")
+    check(known, identity("--warm-start", "runs/one", "runs/two"))
+    check(known, identity())
+    assert "`--warm-start` differs: it was runs/one, runs/two, now runs/three" in difference(
+        known, identity("--warm-start", "runs/three")
+    )
+    before = {key: value for key, value in identity().items() if key != "warm_start"}
+    assert "it was not given" in difference(before, identity("--warm-start", "runs/one"))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.cli.comparing import budget_text, check_objectives, with_walltime
-from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
+from nnlo_opt.cli.options import SearchOptions, normalise, parse_optimization, parse_training
 from nnlo_opt.cli.parsers import LOG_LEVELS, HelpRequested, optimization_parser, training_parser
 from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
@@ -95,10 +95,16 @@ COMMON = [
     (["--log-file", "out.log"], "log_file", Path("out.log")),
     (["--verbose"], "log_level", "debug"),
 ]
+START_POINTS = ({"x": 1e-3, "shape": [8, 16], "how": None, "name": "relu"},)
 SEARCH = [
     (["--search-space", "spaces/mine.py"], "search_space", "spaces/mine.py"),
     (["--fix", "n_units=8"], "fix", {"n_units": "8"}),
-    (["--hyper-opt", "random"], "hyper_opt", "random"),
+    (["--hyper-opt", "random"], "search", SearchOptions(algorithm="random")),
+    (["--ga-populations=6", "--hyper-opt=genetic"], "search.population", 6),
+    (["--surrogate=et", "--hyper-opt=bayesian-skopt"], "search.surrogate", "et"),
+    (["--acquisition=pi", "--hyper-opt=bayesian-skopt"], "search.acquisition", "pi"),
+    (["--start-point", "x=1e-3,shape=(8, 16),how=None,name=relu"], "search.start_points", START_POINTS),
+    (["--warm-start", "runs/one"], "search.warm_start", (Path("runs/one"),)),
     (["--num-iterations", "25"], "plan.num_iterations", 25),
     (["--block-size", "4"], "block_size", 4),
     (["--n-fold", "5"], "plan.n_fold", 5),
@@ -133,9 +139,12 @@ def test_every_option_ends_up_where_it_belongs(program, arguments, path, value):
 )
 def test_every_option_may_be_written_with_underscores_and_with_an_equals_sign(program, arguments, path, value):
     option, *rest = arguments
-    underscored = ["--" + option[2:].replace("-", "_"), *rest]
+    underscored = [
+        option.partition("=")[0].replace("-", "_").replace("__", "--", 1) + "".join(option.partition("=")[1:])
+    ]
+    underscored += rest
     assert value_at(BOTH[program]([*MODEL, *underscored]), path) == value
-    if rest:
+    if rest and "=" not in option:
         assert value_at(BOTH[program]([*MODEL, "=".join(underscored)]), path) == value
 
 
@@ -152,14 +161,14 @@ def options_of(parser, hidden=False):
 
 @pytest.mark.parametrize("program", PARSERS)
 def test_the_tables_above_leave_no_option_out(program):
-    covered = {arguments[0] for name, arguments, _, _ in ALL if name == program}
+    covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
     assert covered | {"--help", "--copy-command"} == set(options_of(PARSERS[program]()))
 
 
 def test_defaults_of_a_search():
     options = search()
     assert (options.block_size, options.plan.num_iterations, options.plan.n_fold) == (2, 10, 1)
-    assert (options.hyper_opt, options.search_space, options.plan.direction) == ("bayesian", None, "min")
+    assert (options.search.algorithm, options.search_space, options.plan.direction) == ("bayesian", None, "min")
     assert (options.data.fold_by, options.plan.target_objective) == ("samples", None)
     assert (options.run.root, options.run.name, options.run.restore) == (Path("checkpoints"), None, False)
 
@@ -422,8 +431,7 @@ def test_an_example_serves_where_no_model_is_given():
 LATER = [
     (["--n-masters", "2"], "1"),
 ]
-LATER_SEARCH = [(["--ga-populations", "10"], None)]
-LATER_OF = {"OptimizationDriver": [*LATER, *LATER_SEARCH], "TrainingDriver": LATER}
+LATER_OF = {"OptimizationDriver": LATER, "TrainingDriver": LATER}
 
 
 @pytest.mark.parametrize("program", PARSERS)
@@ -562,3 +570,34 @@ def test_a_walltime_counts_from_the_start_it_is_of():
     assert with_walltime(budget, None, 3.0) == budget
     assert budget_text(budget, 1000.0) == "50 s of searching, or 1000 s of walltime"
     assert budget_text(search().plan.budget, None) == ""
+
+
+# ---------------------------------------------------------------- options of search algorithms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--surrogate", "et"], "`--surrogate` is an option of `--hyper-opt bayesian-skopt`"),
+        (["--acquisition", "ei", "--hyper-opt", "genetic"], "`--acquisition` is an option"),
+        (
+            ["--ga-populations", "5", "--hyper-opt", "random"],
+            "`--ga-populations` is an option of `--hyper-opt genetic`",
+        ),
+        (["--ga-populations", "1", "--hyper-opt", "genetic"], "at least 2"),
+        (["--surrogate", "nn", "--hyper-opt", "bayesian-skopt"], "gp, et, rf, gbrt. Received: nn"),
+        (["--acquisition", "gp_hedge", "--hyper-opt", "bayesian-skopt"], "ei, lcb, pi. Received: gp_hedge"),
+        (["--hyper-opt", "annealing"], "bayesian, bayesian-skopt, genetic, random, sobol, tpe, gp, cmaes"),
+        (["--start-point", "x"], "`--start-point` must be written as name=value,name=value"),
+    ],
+)
+def test_options_of_another_algorithm_and_wrong_ones_are_refused(arguments, words):
+    assert words in refused(search, *arguments)
+
+
+def test_several_start_points_and_runs_may_be_given():
+    options = search(
+        "--start-point", "x=1", "--start-point", "x=2", "--warm-start", "a", "b", "--warm-start", "c"
+    ).search
+    assert options.start_points == ({"x": 1}, {"x": 2})
+    assert options.warm_start == (Path("a"), Path("b"), Path("c"))

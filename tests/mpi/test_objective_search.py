@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import launcher
@@ -175,3 +176,28 @@ def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence
     assert "`feasible` of " in outcome.err
     assert "AssertionError at {'n': 4" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
+    run = tmp_path / "checkpoints/S"
+    search(tmp_path, objectives.GOOD, 1, "--num-iterations", "6", "--hyper-opt", "sobol")
+    first = [row["p:x"] for row in rows(tmp_path)]
+    run.rename(tmp_path / "earlier")
+    warm = ["--warm-start", str(tmp_path / "earlier"), "--start-point", "x=0.77"]
+    said = search(tmp_path, objectives.GOOD, 1, "--num-iterations", "5", *warm).out
+    assert "6 of 6 complete trials are told to the search" in said
+    begun = [row["p:x"] for row in rows(tmp_path)]
+    assert begun[0] == "0.77"
+    assert not set(begun) & set(first)
+    shutil.copytree(run, tmp_path / "begun")
+    whole = []
+    for _ in range(2):
+        search(tmp_path, objectives.GOOD, 1, "--num-iterations", "7", *warm, "--opt-restore")
+        whole.append([row["p:x"] for row in rows(tmp_path)])
+        shutil.rmtree(run)
+        shutil.copytree(tmp_path / "begun", run)
+        shutil.rmtree(tmp_path / "earlier", ignore_errors=True)  # the second time it is gone
+    assert whole[0] == whole[1]
+    assert whole[0][:5] == begun
+    refused = search(tmp_path, objectives.GOOD, 1, "--warm-start", "begun", "--opt-restore", code=2)
+    assert "`--warm-start` differs" in refused.err

@@ -14,6 +14,10 @@ SPACE = Space([Integer(0, 99, name="n")])
 
 @pytest.mark.parametrize("name", search_names())
 def test_every_name_makes_a_search(name):
+    if name in ("tpe", "gp", "cmaes"):
+        pytest.importorskip("optuna", reason="the extra [optuna]")
+    if name == "gp":
+        pytest.importorskip("torch", reason="the extra [torch]")
     assert SPACE.contains(make_search(name, SPACE, 0, {}).suggest(History(SPACE)))
 
 
@@ -28,11 +32,17 @@ def test_options_of_bayesian():
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (("grid", SPACE, 0, {}), '"bayesian", "random". Received: \'grid\''),
+        (("grid", SPACE, 0, {}), '"bayesian", "bayesian-skopt", "genetic", "random"'),
+        (("grid", SPACE, 0, {}), "Received: 'grid'"),
         (("random", SPACE, -1, {}), "seed"),
         (("random", SPACE, 0.5, {}), "seed"),
         (("random", SPACE, 0, {"acq_func": "EI"}), '"acq_func"'),
         (("bayesian", SPACE, 0, {"acq_func": "EI"}), '"n_initial_points". Received: "acq_func"'),
+        (("bayesian-skopt", SPACE, 0, {"surrogate": "nn"}), '"gp", "et", "rf", "gbrt". Received: \'nn\''),
+        (("bayesian", SPACE, 0, {"surrogate": "gp"}), '"surrogate"'),
+        (("genetic", SPACE, 0, {"population": 1}), "at least 2"),
+        (("genetic", SPACE, 0, {"n_initial_points": 5}), '"population"'),
+        (("random", SPACE, 0, {"start_points": [{"n": 100}]}), "n=100"),
         (("bayesian", SPACE, 0, {"n_initial_points": 0}), "at least 1"),
         (("bayesian", SPACE, 0, {"n_initial_points": "ten"}), "at least 1"),
     ],

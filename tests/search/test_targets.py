@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.search.targets import encode, penalty, warp
-from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
+from nnlo_opt.search.targets import penalty, relative_noise, standardise, warp
 
 values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30).map(np.array)
 
@@ -33,25 +32,22 @@ def test_one_different_value_is_seen():
     assert warp(np.array([2.0, 2.0, 2.0, 1.0])).tolist()[-1] == 0.0
 
 
-def test_encoding():
-    space = Space(
-        [Real(1e-2, 1, "log-uniform", name="x"), Categorical(["a", None, 3], name="c"), Integer(1, 4, name="n")]
-    )
-    points = [{"x": 0.1, "c": None, "n": 1}, {"x": 1.0, "c": "a", "n": 4}]
-    np.testing.assert_allclose(encode(space, points), [[0.5, 0, 1, 0, 0.125], [1.0, 1, 0, 0, 0.875]])
+@given(values=values, seed=st.integers(0, 1000))
+def test_relative_noise_is_around_one_and_bounded(values, seed):
+    stds = np.random.default_rng(seed).lognormal(size=len(values)) * max(1e-300, float(np.abs(values).max()) / 100)
+    stds[::3] = np.nan
+    noise = relative_noise(values, stds)
+    assert np.all((noise >= 0.1) & (noise <= 10.0))
+    assert np.all(noise[::3] == 1.0)
 
 
-def test_encoding_of_what_is_not_in_every_point():
-    space = Space(
-        [
-            Categorical(["a", "b"], name="c"),
-            Real(0, 1, name="x", condition=When("c", "a")),
-            Categorical([1, 2, 3], name="d", condition=When("c", "b")),
-            Ordinal([1, 2], name="o"),
-            Constant(7, name="k"),
-        ]
-    )
-    points = [{"c": "a", "x": 0.9, "o": 1, "k": 7}, {"c": "b", "d": 3, "o": 2, "k": 7}]
-    assert all(space.contains(point) for point in points)
-    np.testing.assert_allclose(encode(space, points), [[1, 0, 0.9, 0, 0, 0, 0.25], [0, 1, 0.5, 0, 0, 1, 0.75]])
-    assert encode(Space([Constant(7, name="k")]), [{"k": 7}, {"k": 7}]).shape == (2, 1)
+def test_relative_noise_follows_the_variances_and_not_their_level():
+    values, stds = 2.0 + np.array([0.0, 1e-9, 2e-9]), np.array([1e-12, 1.0, 2.0])
+    noise = relative_noise(values, stds * 1e-9)
+    assert noise[0] < noise[1] < noise[2]
+    np.testing.assert_allclose(noise, relative_noise(values, stds * 1e-3))
+
+
+def test_standardised_values():
+    np.testing.assert_allclose(standardise(np.array([1.0, 3.0])), [-1.0, 1.0])
+    assert standardise(np.full(3, 7.0)).tolist() == [0.0] * 3

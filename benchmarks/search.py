@@ -1,0 +1,174 @@
+"""How good the search engines are, and what a suggestion costs: ours beside scikit-optimize and Optuna.
+
+Every engine has the same number of evaluations on the same tasks with the same seeds, and as many trials pending: the
+oldest ends before the next is asked for. Each engine has one thread, and costs are CPU seconds.
+
+`--keep FILE` appends every result as a JSON line and does not measure again what is there, so that a long comparison
+may run in parts, one after another or, on different `--tasks`, side by side in files that are given to `--keep` later.
+"""
+
+import os
+
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import harness as h
+import numpy as np
+import search_engines as engines
+import search_tasks as tasks
+
+ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "random")
+#: ended trials before the suggestions whose cost is measured, and how many of these
+LENGTHS, N_MEASURED = (20, 50, 100, 200, 500), 10
+COST_TASK = "hartmann6"
+
+
+def main() -> None:
+    arguments = _arguments()
+    results = _Results(arguments.keep)
+    skipped = [engines.why_not(name) for name in arguments.engines] + [tasks.missing(n) for n in arguments.tasks]
+    for reason in filter(None, skipped):
+        h.say(f"Skipped: {reason}.")
+    compared = [name for name in arguments.engines if not engines.why_not(name)]
+    searched = [name for name in tasks.names_of(arguments.tasks) if not tasks.missing(name)]
+    for seed in range(
+        arguments.seeds
+    ):  # seeds last: a run that is ended early has them all for nobody, not half for some
+        for task in searched:
+            for engine in compared:
+                key = ("search", task, engine, seed, arguments.evaluations, arguments.pending)
+                if not results.has(key):
+                    results.add(key, search(engine, task, seed, arguments.evaluations, arguments.pending))
+    for engine in compared if arguments.lengths else ():
+        for length in arguments.lengths:
+            key = ("cost", COST_TASK, engine, length, N_MEASURED, arguments.pending)
+            if not results.has(key):
+                results.add(key, {"cpu_s": cost(engine, length, arguments.pending)})
+    print(json.dumps(_summary(results, arguments, searched, compared)))
+
+
+def search(engine_name: str, task_name: str, seed: int, n_evaluations: int, n_pending: int) -> dict[str, float]:
+    """Simple regret after `n_evaluations`, and mean CPU seconds of a suggestion."""
+    task = tasks.task(task_name)
+    engine = engines.make_engine(engine_name, task.space, seed)
+    points: list[Any] = []
+    regrets: list[float] = []
+    cpu_s = 0.0
+    for trial in range(n_evaluations + n_pending):
+        ended = trial - n_pending
+        before_s = time.process_time()
+        if ended >= 0:
+            regrets.append(task.regret(points[ended]))
+            engine.tell(ended, regrets[-1])
+        if trial < n_evaluations:
+            points.append(engine.ask())
+        cpu_s += time.process_time() - before_s
+    return {"regret": min(regrets), "cpu_s": cpu_s / n_evaluations}
+
+
+def cost(engine_name: str, length: int, n_pending: int) -> float:
+    """Mean CPU seconds of a suggestion after `length` ended trials, over the `N_MEASURED` that come then."""
+    task = tasks.task(COST_TASK)
+    engine = engines.make_engine(engine_name, task.space, 0)
+    rng = np.random.default_rng(0)
+    points: list[Any] = [task.space.sample(rng) for _ in range(length)]
+    engine.preload(points, [task.regret(point) for point in points])
+    points += [engine.ask() for _ in range(n_pending)]
+    before_s = time.process_time()
+    for ended in range(length, length + N_MEASURED):
+        engine.tell(ended, task.regret(points[ended]))
+        points.append(engine.ask())
+    return (time.process_time() - before_s) / N_MEASURED
+
+
+class _Results:
+    """What was measured, by its key; kept in a file of JSON lines if there is one."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._path = paths[0] if paths else None
+        self._known: dict[tuple[Any, ...], dict[str, float]] = {}
+        for path in paths:
+            for line in path.read_text().splitlines() if path.exists() else ():
+                entry = json.loads(line)
+                self._known[tuple(entry["key"])] = entry["result"]
+
+    def has(self, key: tuple[Any, ...]) -> bool:
+        return key in self._known
+
+    def add(self, key: tuple[Any, ...], result: dict[str, float]) -> None:
+        h.say(f"{' '.join(map(str, key))}: {result}")
+        self._known[key] = result
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"key": key, "result": result}) + "\n")
+
+    def get(self, key: tuple[Any, ...]) -> dict[str, float]:
+        return self._known[key]
+
+
+def _summary(
+    results: _Results, arguments: argparse.Namespace, searched: list[str], compared: list[str]
+) -> dict[str, Any]:
+    def regrets(task: str) -> np.ndarray:
+        """(n_engines, n_seeds)."""
+        keys = [
+            [
+                ("search", task, engine, seed, arguments.evaluations, arguments.pending)
+                for seed in range(arguments.seeds)
+            ]
+            for engine in compared
+        ]
+        return np.array([[results.get(key)["regret"] for key in row] for row in keys])
+
+    medians: dict[str, dict[str, float]] = {}
+    ranks: dict[str, list[float]] = {engine: [] for engine in compared}
+    for task in searched:
+        values = regrets(task)
+        medians[task] = dict(zip(compared, np.median(values, axis=1).tolist(), strict=True))
+        # Of every seed; engines that are equal share their rank.
+        below = (values[None] < values[:, None]).sum(axis=1) + 0.5 * (values[None] == values[:, None]).sum(axis=1) + 0.5
+        for engine, rank in zip(compared, below.mean(axis=1).tolist(), strict=True):
+            ranks[engine].append(rank)
+    summary: dict[str, Any] = {
+        "benchmark": "search",
+        "evaluations": arguments.evaluations,
+        "pending": arguments.pending,
+        "seeds": arguments.seeds,
+        "median_regret": {t: {e: float(f"{v:.3g}") for e, v in row.items()} for t, row in medians.items()},
+        "average_rank": {engine: round(float(np.mean(values)), 2) for engine, values in ranks.items() if values},
+    }
+    if arguments.lengths:
+        summary["cpu_s_per_suggestion"] = {
+            engine: {
+                str(n): round(results.get(("cost", COST_TASK, engine, n, N_MEASURED, arguments.pending))["cpu_s"], 4)
+                for n in arguments.lengths
+            }
+            for engine in compared
+        }
+    return summary
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="*", default=["functions", "tables", "bbob"], help="tasks, or groups of them: "
+                        + ", ".join(tasks.GROUPS))  # fmt: skip
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="also every name of --hyper-opt")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--evaluations", type=int, default=60)
+    parser.add_argument("--pending", type=int, default=4)
+    parser.add_argument(
+        "--lengths", type=int, nargs="*", default=list(LENGTHS), help="ended trials before a cost is measured"
+    )
+    parser.add_argument(
+        "--keep", type=Path, nargs="*", default=[], help="files of earlier results; the first is added to"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

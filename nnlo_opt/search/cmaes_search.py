@@ -1,0 +1,66 @@
+"""Covariance matrix adaptation (CMA-ES), by the package that Optuna's sampler of that name uses; its one importer."""
+
+import warnings
+
+import numpy as np
+from cmaes import CMA
+
+from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.targets import penalty, warp
+from nnlo_opt.space.parameters import Categorical
+from nnlo_opt.space.space import Point, Space
+
+#: standard deviation of the first generation, in quantiles of the priors
+_SIGMA = 0.25
+#: points drawn in a row because those before were in the history
+_N_TRIES = 20
+
+
+class CmaEsSearch:
+    """CMA-ES (Hansen and Ostermeier, 2001, Evolutionary Computation 9, 159) on the quantiles of ordered parameters.
+
+    The strategy is told the ended trials of the history, a population at a time in their order, and drawn from; what
+    is pending has no part in it. An unordered parameter is drawn by its prior.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+        self._encoding = Encoding(space)
+        #: numbers of the parameters that have an order
+        self._ordered = [i for i, p in enumerate(space.parameters) if not isinstance(p, Categorical)]
+
+    def suggest(self, history: History) -> Point | None:
+        rng = suggestion_rng(self._seed, history)
+        if len(self._ordered) >= 2 and TrialState.COMPLETE in history.states:  # cmaes has no strategy in one dimension
+            strategy = self._strategy(history, int(rng.integers(2**31)))
+            for _ in range(_N_TRIES):
+                units = rng.random(len(self._space.parameters))
+                units[self._ordered] = strategy.ask()
+                point = self._space.from_unit(units.tolist())
+                if not history.contains(point):
+                    return point
+        return unseen_point(self._space, history, rng)
+
+    def _strategy(self, history: History, seed: int) -> CMA:
+        """The strategy that has seen all whole generations of the history."""
+        n = len(self._ordered)
+        strategy = CMA(mean=np.full(n, 0.5), sigma=_SIGMA, bounds=np.tile([0.0, 1.0], (n, 1)), seed=seed)
+        complete = history.rows(TrialState.COMPLETE)
+        warped = np.full(len(history.points), np.nan)
+        warped[complete] = warp(history.values[complete])
+        warped[history.rows(TrialState.FAILED)] = penalty(warped[complete])
+        rows = np.flatnonzero(np.isfinite(warped))
+        with warnings.catch_warnings():  # of steps that have become tiny: the search goes on from where it is
+            warnings.simplefilter("ignore")
+            for first in range(0, len(rows) - strategy.population_size + 1, strategy.population_size):
+                generation = rows[first : first + strategy.population_size]
+                if strategy.should_stop():
+                    break
+                strategy.tell([(self._units(history.points[row]), float(warped[row])) for row in generation])
+        return strategy
+
+    def _units(self, point: Point) -> np.ndarray:
+        return self._encoding.units(point)[self._ordered]

@@ -1,0 +1,218 @@
+"""A Gaussian process: Matérn 5/2 with a length scale for each parameter, on NumPy and SciPy's LAPACK.
+
+`fit_hyperparameters` finds the maximum a posteriori of the hyperparameters by the analytic gradient of the marginal
+likelihood (Rasmussen and Williams, 2006, eq. 5.9); a `Posterior` holds the factorised covariance and predicts, with
+gradients. Inputs are rows of columns of order one; `groups` says which parameter a column belongs to, as an unordered
+parameter has several, and all columns of a parameter share its length scale.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+from scipy.optimize import minimize
+
+_SQRT5 = float(np.sqrt(5.0))
+#: normal priors, (mean, standard deviation): of the logarithm of a length scale, of the variance of the process and of
+#: that of the noise, relative to the variance of the values; and of the mean of the process, relative to theirs
+_LOG_LENGTH, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
+_MEAN_STD = 1.0
+_LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
+#: steps of the search for hyperparameters
+_MAX_STEPS = 60
+#: added to the diagonal relative to the process's variance, so that close points keep a covariance invertible
+_JITTER = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameters:
+    """What a covariance is made of."""
+
+    #: (n_parameters,) float64, positive: length scale of each parameter
+    lengths: np.ndarray
+    #: variance of the process
+    scale: float
+    #: variance of the noise of an observation whose relative noise is 1
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Values where they were observed."""
+
+    #: (n, width) float64
+    columns: np.ndarray
+    #: (width,) int: the parameter of each column, from 0
+    groups: np.ndarray
+    #: (n,) float64, or (n, n_fantasies): several values that are imagined together
+    values: np.ndarray
+    #: (n,) float64: variance of the noise of each, as a multiple of `Hyperparameters.noise`
+    relative_noise: np.ndarray
+
+
+def fit_hyperparameters(observations: Observations) -> Hyperparameters:
+    """The maximum a posteriori; the values should have mean 0 and variance 1."""
+    likelihood = _Likelihood(observations)
+    n = likelihood.n_parameters
+    bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
+    best = None
+    for log_length, log_noise in _starts(n):
+        start = np.array([log_length] * n + [_LOG_SCALE[0], log_noise])
+        found = minimize(
+            likelihood.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS}
+        )
+        if best is None or found.fun < best.fun:
+            best = found
+    assert best is not None
+    return Hyperparameters(lengths=np.exp(best.x[:n]), scale=float(np.exp(best.x[n])), noise=float(np.exp(best.x[-1])))
+
+
+def _starts(n_parameters: int) -> list[tuple[float, float]]:
+    """(log length, log noise) where the search for hyperparameters starts: smooth, and rough."""
+    return [(0.5 * np.log(n_parameters), -6.0), (-1.0, -3.0)]
+
+
+class _Likelihood:
+    """Minus the logarithm of the posterior density of the hyperparameters, up to a constant."""
+
+    def __init__(self, observations: Observations) -> None:
+        self.n_parameters = int(observations.groups.max()) + 1
+        self._values = observations.values
+        self._relative_noise = observations.relative_noise
+        n = len(self._values)
+        #: rows and columns of the lower triangle without the diagonal, which is all that LAPACK reads
+        self._lower = np.tril_indices(n, -1)
+        #: (n_parameters, pairs): squared distance of each pair along each parameter
+        self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
+        for column, group in zip(observations.columns.T, observations.groups, strict=True):
+            self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
+
+    def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient (n_parameters + 2,) at the logarithms of lengths, scale and noise."""
+        n = self.n_parameters
+        weights, scale, noise = np.exp(-2.0 * logs[:n]), float(np.exp(logs[n])), float(np.exp(logs[-1]))
+        correlation, slope = _matern(weights @ self._squares)
+        covariance = np.zeros((len(self._values),) * 2)
+        covariance[self._lower] = scale * correlation
+        np.fill_diagonal(covariance, scale * (1.0 + _JITTER) + noise * self._relative_noise)
+        factor, info = lapack.dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
+        if info:
+            return 1e10, np.zeros(len(logs))
+        both = lapack.dpotrs(factor, np.column_stack([self._values, np.ones(len(self._values))]), lower=1)[0]
+        mean = _mean(both)
+        alpha = both[:, 0] - mean * both[:, 1]
+        value = 0.5 * ((self._values - mean) @ alpha + (mean / _MEAN_STD) ** 2) + np.log(factor.diagonal()).sum()
+        inverse = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
+        # Half of (K^-1 - alpha alpha^T), whose product with the derivative of K is that of the loss; pairs count twice.
+        pairs = inverse[self._lower] - alpha[self._lower[0]] * alpha[self._lower[1]]
+        diagonal = 0.5 * (inverse.diagonal() - alpha**2)
+        gradient = np.empty(len(logs))
+        gradient[:n] = self._squares @ (pairs * slope) * scale * weights * -2.0
+        gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
+        gradient[-1] = noise * (diagonal @ self._relative_noise)
+        return self._with_priors(value, gradient, logs)
+
+    def _with_priors(self, value: float, gradient: np.ndarray, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        n = self.n_parameters
+        means, stds = np.array([_LOG_LENGTH] * n + [_LOG_SCALE, _LOG_NOISE]).T
+        away = (logs - means) / stds
+        return float(value + 0.5 * away @ away), gradient + away / stds
+
+
+def _mean(solved: np.ndarray) -> float:
+    """The mean of the process that is most likely, given `solved` (n, 2): covariance^-1 (values, ones)."""
+    return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
+
+
+def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Matérn 5/2 of squared scaled distances, and its derivative by these."""
+    distances = _SQRT5 * np.sqrt(squares)
+    decay = np.exp(-distances)
+    slope = (-5.0 / 6.0) * (1.0 + distances) * decay
+    return decay * (1.0 + distances + squares * (5.0 / 3.0)), slope
+
+
+class Posterior:
+    """A Gaussian process that has seen observations; some of them may have several values, one a fantasy."""
+
+    def __init__(self, hyperparameters: Hyperparameters, observations: Observations, mean: float | None = None) -> None:
+        """`mean` of the process: the most likely one unless given; LinAlgError where there is no Cholesky factor."""
+        values = observations.values
+        self._hyperparameters = hyperparameters
+        self._observations = observations
+        self._values = values if values.ndim == 2 else values[:, None]
+        #: (width,): what a column is divided by
+        self._lengths = hyperparameters.lengths[observations.groups]
+        #: (n, width), scaled
+        self._seen = observations.columns / self._lengths
+        covariance = self._covariance(self._seen, self._seen)
+        noise = hyperparameters.noise * observations.relative_noise + _JITTER * hyperparameters.scale
+        covariance[np.diag_indices_from(covariance)] += noise
+        factor = _cholesky(covariance)
+        #: inverse of the lower Cholesky factor of the covariance
+        self._inverse_factor = lapack.dtrtri(factor, lower=1)[0]
+        if mean is None:
+            halves = self._inverse_factor @ np.column_stack([self._values.mean(axis=1), np.ones(len(values))])
+            mean = _mean(self._inverse_factor.T @ halves)
+        #: far from all observations
+        self._mean = mean
+        #: (n, n_fantasies): covariance^-1 (values - mean)
+        self._alpha = self._inverse_factor.T @ (self._inverse_factor @ (self._values - mean))
+        #: (n_fantasies,): the least value that the process itself takes where it was observed
+        self.least = (self._values - noise[:, None] * self._alpha).min(axis=0)
+
+    def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
+        covariance = self._covariance(columns / self._lengths, self._seen)
+        explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
+        return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
+
+    def predict_with_gradient(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """At `row` (width,): means (n_fantasies,), variance (), and their gradients (width, n_fantasies), (width,)."""
+        away = row / self._lengths - self._seen
+        correlation, slope = _matern((away**2).sum(axis=1))
+        scale = self._hyperparameters.scale
+        jacobian = (2.0 * scale / self._lengths) * away * slope[:, None]
+        half = self._inverse_factor @ (scale * correlation)
+        solved = self._inverse_factor.T @ half
+        means, variance = self._mean + scale * (correlation @ self._alpha), self._positive(scale - half @ half)
+        return means, variance, jacobian.T @ self._alpha, -2.0 * (jacobian.T @ solved)
+
+    def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
+        """(p, n_draws): values at `columns` (p, width) from the joint distribution, by standard normal `normals`."""
+        scaled = columns / self._lengths
+        cross = self._covariance(scaled, self._seen)
+        half = cross @ self._inverse_factor.T
+        joint = self._covariance(scaled, scaled) - half @ half.T
+        joint[np.diag_indices_from(joint)] += 1e-6 * self._hyperparameters.scale
+        return self._mean + cross @ self._alpha + _cholesky(joint) @ normals
+
+    def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
+        """A posterior that has seen `values` (p, n_fantasies) at `columns` (p, width) too."""
+        seen, n = self._observations, values.shape[1]
+        extended = Observations(
+            np.concatenate([seen.columns, columns]),
+            seen.groups,
+            np.concatenate([np.broadcast_to(self._values, (len(self._values), n)), values]),
+            np.concatenate([seen.relative_noise, np.ones(len(columns))]),
+        )
+        return Posterior(self._hyperparameters, extended, self._mean)
+
+    def _covariance(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        squares = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2.0 * (one @ other.T)
+        return self._hyperparameters.scale * _matern(np.maximum(squares, 0.0))[0]
+
+    def _positive(self, variance: np.ndarray) -> np.ndarray:
+        return np.maximum(variance, 1e-12 * self._hyperparameters.scale)
+
+
+def _cholesky(covariance: np.ndarray) -> np.ndarray:
+    """The lower factor; the diagonal is raised until there is one."""
+    jitter = 0.0
+    for _ in range(12):
+        raised = covariance + jitter * np.eye(len(covariance))
+        factor, info = lapack.dpotrf(raised, lower=1, clean=1)
+        if not info:
+            return factor
+        jitter = max(10.0 * jitter, 1e-10 * float(covariance.diagonal().max()))
+    raise np.linalg.LinAlgError("A covariance could not be factorised.")

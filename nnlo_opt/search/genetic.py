@@ -1,0 +1,97 @@
+"""Genetic search: children of the best points so far, crossed and mutated."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.design import latin_hypercube
+from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.space.parameters import Categorical
+from nnlo_opt.space.space import Point, Space
+
+#: children that are tried before one is drawn by the priors instead
+_N_TRIES = 50
+#: how far a crossed value may lie beyond those of its parents, as a share of their distance (BLX-alpha)
+_BLEND = 0.3
+#: standard deviation of a mutation in quantiles: at first, and how much is left after a generation
+_STEP, _STEP_LEFT, _LEAST_STEP = 0.2, 0.9, 0.005
+
+
+class GeneticSearch:
+    """A steady-state genetic algorithm on the quantiles of the priors.
+
+    A generation is `population` completions, and nobody waits for its end: a child has its parents among the best
+    `population` of all trials that completed in whole generations. Each parent is the better of two drawn ones; an
+    ordered value of a child is drawn around those of its parents (BLX-alpha; Eshelman and Schaffer, 1993, Foundations
+    of Genetic Algorithms 2, 187), an unordered one is that of either. On average one value mutates: an ordered one by a
+    normal step that shrinks with the generations, an unordered one is drawn anew. A child that is nearer to a failed
+    trial than to any complete one is not born.
+    """
+
+    def __init__(self, space: Space, seed: int, population: int = 10) -> None:
+        """`population`: at least 2."""
+        self._space = space
+        self._seed = seed
+        self._population = population
+        self._encoding = Encoding(space)
+        self._unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
+        #: quantiles of the first generation
+        self._design = latin_hypercube(population, len(space.parameters), seed).tolist()
+
+    def suggest(self, history: History) -> Point | None:
+        rng = suggestion_rng(self._seed, history)
+        if history.n_suggested < self._population:
+            point = self._space.from_unit(self._design[history.n_suggested])
+            return unseen_point(self._space, history, rng) if history.contains(point) else point
+        complete = history.rows(TrialState.COMPLETE)
+        if len(complete) < 2:
+            return unseen_point(self._space, history, rng)
+        generation = len(complete) // self._population
+        parents = self._parents(history, complete[: max(generation * self._population, 2)])
+        barren = _Barren(self._encoding, history)
+        for _ in range(_N_TRIES):
+            child = self._space.from_unit(self._child(parents, generation, rng).tolist())
+            if not history.contains(child) and not barren.holds(child):
+                return child
+        return unseen_point(self._space, history, rng)
+
+    def _parents(self, history: History, rows: np.ndarray) -> np.ndarray:
+        """(n, n_parameters) quantiles of the best `population` of `rows`, the best first."""
+        ranking = rows[np.argsort(history.values[rows], kind="stable")][: self._population]
+        return np.array([self._encoding.units(history.points[row]) for row in ranking])
+
+    def _child(self, parents: np.ndarray, generation: int, rng: np.random.Generator) -> np.ndarray:
+        one, other = (parents[rng.integers(len(parents), size=2).min()] for _ in range(2))
+        low, high = np.minimum(one, other), np.maximum(one, other)
+        blended = rng.uniform(low - _BLEND * (high - low), high + _BLEND * (high - low))
+        child = np.where(self._unordered, np.where(rng.random(len(one)) < 0.5, one, other), blended)
+        step = max(_STEP * _STEP_LEFT**generation, _LEAST_STEP)
+        mutated = np.where(self._unordered, rng.random(len(one)), child + step * rng.normal(size=len(one)))
+        mutates = rng.random(len(one)) < 1.0 / len(one)
+        if not mutates.any() and np.array_equal(one, other):
+            mutates[rng.integers(len(one))] = True
+        return np.clip(np.where(mutates, mutated, child), 0.0, 1.0)
+
+
+class _Barren:
+    """Where failed trials are nearer than complete ones."""
+
+    def __init__(self, encoding: Encoding, history: History) -> None:
+        self._encoding = encoding
+        self._failed = self._columns(history, history.rows(TrialState.FAILED))
+        self._complete = self._columns(history, history.rows(TrialState.COMPLETE))
+
+    def holds(self, point: Point) -> bool:
+        if not len(self._failed):
+            return False
+        column = self._encoding.columns([point])
+        return _least_square(self._failed - column) < _least_square(self._complete - column)
+
+    def _columns(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        return self._encoding.columns([history.points[row] for row in rows])
+
+
+def _least_square(differences: np.ndarray) -> float:
+    return float((differences**2).sum(axis=1).min(initial=np.inf))

@@ -1,0 +1,148 @@
+"""Where an acquisition is largest among the points that a space really has and that were not yet tried.
+
+Points drawn by the priors and around the best trials are compared first; from the best of them a local search climbs,
+by the gradient along parameters that have many values, by trying neighbours along the others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import minimize
+
+from nnlo_opt.search.acquisition import Acquisition
+from nnlo_opt.search.base import History
+from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.space.parameters import Categorical, Parameter
+from nnlo_opt.space.space import Point
+
+#: a finite space of at most so many points is looked through as a whole
+_MAX_ENUMERATED = 1500
+#: points drawn by the priors, and around each of the best trials
+_N_DRAWN, _N_NEAR = 400, 60
+#: standard deviations, in quantiles, of the points around a trial
+_RADII = np.array([0.2, 0.05, 0.01, 0.001])
+#: local searches, their rounds, and steps of the gradient in a round
+_N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
+#: an ordered parameter with more values is climbed by the gradient, one with fewer value by value
+_MAX_TRIED = 16
+
+
+class Maximisation:
+    """One search for the maximum of `acquisition`."""
+
+    def __init__(
+        self, acquisition: Acquisition, encoding: Encoding, history: History, rng: np.random.Generator
+    ) -> None:
+        self._acquisition = acquisition
+        self._encoding = encoding
+        self._space = encoding.space
+        self._history = history
+        self._rng = rng
+        #: every point looked at, and its acquisition
+        self._points: list[Point] = []
+        self._values: list[float] = []
+
+    def run(self, best_trials: Sequence[Point]) -> Point | None:
+        """The best point found that is not in the history; None where all that were found are."""
+        n_points = self._space.n_points
+        if n_points is not None and n_points <= _MAX_ENUMERATED:
+            self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
+            return self._best_unseen()
+        self._look_at([self._space.sample(self._rng) for _ in range(_N_DRAWN)])
+        self._look_at([point for center in best_trials for point in self._near(center)])
+        for point, value in self._starts():
+            self._climb(point, value)
+        return self._best_unseen()
+
+    def _look_at(self, points: list[Point]) -> np.ndarray:
+        if not points:
+            return np.empty(0)
+        values = self._acquisition(self._encoding.columns(points))
+        self._points += points
+        self._values += values.tolist()
+        return values
+
+    def _best_unseen(self) -> Point | None:
+        order = np.argsort(-np.array(self._values), kind="stable").tolist()
+        return next((self._points[i] for i in order if not self._history.contains(self._points[i])), None)
+
+    def _near(self, center: Point) -> list[Point]:
+        """Points around `center`: a few of its ordered values are moved, an unordered one in five is drawn anew."""
+        rng, parameters = self._rng, self._space.parameters
+        units = np.tile(self._encoding.units(center), (_N_NEAR, 1))
+        unordered = np.array([isinstance(parameter, Categorical) for parameter in parameters])
+        share = np.where(unordered, 0.2, rng.choice([1.0, 0.5, 2.0 / len(parameters)], size=(_N_NEAR, 1)))
+        moved = rng.random(units.shape) < share
+        moved[np.arange(_N_NEAR), rng.integers(len(parameters), size=_N_NEAR)] = True
+        radii = rng.choice(_RADII, size=(_N_NEAR, 1))
+        steps = np.clip(units + radii * rng.normal(size=units.shape), 0.0, 1.0)
+        drawn = np.where(unordered, rng.random(units.shape), steps)
+        return [self._space.from_unit(row) for row in np.where(moved, drawn, units).tolist()]
+
+    def _starts(self) -> list[tuple[Point, float]]:
+        """The best of all points, and others that were drawn by their acquisition."""
+        values = np.array(self._values)
+        order = np.argsort(-values, kind="stable")[: 2 * _N_DRAWN]
+        weights = np.exp(values[order] - values[order[0]])
+        weights[0] = 0.0
+        chosen = [int(order[0])]
+        n_more = min(_N_STARTS - 1, int(np.count_nonzero(weights)))
+        if n_more:
+            chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
+        return [(self._points[i], self._values[i]) for i in chosen]
+
+    def _climb(self, point: Point, value: float) -> None:
+        for _ in range(_N_ROUNDS):
+            before = value
+            point, value = self._ascend(point, value)
+            neighbours = self._neighbours(point)
+            values = self._look_at(neighbours)
+            if len(values) and values.max() > value:
+                point, value = neighbours[int(values.argmax())], float(values.max())
+            elif value < before + 1e-3:
+                break
+            if not len(values):
+                break
+
+    def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
+        """Follow the gradient along the parameters of many values that the point has."""
+        parameters = self._space.parameters
+        moved = [i for i, p in enumerate(parameters) if p.name in point and not _is_tried(p)]
+        if not moved:
+            return point, value
+        columns = self._encoding.first[moved]
+        row, units = self._encoding.columns([point])[0], self._encoding.units(point)
+
+        def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+            row[columns] = x
+            found, gradient = self._acquisition.with_gradient(row)
+            return -found, -gradient[columns]
+
+        result = minimize(
+            loss, row[columns], jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(moved),
+            options={"maxiter": _N_STEPS},
+        )  # fmt: skip
+        units[moved] = np.clip(result.x, 0.0, 1.0)
+        climbed = self._space.from_unit(units.tolist())
+        reached = float(self._look_at([climbed])[0])
+        return (climbed, reached) if reached > value else (point, value)
+
+    def _neighbours(self, point: Point) -> list[Point]:
+        """The points that differ from `point` in one parameter of few values, or by a few steps in an integer."""
+        units = self._encoding.units(point)
+        neighbours = []
+        for i, parameter in enumerate(self._space.parameters):
+            if parameter.name in point and _is_tried(parameter):
+                for index in range(parameter.n_values or 0):
+                    value = parameter.value_at(index)
+                    if value != point[parameter.name]:
+                        moved = units.copy()
+                        moved[i] = parameter.to_unit(value)
+                        neighbours.append(self._space.from_unit(moved.tolist()))
+        return neighbours
+
+
+def _is_tried(parameter: Parameter) -> bool:
+    """Whether a local search tries every value of a parameter."""
+    n_values = parameter.n_values
+    return isinstance(parameter, Categorical) or (n_values is not None and n_values <= _MAX_TRIED)

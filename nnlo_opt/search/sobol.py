@@ -1,0 +1,36 @@
+"""Sobol search: points that cover the space evenly, each where the earlier ones have left the largest gap."""
+
+import numpy as np
+from scipy.stats import qmc
+
+from nnlo_opt.search.base import History
+from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.space.space import Point, Space
+
+#: points of the sequence that may be passed over in a row because they were tried before
+_N_TRIES = 64
+
+
+class SobolSearch:
+    """Sobol's sequence in the quantiles of the priors, scrambled by the seed (Owen, 1998, J. Complexity 14, 466).
+
+    A suggestion is the point of the sequence that has its number, or the next one that is new.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+
+    def suggest(self, history: History) -> Point | None:
+        sequence = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested)
+        for _ in range(_N_TRIES):
+            point = self._space.from_unit(sequence.random(1)[0].tolist())
+            if not history.contains(point):
+                return point
+        return unseen_point(self._space, history, suggestion_rng(self._seed, history))
+
+
+def sobol_sequence(n_parameters: int, seed: int, n_skipped: int = 0) -> qmc.Sobol:
+    """A scrambled Sobol sequence in 0..1, its first `n_skipped` points passed over."""
+    sequence = qmc.Sobol(n_parameters, scramble=True, rng=np.random.default_rng(seed))
+    return sequence.fast_forward(n_skipped) if n_skipped else sequence

@@ -1,0 +1,92 @@
+"""Points that a user wants tried first: as words of the command line, and as the beginning of any search."""
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.base import History, SearchAlgorithm
+from nnlo_opt.space.space import Point, Space
+
+
+class StartPointSearch:
+    """Suggests `points` first, in their order and each once, and then what `algorithm` does."""
+
+    def __init__(self, algorithm: SearchAlgorithm, points: Sequence[Point]) -> None:
+        self._algorithm = algorithm
+        self._points = points
+
+    def suggest(self, history: History) -> Point | None:
+        if history.n_distinct < len(self._points) or not all(history.contains(point) for point in self._points):
+            for point in self._points:
+                if not history.contains(point):
+                    return {name: _plain(value) for name, value in point.items()}
+        return self._algorithm.suggest(history)
+
+
+def _plain(value: Any) -> Any:
+    """A fresh list for a list or tuple, at every depth."""
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
+    """`points` in the order of the space, without repetitions; ConfigurationError for one that lies outside."""
+    checked: dict[Any, Point] = {}
+    for point in points:
+        ordered = {name: point[name] for name in space.names if name in point}
+        unknown = [name for name in point if name not in space.names]
+        if unknown:
+            raise _refusal(f"`{unknown[0]}`, which is no parameter", f"its parameters are {', '.join(space.names)}")
+        if not space.contains(ordered):
+            for parameter in space.parameters:
+                if parameter.name not in ordered:
+                    continue
+                if not parameter.contains(ordered[parameter.name]):
+                    raise _refusal(f"{parameter.name}={ordered[parameter.name]}", f"it must be in {parameter}")
+            missing = [name for name in space.names if name not in ordered]
+            raise _refusal(f"{_text(ordered)}", f"give {', '.join(missing)} too" if missing else "correct it")
+        checked.setdefault(space.key(ordered), ordered)
+    return list(checked.values())
+
+
+def parse_start_point(text: str) -> dict[str, Any]:
+    """`name=value,name=value`: a value is a Python literal, else a string; commas in brackets and quotes are its own.
+
+    ValueError for anything else, and for a name that comes twice.
+    """
+    point: dict[str, Any] = {}
+    for part in _split(text):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip() or name.strip() in point:
+            raise ValueError(text)
+        try:
+            point[name.strip()] = _plain(ast.literal_eval(value.strip()))
+        except (ValueError, SyntaxError):
+            point[name.strip()] = value.strip()
+    return point
+
+
+def _split(text: str) -> list[str]:
+    """`text` at its commas outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        depth += (character in "([{") - (character in ")]}") if not quote else 0
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _refusal(received: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"A point of `--start-point` must be a point of the search space. Received: {received}; {remedy}."
+    )
+
+
+def _text(point: Point) -> str:
+    return ",".join(f"{name}={value}" for name, value in point.items())

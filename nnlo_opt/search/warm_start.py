@@ -1,0 +1,39 @@
+"""What another run has measured, as the search of this one may use it: spaces matched by the names of parameters."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from nnlo_opt.search.base import Observation
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials.trial import Trial
+
+
+def adopted_observations(trials: Iterable[Trial], theirs: Space, ours: Space) -> tuple[list[Observation], list[str]]:
+    """The complete ones of `trials` as points of `ours`, and a phrase on each parameter that kept some of them out.
+
+    Values of parameters that are not in `ours` are left out of a point; a point is, which then is none of `ours`.
+    Figures of merit stay as they are.
+    """
+    observations: list[Observation] = []
+    outside: Counter[str] = Counter()
+    complete = [trial for trial in trials if trial.figure_of_merit is not None]
+    for trial in complete:
+        point = {name: trial.point[name] for name in ours.names if name in trial.point}
+        if ours.contains(point):
+            observations.append({"point": point, "value": trial.figure_of_merit or 0.0, "std": trial.standard_error})
+        else:
+            outside.update([_culprit(point, ours)])
+    remarks = [f"`{name}` is no parameter here and is passed over" for name in theirs.names if name not in ours.names]
+    for name, n_trials in outside.items():
+        parameter = next(p for p in ours.parameters if p.name == name)
+        why = f"have no value of `{name}`" if name not in theirs.names else f"lie outside `{name}`: {parameter}"
+        remarks.append(f"{n_trials} of {len(complete)} trials {why}")
+    return observations, remarks
+
+
+def _culprit(point: dict[str, object], space: Space) -> str:
+    """The first parameter because of which `point` is none of `space`."""
+    for parameter in space.parameters:
+        if parameter.name in point and not parameter.contains(point[parameter.name]):
+            return parameter.name
+    return next((name for name in space.names if name not in point), space.names[0])

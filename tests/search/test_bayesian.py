@@ -1,0 +1,117 @@
+import math
+
+import numpy as np
+import pytest
+
+from nnlo_opt.search.base import History
+from nnlo_opt.search.bayesian import MAX_SEEN, BayesianSearch, representative, scheduled
+from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
+
+BRANIN_SPACE = Space([Real(-5, 10, name="a"), Real(0, 15, name="b")])
+
+
+def branin(point):
+    a, b = point["a"], point["b"]
+    bowl = (b - 5.1 / (4 * math.pi**2) * a * a + 5 / math.pi * a - 6) ** 2
+    return bowl + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10 - 0.39788735772973816
+
+
+def best_of(algorithm, space, value, n_trials):
+    search = SimulatedSearch(algorithm, History(space), 4)
+    for _ in range(n_trials):
+        search.step(lambda _, point: value(point))
+    return np.nanmin(search.history.values)
+
+
+class TestBayesianSearch(SearchConformance):
+    @staticmethod
+    def make(space, seed):
+        return BayesianSearch(space, seed)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_branin_is_found_with_four_pending(seed):
+    assert best_of(BayesianSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) < 0.01
+    assert best_of(RandomSearch(BRANIN_SPACE, seed), BRANIN_SPACE, branin, 45) > 0.02
+
+
+def test_the_best_of_integers_and_categories_is_found():
+    categories = Categorical(list("abcdef"), name="c")
+    space = Space([Integer(1, 300, "log-uniform", name="n"), Integer(0, 9, name="m"), categories])
+
+    def value(point):
+        return math.log(point["n"] / 40) ** 2 + (point["m"] - 7) ** 2 / 9 + "dbface".index(point["c"]) / 3
+
+    assert best_of(BayesianSearch(space, 1), space, value, 45) < 0.02
+    assert best_of(RandomSearch(space, 1), space, value, 45) > 0.02
+
+
+def test_scale_and_shift_of_the_values_do_not_matter():
+    points = []
+    for scale, shift in ((1.0, 0.0), (1024.0, 0.0), (2.0**-60, 0.0)):
+        search = SimulatedSearch(BayesianSearch(BRANIN_SPACE, 3), History(BRANIN_SPACE))
+        for _ in range(14):
+            last = search.step(lambda _, point, scale=scale, shift=shift: scale * branin(point) + shift)
+        points.append(last)
+    assert points[0] == points[1] == points[2]
+
+
+def test_initial_design_does_not_depend_on_values():
+    designs = []
+    for value in (1.0, -5.0):
+        search = SimulatedSearch(BayesianSearch(MIXED_SPACE, 1), History(MIXED_SPACE), 0)
+        designs.append([search.step(lambda trial, _, value=value: value * trial) for _ in range(10)])
+    assert designs[0] == designs[1]
+
+
+def long_history(n_trials):
+    history, rng = History(BRANIN_SPACE), np.random.default_rng(0)
+    for trial in range(n_trials):
+        point = BRANIN_SPACE.sample(rng)
+        state = "pending" if trial >= n_trials - 8 else "failed" if trial % 9 == 0 else "complete"
+        history.record(trial, point, state, branin(point) if state == "complete" else None)
+    return history
+
+
+def test_a_long_history_with_failures_is_searched():
+    history = long_history(4 * MAX_SEEN)
+    point = BayesianSearch(BRANIN_SPACE, 0).suggest(history)
+    assert branin(point) < np.nanquantile(history.values, 0.02)
+
+
+def test_what_is_remembered_of_fits_changes_nothing():
+    used = BayesianSearch(BRANIN_SPACE, 1)
+    for n_trials in (30, 41, 42, 43, 55):
+        assert used.suggest(long_history(n_trials)) == BayesianSearch(BRANIN_SPACE, 1).suggest(long_history(n_trials))
+
+
+def test_observations_of_other_runs_guide_the_first_points():
+    history = History(BRANIN_SPACE)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        point = BRANIN_SPACE.sample(rng)
+        history.adopt({"point": point, "value": branin(point)})
+    best = min(branin(point) for point in history.points)
+    search = SimulatedSearch(BayesianSearch(BRANIN_SPACE, 0, n_initial_points=1), history, 0)
+    for _ in range(6):
+        search.step(lambda _, point: branin(point))
+    assert np.nanmin(history.values) < best / 10
+
+
+def test_hyperparameters_are_fitted_at_few_lengths_of_a_long_history():
+    fitted = {scheduled(n) for n in range(1, 1001)}
+    assert fitted >= set(range(1, 41))
+    assert len(fitted) < 120
+    assert all(0.94 * n < scheduled(n) <= n for n in range(1, 1001))
+
+
+def test_representative_trials_are_the_lowest_and_some_of_all():
+    values = np.random.default_rng(0).permutation(1000).astype(float)
+    chosen = representative(values, 100)
+    assert len(set(chosen.tolist())) == 100
+    assert np.all(np.diff(chosen) > 0)
+    assert set(range(50)) <= set(values[chosen].astype(int).tolist())
+    assert np.diff(chosen).max() < 60
+    assert representative(values, 1000).tolist() == list(range(1000))

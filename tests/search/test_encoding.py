@@ -1,0 +1,37 @@
+import numpy as np
+
+from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.space import Categorical, Integer, Real, Space
+
+SPACE = Space([Real(1e-2, 1, "log-uniform", name="x"), Categorical(["a", None, 3], name="c"), Integer(1, 4, name="n")])
+HALF = np.sqrt(0.5)
+
+
+def test_columns():
+    encoding = Encoding(SPACE)
+    columns = encoding.columns([{"x": 0.1, "c": None, "n": 1}, {"x": 1.0, "c": "a", "n": 4}])
+    np.testing.assert_allclose(columns, [[0.5, 0, HALF, 0, 0.125], [1.0, HALF, 0, 0, 0.875]])
+    assert encoding.groups.tolist() == [0, 1, 1, 1, 2]
+    assert encoding.first.tolist() == [0, 1, 4]
+
+
+def test_different_categories_are_one_apart_and_a_missing_one_is_as_far_from_each():
+    points = [{"x": 0.1, "c": c, "n": 1} for c in ("a", None, 3)] + [{"x": 0.1, "n": 1}]
+    columns = Encoding(SPACE).columns(points)
+    squares = ((columns[:, None] - columns[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(squares[:3, :3], 1 - np.eye(3))
+    np.testing.assert_allclose(squares[3, :3], 0.5)
+
+
+def test_parameters_that_a_point_does_not_have_lie_in_the_middle():
+    encoding = Encoding(SPACE)
+    np.testing.assert_allclose(encoding.columns([{"c": 3}]), [[0.5, 0, 0, HALF, 0.5]])
+    np.testing.assert_allclose(encoding.units({"c": 3}), [0.5, 5 / 6, 0.5])
+
+
+def test_quantiles_lead_back_to_the_point():
+    encoding, rng = Encoding(SPACE), np.random.default_rng(0)
+    for point in (SPACE.sample(rng) for _ in range(50)):
+        again = SPACE.from_unit(encoding.units(point).tolist())
+        assert abs(again["x"] / point["x"] - 1) < 1e-12
+        assert (again["c"], again["n"]) == (point["c"], point["n"])

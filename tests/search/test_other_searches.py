@@ -1,0 +1,218 @@
+"""Genetic, Sobol and Optuna's searches, and points that a user wants first."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.base import History
+from nnlo_opt.search.genetic import GeneticSearch
+from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.search.registry import make_search
+from nnlo_opt.search.sobol import SobolSearch
+from nnlo_opt.search.start_points import StartPointSearch, check_start_points, parse_start_point
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
+
+PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
+
+
+def bowl(point):
+    return (point["x"] - 0.3) ** 2 + (point["y"] - 0.8) ** 2 + 0.2 * (point["c"] != "b")
+
+
+def best_of(algorithm, n_trials, n_pending=3):
+    search = SimulatedSearch(algorithm, History(PLANE), n_pending)
+    for _ in range(n_trials):
+        search.step(lambda _, point: bowl(point))
+    return np.nanmin(search.history.values)
+
+
+class TestGeneticSearch(SearchConformance):
+    n_trials = 40
+
+    @staticmethod
+    def make(space, seed):
+        return GeneticSearch(space, seed)
+
+
+class TestGeneticSearchOfTwo(SearchConformance):
+    n_trials = 40
+
+    @staticmethod
+    def make(space, seed):
+        return GeneticSearch(space, seed, population=2)
+
+
+class TestSobolSearch(SearchConformance):
+    leaves_failed_regions = False
+    n_trials = 40
+
+    @staticmethod
+    def make(space, seed):
+        return SobolSearch(space, seed)
+
+
+class TestTpe(SearchConformance):
+    n_trials = 16
+
+    @staticmethod
+    def make(space, seed):
+        pytest.importorskip("optuna", reason="the extra [optuna]")
+        return make_search("tpe", space, seed, {})
+
+
+class TestCmaEs(SearchConformance):
+    n_trials = 40
+
+    @staticmethod
+    def make(space, seed):
+        pytest.importorskip("cmaes", reason="the extra [optuna]")
+        return make_search("cmaes", space, seed, {})
+
+
+class TestStartPoints(SearchConformance):
+    leaves_failed_regions = False
+
+    @staticmethod
+    def make(space, seed):
+        rng = np.random.default_rng(seed)
+        return StartPointSearch(RandomSearch(space, seed), check_start_points(space, [space.sample(rng) for _ in "ab"]))
+
+
+@pytest.mark.parametrize("name", ["genetic", "tpe", "cmaes"])
+def test_what_learns_is_better_than_what_does_not(name):
+    pytest.importorskip("optuna", reason="the extra [optuna]")
+    learns, does_not = (
+        [best_of(make_search(which, PLANE, seed, {}), 100) for seed in range(5)] for which in (name, "random")
+    )
+    assert np.median(learns) < 0.3 * np.median(does_not)
+
+
+def test_optunas_gaussian_process_finds_a_bowl():
+    pytest.importorskip("optuna", reason="the extra [optuna]")
+    pytest.importorskip("torch", reason="the extra [torch]")
+    assert best_of(make_search("gp", PLANE, 0, {}), 25) < 0.01
+
+
+@pytest.mark.parametrize(("missing", "name"), [("optuna", "tpe"), ("cmaes", "cmaes"), ("torch", "gp")])
+def test_a_missing_package_is_said_in_a_sentence(missing, name):
+    pytest.importorskip("optuna", reason="the extra [optuna]")
+    code = (
+        "import importlib.util as u; found = u.find_spec\n"
+        f"u.find_spec = lambda name, *rest: None if name == {missing!r} else found(name, *rest)\n"
+        "from nnlo_opt.errors import ConfigurationError\nfrom nnlo_opt.search.registry import make_search\n"
+        "from nnlo_opt.space import Integer, Space\n"
+        f"try:\n    make_search({name!r}, Space([Integer(0, 9, name='n')]), 0, {{}})\n"
+        "except ConfigurationError as error:\n    print(error)\n"
+    )
+    root = Path(__file__).parents[2]
+    said = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert f"`--hyper-opt {name}`" in said or f'"{name}"' in said
+    assert missing in said
+    assert "install the extra" in said
+
+
+# ---------------------------------------------------------------- genetic
+
+
+def test_a_generation_waits_for_nobody():
+    """With all of the first generation but one ended, children are born; the last one changes what follows."""
+    algorithm, history = GeneticSearch(PLANE, 0, population=6), History(PLANE)
+    for trial in range(6):
+        history.record(trial, algorithm.suggest(history), "pending")
+    for trial in range(5):
+        history.record(trial, history.points[trial], "complete", bowl(history.points[trial]))
+    assert PLANE.contains(algorithm.suggest(history))
+
+
+def test_children_lie_around_the_best_and_have_their_categories():
+    history, rng = History(PLANE), np.random.default_rng(0)
+    for trial in range(200):
+        point = PLANE.sample(rng)
+        history.record(trial, point, "complete", bowl(point))
+    algorithm, children = GeneticSearch(PLANE, 1), []
+    for trial in range(200, 260):
+        children.append(algorithm.suggest(history))
+        history.record(trial, children[-1], "pending")
+    assert np.mean([bowl(child) for child in children]) < 0.3 * np.mean([bowl(p) for p in history.points[:200]])
+    assert np.mean([child["c"] == "b" for child in children]) > 0.6
+
+
+# ---------------------------------------------------------------- Sobol
+
+
+def test_sobol_points_cover_every_half_of_every_parameter_evenly():
+    algorithm, history = SobolSearch(PLANE, 3), History(PLANE)
+    for trial in range(64):
+        history.record(trial, algorithm.suggest(history), "pending")
+    x, y = (np.array([point[name] for point in history.points]) for name in "xy")
+    cells = np.zeros((8, 8))
+    np.add.at(cells, ((8 * x).astype(int), (8 * y).astype(int)), 1)
+    assert np.all(cells == 1)
+
+
+def test_sobol_is_restored_where_it_was():
+    history = History(MIXED_SPACE)
+    for trial in range(9):
+        point = SobolSearch(MIXED_SPACE, 5).suggest(history)
+        history.record(trial, point, "failed")
+    assert history.n_distinct == 9
+
+
+# ---------------------------------------------------------------- start points
+
+
+def test_start_points_come_first_in_their_order_and_once():
+    points = [PLANE.middle(), {"x": 0.1, "y": 0.2, "c": "a"}]
+    algorithm, history = make_search("sobol", PLANE, 0, {"start_points": [*points, points[0]]}), History(PLANE)
+    for trial in range(5):
+        history.record(trial, algorithm.suggest(history), "pending")
+    assert history.points[:2] == points
+    assert history.n_distinct == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("x=1e-3", {"x": 1e-3}),
+        ("lr=0.1, n=3", {"lr": 0.1, "n": 3}),
+        ("shape=[8, 16],s=(1,(2,3))", {"shape": [8, 16], "s": [1, [2, 3]]}),
+        ("name=relu,other='a,b',none=None,yes=True", {"name": "relu", "other": "a,b", "none": None, "yes": True}),
+        ("train.optimizer=adam", {"train.optimizer": "adam"}),
+        ("text=a=b", {"text": "a=b"}),
+    ],
+)
+def test_start_points_are_read(text, point):
+    assert parse_start_point(text) == point
+
+
+@pytest.mark.parametrize("text", ["", "x", "=1", "x=1,,y=2", "x=1,x=2"])
+def test_what_is_no_start_point(text):
+    with pytest.raises(ValueError):
+        parse_start_point(text)
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ({"x": 0.5, "y": 2.0, "c": "a"}, "y=2.0; it must be in Real(0.0, 1.0)"),
+        ({"x": 0.5, "y": 0.5, "c": "d"}, "c=d"),
+        ({"x": 0.5, "c": "a"}, "give y too"),
+        ({"x": 0.5, "y": 0.5, "c": "a", "z": 1}, "`z`, which is no parameter"),
+    ],
+)
+def test_start_points_outside_the_space_are_refused(point, words):
+    with pytest.raises(ConfigurationError) as error:
+        check_start_points(PLANE, [point])
+    assert words in str(error.value)
+
+
+def test_start_points_are_put_in_the_order_of_the_space():
+    space = Space([Integer(1, 3, name="n"), Real(0, 1, name="x")])
+    assert [list(point) for point in check_start_points(space, [{"x": 1, "n": 2}, {"n": 2.0, "x": 1.0}])] == [
+        ["n", "x"]
+    ]
