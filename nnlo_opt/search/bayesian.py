@@ -11,7 +11,7 @@ from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.maximisation import Maximisation
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import relative_noise, standardise, warp
 from nnlo_opt.space.space import Point, Space
 
@@ -61,7 +61,7 @@ class BayesianSearch:
 
             unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
             point = self._space.from_unit(unit.tolist())
-        if point is None or history.contains(point):
+        if point is None or not may_be_tried(point, history):
             return unseen_point(self._space, history, rng)
         return point
 

@@ -7,7 +7,7 @@ from cmaes import CMA
 
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
@@ -40,7 +40,7 @@ class CmaEsSearch:
                 units = rng.random(len(self._space.parameters))
                 units[self._ordered] = strategy.ask()
                 point = self._space.from_unit(units.tolist())
-                if not history.contains(point):
+                if may_be_tried(point, history):
                     return point
         return unseen_point(self._space, history, rng)
 

@@ -7,7 +7,7 @@ import numpy as np
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
 
@@ -44,7 +44,7 @@ class GeneticSearch:
         rng = suggestion_rng(self._seed, history)
         if history.n_suggested < self._population:
             point = self._space.from_unit(self._design[history.n_suggested])
-            return unseen_point(self._space, history, rng) if history.contains(point) else point
+            return point if may_be_tried(point, history) else unseen_point(self._space, history, rng)
         complete = history.rows(TrialState.COMPLETE)
         if len(complete) < 2:
             return unseen_point(self._space, history, rng)
@@ -53,7 +53,7 @@ class GeneticSearch:
         barren = _Barren(self._encoding, history)
         for _ in range(_N_TRIES):
             child = self._space.from_unit(self._child(parents, generation, rng).tolist())
-            if not history.contains(child) and not barren.holds(child):
+            if may_be_tried(child, history) and not barren.holds(child):
                 return child
         return unseen_point(self._space, history, rng)
 

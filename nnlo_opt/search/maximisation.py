@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from nnlo_opt.search.acquisition import Acquisition
 from nnlo_opt.search.base import History
 from nnlo_opt.search.encoding import Encoding
+from nnlo_opt.search.random import feasible_draws
 from nnlo_opt.space.parameters import Categorical, Parameter
 from nnlo_opt.space.space import Point
 
@@ -38,7 +39,7 @@ class Maximisation:
         self._space = encoding.space
         self._history = history
         self._rng = rng
-        #: every point looked at, and its acquisition
+        #: every point looked at, and its acquisition; minus infinity where it is not feasible
         self._points: list[Point] = []
         self._values: list[float] = []
 
@@ -48,7 +49,7 @@ class Maximisation:
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
             return self._best_unseen()
-        self._look_at([self._space.sample(self._rng) for _ in range(_N_DRAWN)])
+        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
         self._look_at([point for center in best_trials for point in self._near(center)])
         for point, value in self._starts():
             self._climb(point, value)
@@ -58,13 +59,15 @@ class Maximisation:
         if not points:
             return np.empty(0)
         values = self._acquisition(self._encoding.columns(points))
+        values[[not self._space.is_feasible(point) for point in points]] = -np.inf
         self._points += points
         self._values += values.tolist()
         return values
 
     def _best_unseen(self) -> Point | None:
         order = np.argsort(-np.array(self._values), kind="stable").tolist()
-        return next((self._points[i] for i in order if not self._history.contains(self._points[i])), None)
+        ranking = (self._points[i] for i in order if self._values[i] > -np.inf)
+        return next((point for point in ranking if not self._history.contains(point)), None)
 
     def _near(self, center: Point) -> list[Point]:
         """Points around `center`: a few of its ordered values are moved, an unordered one in five is drawn anew."""
@@ -82,6 +85,8 @@ class Maximisation:
     def _starts(self) -> list[tuple[Point, float]]:
         """The best of all points, and others that were drawn by their acquisition."""
         values = np.array(self._values)
+        if not np.isfinite(values).any():
+            return []
         order = np.argsort(-values, kind="stable")[: 2 * _N_DRAWN]
         weights = np.exp(values[order] - values[order[0]])
         weights[0] = 0.0

@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter, Value
 from nnlo_opt.space.space import Point, Space
 
@@ -53,7 +53,7 @@ class OptunaSearch:
                 asked = study.ask(self._distributions).params
                 units = [_unit(parameter, asked[parameter.name]) for parameter in self._space.parameters]
                 point = self._space.from_unit(units)
-                if not history.contains(point):
+                if may_be_tried(point, history):
                     return point
         return unseen_point(self._space, history, rng)
 

@@ -30,6 +30,11 @@ def suggestion_rng(seed: int, history: History) -> np.random.Generator:
     return np.random.default_rng((seed, history.n_suggested))
 
 
+def may_be_tried(point: Point, history: History) -> bool:
+    """Whether `point` is new and feasible."""
+    return not history.contains(point) and history.space.is_feasible(point)
+
+
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:
     """A random feasible point that is not in the history; None when there is none left.
 

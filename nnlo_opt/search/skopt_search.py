@@ -23,7 +23,7 @@ from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Mate
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import feasible_draws, suggestion_rng, unseen_point
+from nnlo_opt.search.random import feasible_draws, may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
@@ -83,7 +83,7 @@ class SkoptSearch:
             point = self._space.from_unit(self._design[history.n_suggested])
         elif TrialState.COMPLETE in history.states:
             point = self._most_promising(history, rng)
-        if point is None or history.contains(point) or not self._space.is_feasible(point):
+        if point is None or not may_be_tried(point, history):
             return unseen_point(self._space, history, rng)
         return point
 
@@ -182,8 +182,8 @@ class _Candidates:
 
     def add(self, points: Sequence[Point]) -> None:
         space = self._history.space
-        fresh = {space.key(point): point for point in points if not self._history.contains(point)}
-        fresh = {key: p for key, p in fresh.items() if key not in self._scored and space.is_feasible(p)}
+        fresh = {space.key(point): point for point in points if may_be_tried(point, self._history)}
+        fresh = {key: point for key, point in fresh.items() if key not in self._scored}
         if fresh:
             scores = self._surrogate.acquisition(self._acquisition, list(fresh.values())).tolist()
             self._scored.update(zip(fresh, zip(scores, fresh.values(), strict=True), strict=True))

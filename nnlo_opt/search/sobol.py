@@ -4,10 +4,10 @@ import numpy as np
 from scipy.stats import qmc
 
 from nnlo_opt.search.base import History
-from nnlo_opt.search.random import suggestion_rng, unseen_point
+from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.space import Point, Space
 
-#: points of the sequence that may be passed over in a row because they were tried before
+#: points of the sequence that may be passed over in a row because they were tried before or are not feasible
 _N_TRIES = 64
 
 
@@ -25,7 +25,7 @@ class SobolSearch:
         sequence = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested)
         for _ in range(_N_TRIES):
             point = self._space.from_unit(sequence.random(1)[0].tolist())
-            if not history.contains(point):
+            if may_be_tried(point, history):
                 return point
         return unseen_point(self._space, history, suggestion_rng(self._seed, history))
 

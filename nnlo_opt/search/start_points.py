@@ -37,6 +37,8 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
         unknown = [name for name in point if name not in space.names]
         if unknown:
             raise _refusal(f"`{unknown[0]}`, which is no parameter", f"its parameters are {', '.join(space.names)}")
+        if space.contains(ordered) and not space.is_feasible(ordered):
+            raise _refusal(_text(ordered), "the constraint of the space refuses it")
         if not space.contains(ordered):
             for parameter in space.parameters:
                 if parameter.name not in ordered:

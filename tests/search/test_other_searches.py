@@ -216,3 +216,33 @@ def test_start_points_are_put_in_the_order_of_the_space():
     assert [list(point) for point in check_start_points(space, [{"x": 1, "n": 2}, {"n": 2.0, "x": 1.0}])] == [
         ["n", "x"]
     ]
+
+
+# ---------------------------------------------------------------- constraints
+
+
+class HalfSpace(Space):
+    """A space whose constraint refuses half of it."""
+
+    def is_feasible(self, point):
+        return point["x"] + point["y"] <= 1.0
+
+    def sample(self, rng):
+        while not self.is_feasible(point := Space.sample(self, rng)):
+            pass
+        return point
+
+
+@pytest.mark.parametrize("name", ["bayesian", "bayesian-skopt", "genetic", "sobol", "tpe", "cmaes"])
+def test_only_feasible_points_are_suggested(name):
+    if name in ("tpe", "cmaes"):
+        pytest.importorskip("optuna", reason="the extra [optuna]")
+    space = HalfSpace(PLANE.parameters)
+    search = SimulatedSearch(make_search(name, space, 0, {}), History(space), 2)
+    for _ in range(16):
+        assert space.is_feasible(search.step(lambda _, point: -point["x"] - point["y"]))
+
+
+def test_a_start_point_that_is_not_feasible_is_refused():
+    with pytest.raises(ConfigurationError, match="constraint"):
+        check_start_points(HalfSpace(PLANE.parameters), [{"x": 0.9, "y": 0.9, "c": "a"}])
