@@ -21,14 +21,6 @@ class TestSkoptSearch(SearchConformance):
         return SkoptSearch(space, seed)
 
 
-class TestSkoptSearchWithTrees(SearchConformance):
-    n_trials = 12
-
-    @staticmethod
-    def make(space, seed):
-        return SkoptSearch(space, seed, n_initial_points=9, surrogate="rf", acquisition="lcb")
-
-
 @pytest.mark.parametrize("surrogate", SURROGATES)
 @pytest.mark.parametrize("acquisition", ACQUISITIONS)
 def test_every_surrogate_goes_with_every_acquisition(surrogate, acquisition):
