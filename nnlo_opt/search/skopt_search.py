@@ -194,12 +194,20 @@ class _Candidates:
         return [point for _, point in ranking[:n_points]]
 
 
+class _Boosting(GradientBoostingQuantileRegressor):
+    """Its `predict` with a standard deviation, which in scikit-optimize 0.10 calls what NumPy 2.4 has no more."""
+
+    def predict(self, columns: np.ndarray, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        low, median, high = super().predict(columns, return_quantiles=True).T  # of 0.16, 0.5 and 0.84
+        return (median, (high - low) / 2.0) if return_std else median
+
+
 def _make_model(surrogate: str, width: int, seed: int) -> Any:
     """A regressor for `width` columns whose `predict` knows its standard deviation."""
     if surrogate == "gp":
         return GaussianProcessRegressor(_kernel(width), noise="gaussian", random_state=seed)
     if surrogate == "gbrt":
-        return GradientBoostingQuantileRegressor(random_state=seed)
+        return _Boosting(random_state=seed)
     forest = ExtraTreesRegressor if surrogate == "et" else RandomForestRegressor
     return forest(n_estimators=_N_TREES, min_samples_leaf=_LEAF_SIZE, random_state=seed, n_jobs=1)
 
