@@ -6,6 +6,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
+from nnlo_opt.search.random import may_be_tried
 from nnlo_opt.space.space import Point, Space
 
 
@@ -17,10 +18,9 @@ class StartPointSearch:
         self._points = points
 
     def suggest(self, history: History) -> Point | None:
-        if history.n_distinct < len(self._points) or not all(history.contains(point) for point in self._points):
-            for point in self._points:
-                if not history.contains(point):
-                    return {name: _plain(value) for name, value in point.items()}
+        for point in self._points:
+            if may_be_tried(point, history):
+                return {name: _plain(value) for name, value in point.items()}
         return self._algorithm.suggest(history)
 
 
