@@ -42,7 +42,7 @@ def moving_rate(elastic_force: float, n_workers: int) -> float:
     """alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta that is out of range."""
     if not _is_number(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
-            f"`--elastic-force` must be above 0 and at most the number of workers, {n_workers}. "
+            f"`--elastic-force` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
         )
     return float(elastic_force) / n_workers

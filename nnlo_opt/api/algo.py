@@ -66,7 +66,8 @@ class Algo:
         sync_every         batches of a worker between two exchanges
         mode               downpour (or sgd), easgd, gem, allreduce
         worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
-        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers
+        elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers. With
+                           sub-masters those of the master that has the fewest
         """
         self.optimizer_name = optimizer
         self.loss = loss

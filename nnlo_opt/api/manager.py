@@ -62,11 +62,12 @@ class _Manager:
         #: whether this rank gives the orders
         self.is_master = self._ranks.rank == 0
         self.should_validate = self.is_master
-        trains_all = algo.mode == "allreduce" or self._ranks.size == 1
-        trainers = set(range(self._ranks.size)) if trains_all else set(range(1, self._ranks.size))
-        #: workers of this rank's team, and the number of this one from 1; -1 on the master
-        self.num_workers = max(1, len(trainers) // num_processes)
-        self.worker_id = -1 if self.is_master else 1 + (self._ranks.rank - 1) // num_processes
+        plan = self._world.attempt(lambda: settings.plan(self._ranks.size))
+        trains_all = algo.mode == "allreduce"
+        trainers = set(plan.trainer_ranks(every_rank=trains_all))
+        #: workers of this rank's team, and the number of this one from 1; -1 on a master
+        self.num_workers = plan.n_workers(every_rank=trains_all)
+        self.worker_id = -1 if self.is_master else plan.worker_of(self._ranks.rank)
 
         def make_request() -> Request:
             return Request(
@@ -75,7 +76,7 @@ class _Manager:
                 model_builder=model_builder,
                 train_list=self.train_list,
                 val_list=self.val_list if algo.validates or n_fold > 1 else (),
-                options=settings.training_options(self._ranks.size, self.num_workers),
+                options=settings.training_options(plan),
                 n_fold=n_fold,
                 custom_objects=dict(settings.custom_objects or {}) | getattr(model_builder, "custom_objects", {}),
                 seed=settings.seed,
@@ -83,15 +84,16 @@ class _Manager:
             )
 
         self._request = self._world.attempt(make_request)
-        share = self._ranks.node_share(trainers)
+        masters = {plan.master_rank, *plan.sub_master_ranks}
+        share = self._ranks.node_share(trainers, masters)
         share.take()
         self._maker = ModelMaker(self._request, share.n_threads)
         #: made when it is wanted on a rank that does not train
         self._tasks: Tasks | None = None
         self._make_tasks = self._world.attempt(lambda: self._prepare(sorted(trainers)))
         gauges = make_monitor(SystemClock(), share.gpu) if settings.monitor and self._ranks.rank in trainers else None
-        self._team = Team(self._ranks, self._request.options, self._get_tasks, num_processes, gauges)
-        if self.callbacks and self._ranks.rank == min(1, self._ranks.size - 1):
+        self._team = Team(self._ranks, plan, self._request.options, self._get_tasks, gauges)
+        if self.callbacks and self._ranks.rank == plan.first_trainer_rank:
             self._team.callbacks = self._make_callbacks()
         if self.is_master:
             self._open_directory()
@@ -256,6 +258,7 @@ class MPIManager(_Manager):
         data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
         num_epochs       passes over all training samples, counted over all workers
         train_list, val_list         file names, or whatever `data` takes for them; every rank must reach all files
+        num_masters      above 1: rank 0 is a top master, and the others of them sub-masters that lead a group each
         num_processes    ranks of a worker, which average their gradients
         synchronous      workers wait for each other, and their gradients are averaged
         verbose          rank 0 prints a line after every epoch

@@ -9,6 +9,7 @@ from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data
 from nnlo_opt.api.model import ModelBuilder
+from nnlo_opt.comm.topology import Team, plan_single_block
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ConfigurationError
 
@@ -37,28 +38,42 @@ class Settings:
     callbacks: Sequence[Any]
     seed: int
 
-    def training_options(self, n_ranks: int, n_workers: int) -> TrainingOptions:
-        """The options of a team of `n_ranks` with `n_workers`; ConfigurationError for what cannot be."""
-        n_processes = self.num_processes
-        if self.num_masters != 1:
+    def plan(self, n_ranks: int) -> Team:
+        """The roles of a team of `n_ranks`; ConfigurationError where they cannot be dealt out."""
+        n_masters, n_processes = self.num_masters, self.num_processes
+        n_left = n_ranks - n_masters if _is_whole(n_masters) else 0
+        if not _is_whole(n_masters) or (n_masters > 1 and n_left < n_masters - 1):
             raise ConfigurationError(
-                f"`num_masters` must be 1 from Python. Received: {self.num_masters!r}. Take `TrainingDriver`, or leave "
-                "it out."
+                "`num_masters` must be a whole number, at least 1, that leaves every master but the top one a rank to "
+                f"train. Received: {n_masters!r} with {n_ranks} ranks."
             )
-        if not isinstance(n_processes, int) or n_processes < 1 or (n_processes > 1 and (n_ranks - 1) % n_processes):
+        if not _is_whole(n_processes) or (
+            n_processes > 1 and (n_left % n_processes or n_left // n_processes < n_masters - 1)
+        ):
             raise ConfigurationError(
-                "`num_processes` must be a whole number, at least 1, that divides the ranks beside the master. "
-                f"Received: {n_processes!r} with {n_ranks} ranks."
-            )
-        if not isinstance(self.data, Data):
-            raise ConfigurationError(
-                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
+                "`num_processes` must be a whole number, at least 1, that divides the ranks beside the "
+                f"master{'s, and leave each a worker' * (n_masters > 1)}. Received: {n_processes!r} with {n_ranks} "
+                f"ranks{f' and {n_masters} masters' * (n_masters > 1)}."
             )
         if n_processes > 1 and (self.algo.mode == "allreduce" or n_ranks == 1):
             raise ConfigurationError(
                 "`num_processes` above 1 needs a master with ranks beside it. Received: "
                 f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
             )
+        if n_masters > 1 and self.algo.mode == "allreduce":
+            raise ConfigurationError(
+                f"`num_masters` must be 1 in mode allreduce, where no master is asked. Received: {n_masters}."
+            )
+        return plan_single_block(n_ranks, n_masters, n_processes).teams[0]
+
+    def training_options(self, plan: Team) -> TrainingOptions:
+        """The options of a team; ConfigurationError for what cannot be."""
+        if not isinstance(self.data, Data):
+            raise ConfigurationError(
+                f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
+            )
+        # Of the master that has the fewest, where a sub-master is one worker to the top master.
+        n_workers = min(plan.n_children(every_rank=self.algo.mode == "allreduce"))
         options = self.algo.options(
             n_workers=n_workers,
             batch=self.data.batch_size,
@@ -72,3 +87,7 @@ class Settings:
         if options.mode == "easgd":
             moving_rate(options.elastic_force, n_workers)
         return options
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

@@ -17,11 +17,14 @@ import numpy as np
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.ring import Ring, RingFollower
+from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.server import RankServer
-from nnlo_opt.block.worker import Groups, Worker
+from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.worker import Worker
+from nnlo_opt.cli.ends import Ends
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm import topology
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.config import TrainingOptions
@@ -113,7 +116,7 @@ class Ranks:
         self.comm.Bcast(buffer, root)
         return json.loads(buffer.tobytes())
 
-    def node_share(self, trainers: set[int]) -> NodeShare:
+    def node_share(self, trainers: set[int], masters: set[int]) -> NodeShare:
         """This rank's threads and GPU, settled before a framework is imported."""
         if self.comm is None:
             packed = {0: pack_cores(cores())}
@@ -122,7 +125,7 @@ class Ranks:
 
             packed = World(self.comm).node_cores(pack_cores(cores()))
         cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
-        return share_node(self.rank, cores_of, trainers, {0}, GpuRequest())
+        return share_node(self.rank, cores_of, trainers, masters, GpuRequest())
 
     def close(self) -> None:
         """Free the communicator."""
@@ -175,16 +178,15 @@ class Team:
     def __init__(
         self,
         ranks: Ranks,
+        plan: topology.Team,
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
-        n_processes: int,
         monitor: Monitor | None,
     ) -> None:
-        """`tasks()` makes the tasks of this rank when it is to train; `n_processes`: ranks of a worker."""
+        """`plan`: the roles of `ranks`; `tasks()` makes the tasks of this rank when it is to train."""
         self._ranks = ranks
         self._options = options
         self._make_tasks = tasks
-        self._n_processes = n_processes
         self._monitor = monitor
         #: to be set before the training
         self.callbacks: EpochCallbacks | None = None
@@ -195,60 +197,50 @@ class Team:
         self._own = LoopbackNetwork(2)
         #: the coordinator's end of the orders, on rank 0
         self._coordinator = self._own.end(0)
-        self._master_end: Transport | None
-        self._worker_end: Transport
         self._transports: list[Any] = []
         self._late: list[_LateTasks] = []
-        if ranks.comm is None:
-            network = LoopbackNetwork(2)
-            self._master_end, self._worker_end = network.end(0), network.end(1)
-            self._orders: Transport = self._own.end(1)
-            self._together = self._ring = self._others = None
-        else:
-            from nnlo_opt.comm.mpi import MpiCollective, MpiTransport
+        self._ends = Ends.of(plan, ranks.comm)
+        self._orders: Transport = self._own.end(1)
+        self._others = None
+        if ranks.comm is not None:
+            from nnlo_opt.comm.mpi import MpiTransport
 
-            self._comms = [ranks.comm.Dup() for _ in range(3)]
+            self._comms = [ranks.comm.Dup(), *self._ends.comms]
             self._others = MpiTransport(self._comms[0])
-            end = MpiTransport(self._comms[1])
-            self._transports = [self._others, end]
-            self._master_end, self._worker_end = (end if end.rank == 0 else None), end
-            self._orders = self._own.end(1) if end.rank == 0 else self._others
-            self._together = MpiCollective(self._comms[2])
-            self._ring = None
-            if n_processes > 1:
-                # The master's is its own; ranks 1 … n are worker 1.
-                self._comms.append(ranks.comm.Split(-(-end.rank // n_processes), end.rank))
-                self._ring = MpiCollective(self._comms[-1])
-        ends = {id(end): end for end in (self._master_end, self._worker_end) if end is not None}
-        self._server = RankServer(self._orders, list(ends.values()), _NoDesk(), self)
+            self._transports = [self._others, *self._ends.transports]
+            self._orders = self._others if ranks.rank else self._orders
+        self._server = RankServer(self._orders, self._ends.transports, _NoDesk(), self)
 
     # ------------------------------------------------------------ roles (`block.server.Roles`)
 
     def master(self, run: msg.OpenRun) -> Master | None:
         """The master, on rank 0."""
-        if self._master_end is None:
+        end, plan = self._ends.master_end, self._ends.team
+        if end is None:
             return None
-        master = Master(self._orders, self._master_end, Path(run.directory), self._options, SystemClock())
-        master.ranks_per_worker = self._n_processes
+        master = Master(self._orders, end, Path(run.directory), self._options, SystemClock())
+        master.ranks_per_worker, master.groups = plan.ranks_per_worker, plan.groups
         master.keeps_checkpoints = master.writes_checkpoints = self.keeps_checkpoints
         master.calls_back = bool(run.settings["calls_back"])
         return master
 
     def worker(self, run: msg.OpenRun) -> Worker | None:
         """A worker, or the first rank of one."""
-        if self._ring is not None and (self._master_end is not None or self._worker_end.rank != self._leader_end):
+        ends = self._ends
+        if not ends.is_worker:
             return None
-        ring = None if self._ring is None else Ring(self._worker_end, self._ring, self._n_processes)
-        groups = Groups(self._together, ring)
-        worker = Worker(self._worker_end, self._tasks(), self._ranks.rank, groups, monitor=self._monitor)
+        worker = Worker(ends.worker_end, self._tasks(), self._ranks.rank, ends.partners(), monitor=self._monitor)
         worker.callbacks = self.callbacks
         return worker
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | None:
-        """Another rank of a worker."""
-        if self._ring is None or self._master_end is not None or self._worker_end.rank == self._leader_end:
+    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None:
+        """Another rank of a worker, or a sub-master."""
+        ends = self._ends
+        if ends.above is not None:
+            return SubMaster(ends.above, ends.worker_end, ends.team, self._options, self._ranks.rank)
+        if ends.ring is None or not ends.is_follower:
             return None
-        return RingFollower(self._worker_end, self._leader_end, self._tasks(), self._ranks.rank, self._ring)
+        return RingFollower(ends.worker_end, ends.leader_end, self._tasks(), self._ranks.rank, ends.ring)
 
     def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
         """None here."""
@@ -257,10 +249,6 @@ class Team:
     def _tasks(self) -> "_LateTasks":
         self._late.append(_LateTasks(self._make_tasks))
         return self._late[-1]
-
-    @property
-    def _leader_end(self) -> int:
-        return 1 + (self._worker_end.rank - 1) // self._n_processes * self._n_processes
 
     # ------------------------------------------------------------ the training
 
@@ -324,7 +312,7 @@ class Team:
             return True
 
         while not found:
-            wait_until(look, transport=self._master_end)
+            wait_until(look, transport=self._ends.master_end)
         self._coordinator.send(1, msg.FoldRecorded(assignment=fold))
         return found[0]
 

@@ -1,7 +1,7 @@
 """A master: owns the central weights of an assignment and carries out what `MasterState` decides.
 
 NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` one of a
-worker; neither waits.
+worker; neither waits. With sub-masters (`block.submaster`) each of these is one worker to it.
 """
 
 import json
@@ -18,16 +18,23 @@ from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.central import CentralRule, central_rule
 from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.resumption import (
+    are_the_same,
+    average_states,
+    position_of,
+    remembers_all,
+    rule_state,
+    state_from,
+)
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import count_workers
+from nnlo_opt.comm.topology import Group, count_workers
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.training import checkpoint
 from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
@@ -129,6 +136,8 @@ class Master:
         self.keeps_checkpoints = False
         #: ranks of a worker; the first of each is the one that we know
         self.ranks_per_worker = 1
+        #: the groups whose sub-masters stand at the ends 1, 2, … in place of workers; empty without sub-masters
+        self.groups: tuple[Group, ...] = ()
         #: whether checkpoints are written at all
         self.writes_checkpoints = True
         #: whether worker 1 has callbacks of the user
@@ -163,7 +172,7 @@ class Master:
             plan = replace(
                 fold_plan(options, self._n_workers(options)), calls_back=self.calls_back, comparison=self.comparison
             )
-            state = ms.MasterState(plan) if resumed is None else _state_from(plan, resumed)
+            state = ms.MasterState(plan) if resumed is None else state_from(plan, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._clock.monotonic_s()
@@ -198,14 +207,25 @@ class Master:
     def _n_workers(self, options: TrainingOptions) -> int:
         # A team in one process is a master and workers, each with an end, whatever the rule.
         together = options.mode == "allreduce" and self._block.n_processes > 1
-        return count_workers(self._block.size, every_rank=together, ranks_per_worker=self.ranks_per_worker)
+        return count_workers(self._block.size, every_rank=together, ranks_per_worker=self._ends_per_worker)
+
+    @property
+    def _ends_per_worker(self) -> int:
+        return 1 if self.groups else self.ranks_per_worker
 
     def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
-        end = 1 + (worker - 1) * self.ranks_per_worker
+        end = 1 + (worker - 1) * self._ends_per_worker
         self._block.send(end % self._block.size, message, payload)
 
     def _worker_at(self, end: int) -> int:
-        return 1 + (end - 1) // self.ranks_per_worker if end else self._block.size
+        return 1 + (end - 1) // self._ends_per_worker if end else self._block.size
+
+    def _led_by(self, worker: int) -> range:
+        """The workers behind one of ours: those of a sub-master, else itself."""
+        return self.groups[worker - 1].workers if self.groups else range(worker, worker + 1)
+
+    def _all_workers(self, fold: _Fold) -> list[int]:
+        return [number for worker in fold.state.workers for number in self._led_by(worker)]
 
     def _stop(self, message: msg.StopFold) -> None:
         fold = self._fold
@@ -244,7 +264,7 @@ class Master:
         if fold.size not in (None, size):
             raise TrialError(
                 "`get_model` must build the same model on every worker, and all must see the same data; worker "
-                f"{worker} has (weights, state, training samples) {size}, another has {fold.size}"
+                f"{self._led_by(worker)[0]} has (weights, state, training samples) {size}, another has {fold.size}"
             )
         fold.size = size
         logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
@@ -313,7 +333,7 @@ class Master:
                 )
             np.copyto(fold.central, arrays["central"])
             fold.best = arrays.get("best")
-            fold.rule.load_state(_rule_state(fold.checkpoint))
+            fold.rule.load_state(rule_state(fold.checkpoint))
         started = msg.FoldStarted(assignment=fold.order.assignment, epoch=instruction.epoch, waited_s=fold.waited_s)
         self._orders.send(COORDINATOR, started)
 
@@ -359,9 +379,13 @@ class Master:
 
     def _send_weights(self, fold: _Fold, instruction: ms.SendWeights, received: Received | None) -> None:
         kind = self._rule(fold).answers
-        resumed = fold.checkpoint if fold.checkpoint is not None and self._is_of_these_workers(fold) else None
+        workers, resumed = self._all_workers(fold), fold.checkpoint
+        if resumed is not None and not are_the_same(resumed, workers, self.ranks_per_worker):
+            resumed = None
         if instruction.with_state:
-            remembers = resumed is not None and set(fold.state.workers) <= resumed.remembering
+            remembers = resumed is not None and remembers_all(
+                resumed, workers, self.groups if kind == "difference" else ()
+            )
             kind = "nothing" if kind == "difference" and (fold.has_begun or remembers) else "weights"
             fold.has_begun = True
         for worker in instruction.workers:
@@ -370,7 +394,7 @@ class Master:
                 version=instruction.version,
                 n_samples=fold.state.n_samples,
                 adopt=kind,
-                position=self._position_to_resume(fold, worker),
+                position=self._position_to_resume(fold, worker, same_workers=resumed is not None),
                 restore="" if resumed is None else str(resumed.place),
                 rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
             )
@@ -402,31 +426,26 @@ class Master:
         assert received is not None
         message = received.message
         assert isinstance(message, msg.FenceReached)
-        fold.positions[instruction.worker] = message.position
         fold.written.update(message.files)
+        for worker, own in message.by_worker(instruction.worker).items():
+            fold.positions[worker] = own.position
+            fold.written.update(own.files)
         fold.model_states[instruction.worker] = _payload(received).copy()
         if len(fold.model_states) == len(fold.state.workers):
             self._average_model_states(fold)
 
-    def _position_to_resume(self, fold: _Fold, worker: int) -> dict[str, Any] | None:
-        if fold.checkpoint is None:
+    def _position_to_resume(self, fold: _Fold, worker: int, *, same_workers: bool) -> dict[str, Any] | None:
+        resumed = fold.checkpoint
+        if resumed is None:
             return None
-        positions = fold.checkpoint.workers
-        if self._is_of_these_workers(fold):
-            return dict(positions[worker])
-        # Another number of workers: the shards are others too, so each begins a pass not yet made.
-        return {"pass": 1 + max((p["pass"] for p in positions.values()), default=fold.checkpoint.epoch), "offset": 0}
-
-    def _is_of_these_workers(self, fold: _Fold) -> bool:
-        """Whether the checkpoint gone on from was made by as many workers, of as many ranks."""
-        positions = {} if fold.checkpoint is None else fold.checkpoint.workers
-        n_followers = {len(position.get("followers", ())) for position in positions.values()}
-        return set(positions) == set(fold.state.workers) and n_followers <= {self.ranks_per_worker - 1}
+        positions = {n: position_of(resumed, n, same_workers=same_workers) for n in self._led_by(worker)}
+        return {str(n): position for n, position in positions.items()} if self.groups else positions[worker]
 
     def _average_model_states(self, fold: _Fold) -> None:
         if len(fold.central) > fold.n_weights:
-            states = [fold.model_states[worker] for worker in sorted(fold.model_states)]
-            fold.central[fold.n_weights :] = np.mean(states, axis=0, dtype=np.float64)
+            workers = sorted(fold.model_states)
+            states = [fold.model_states[worker] for worker in workers]
+            fold.central[fold.n_weights :] = average_states(states, [len(self._led_by(worker)) for worker in workers])
         fold.model_states.clear()
 
     def _report_epoch(self, fold: _Fold, instruction: ms.ReportEpoch) -> None:
@@ -515,7 +534,7 @@ class Master:
             **fold.state.history.to_json(),
             "staleness": fold.state.staleness.to_json(),
             "train_s": train_s,
-            "n_workers": len(fold.state.workers),
+            "n_workers": len(self._all_workers(fold)),
             "ended_because": instruction.reason,
         }
         atomic_write(fold.directory / "history.json", json.dumps(history, indent=1))
@@ -565,18 +584,3 @@ def _payload(received: Received | None) -> np.ndarray:
     if received is None or received.payload is None:
         raise ProtocolError(f"{received and type(received.message).__name__} came without its vector.")
     return received.payload
-
-
-def _state_from(plan: ms.FoldPlan, resumed: Checkpoint) -> ms.MasterState:
-    master = resumed.master
-    state = ms.MasterState(
-        plan, FoldHistory.from_json(master["history"]), n_samples=master["n_samples"], version=master["version"]
-    )
-    state.staleness = type(state.staleness).from_json(master["staleness"])
-    return state
-
-
-def _rule_state(resumed: Checkpoint) -> dict[str, Any]:
-    prefix = "rule."
-    vectors = {name.removeprefix(prefix): a for name, a in resumed.arrays.items() if name.startswith(prefix)}
-    return {**resumed.master["rule"], **vectors}

@@ -333,7 +333,8 @@ class MasterState:
         staleness = self.staleness.record(message.base_version, self.version)
         self.computing.discard(worker)
         self.n_samples += message.n_samples
-        self.history.add_training(worker, message.n_samples, message.sums)
+        if message.sums:
+            self.history.add_training(worker, message.n_samples, message.sums)
         if self.phase is Phase.HALTING:
             if self.computing:
                 return []
@@ -392,11 +393,12 @@ class MasterState:
             raise ProtocolError(f"Worker {worker} handed in its state before its last update.")
         self._answered(worker)
         self.fenced.discard(worker)
-        if message.n_samples:
-            self.n_samples += message.n_samples
-            self.history.add_training(worker, message.n_samples, message.sums)
-        if message.load:
-            self.history.add_load(worker, message.load)
+        self.n_samples += message.n_samples
+        for number, own in message.by_worker(worker).items():
+            if own.n_samples:
+                self.history.add_training(number, own.n_samples, own.sums)
+            if own.load:
+                self.history.add_load(number, own.load)
         out: list[Instruction] = [HoldState(worker=worker)]
         if self.waiting_for:
             return out
@@ -408,7 +410,8 @@ class MasterState:
 
     def _validated(self, worker: int, message: msg.Validated) -> list[Instruction]:
         self._answered(worker)
-        self.history.add_validation(worker, message.n_samples, message.sums)
+        for number, own in message.by_worker(worker).items():
+            self.history.add_validation(number, own.n_samples, own.sums)
         return [] if self.waiting_for else self._end_epoch()
 
     def _end_epoch(self) -> list[Instruction]:

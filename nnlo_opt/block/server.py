@@ -12,6 +12,7 @@ from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.ring import RingFollower
+from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport, receive
@@ -43,7 +44,7 @@ class Roles(Protocol):
 
     def worker(self, run: msg.OpenRun) -> Worker | None: ...
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | None: ...
+    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None: ...
 
     def objective(self, run: msg.OpenRun) -> ObjectiveRank | None: ...
 
@@ -67,7 +68,7 @@ class RankServer:
         self._timeline = timeline
         self._master: Master | None = None
         self._worker: Worker | None = None
-        self._follower: RingFollower | None = None
+        self._follower: RingFollower | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
         #: set by Shutdown
         self.exit_code: int | None = None

@@ -32,12 +32,19 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
     )
 
 
-def check_ring_mode(n_processes: int, mode: str) -> None:
-    """ConfigurationError for workers of several ranks under an update rule that has none."""
-    if n_processes > 1 and mode == "allreduce":
-        raise ConfigurationError(
-            f"`--n-processes` must be 1 with `--mode allreduce`, where all ranks average. Received: {n_processes}."
-        )
+def check_mode(options: Options, mode: str) -> None:
+    """ConfigurationError for workers of several ranks, or sub-masters, under an update rule that has none."""
+    if mode != "allreduce":
+        return
+    for option, number, rule in (
+        ("--n-processes", options.n_processes, "all ranks average"),
+        ("--n-masters", options.n_masters, "no master is asked"),
+    ):
+        if number > 1:
+            raise ConfigurationError(
+                f"`{option}` must be 1 with `--mode allreduce`, where {rule}. Received: {number}; leave it out, or "
+                "take another mode."
+            )
 
 
 def _check_loss(name: str) -> None:
@@ -98,7 +105,7 @@ def _check_values(space: Space, name: str, options: Options) -> None:
 def _error_at(point: Point, options: Options) -> ConfigurationError | None:
     try:
         training = options.training.with_point(point)
-        check_ring_mode(options.n_processes, training.mode)
+        check_mode(options, training.mode)
         check_training(training)
     except ConfigurationError as error:
         return error

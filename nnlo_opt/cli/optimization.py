@@ -35,7 +35,9 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
-    topology = Topology.plan(world.size, options.block_size, options.plan.n_fold)
+    topology = Topology.plan(
+        world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
+    )
     means = Means.of(world, topology, options, output, timeline)
     if world.size == 1:
         network = LoopbackNetwork(2)
@@ -47,7 +49,7 @@ def run(world: World, options: Options, output: RankOutput, timeline: Timeline) 
     team = topology.team_of_rank(world.rank)
     if team is None:
         return SearchSession(options, topology, transport, pump=lambda: False, timeline=timeline).run()
-    return make_server(Place.of(team, transport, comm, options.n_processes), options, means, searches=True).serve()
+    return make_server(Place.of(team, transport, comm), options, means, searches=True).serve()
 
 
 class SearchSession(Session):

@@ -128,6 +128,8 @@ class Options:
     keras_backend: str | None = None
     #: ranks of a worker
     n_processes: int = 1
+    #: masters of a block: the top one and its sub-masters
+    n_masters: int = 1
     #: the rest belongs to OptimizationDriver
     block_size: int = 1
     search: SearchOptions = SearchOptions()
@@ -274,6 +276,7 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
         ),
         trial_name=arguments.trial_name or "train",
         n_processes=arguments.n_processes,
+        n_masters=arguments.n_masters,
         backend=arguments.backend,
         keras_backend=arguments.keras_backend,
         seed=arguments.seed,

@@ -75,29 +75,6 @@ def _dictionary(text: str) -> dict[str, Any]:
     return value
 
 
-# ---------------------------------------------------------------- options of later steps
-
-#: options of the reference that this version does not fill in: (option, is a flag, the value that means "not used")
-_LATER: tuple[tuple[str, bool, str], ...] = (("--n-masters", False, "1"),)
-
-
-def _later(option: str, neutral: str) -> type[argparse.Action]:
-    class Refuse(argparse.Action):
-        def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, name: Any = None) -> None:
-            if values == [] or values != neutral:
-                remedy = f"leave it out or give {neutral}" if neutral else "leave it out"
-                raise ConfigurationError(f"`{option}` is not available in this version: {remedy}.")
-
-    return Refuse
-
-
-def _add_later(parser: argparse.ArgumentParser, options: Sequence[tuple[str, bool, str]]) -> None:
-    group = parser.add_argument_group("known from the reference, not available in this version (refused by name)")
-    for option, is_flag, neutral in options:
-        arguments: dict[str, Any] = {"nargs": 0} if is_flag else {"metavar": "X"}
-        group.add_argument(option, action=_later(option, neutral), default=argparse.SUPPRESS, **arguments)
-
-
 # ---------------------------------------------------------------- the parsers
 
 
@@ -162,7 +139,6 @@ def optimization_parser() -> argparse.ArgumentParser:
     )
     add_comparison(parser)
     add_budget(parser)
-    _add_later(parser, _LATER)
     return parser
 
 
@@ -217,7 +193,6 @@ def training_parser() -> argparse.ArgumentParser:
         const="",
         help="go on from the last checkpoint of the run NAME (default name: that of --checkpoint or --trial-name)",
     )
-    _add_later(parser, _LATER)
     return parser
 
 
@@ -400,6 +375,14 @@ def _add_update_rules(group: argparse._ArgumentGroup, defaults: TrainingOptions)
         type=_number(int, "a whole number of ranks, at least 1", 1),
         default=1,
         help="ranks of a worker, which average their gradients before they push; not searchable (default: %(default)s)",
+    )
+    group.add_argument(
+        "--n-masters",
+        metavar="MASTERS",
+        type=_number(int, "a whole number of masters, at least 1", 1),
+        default=1,
+        help="masters of a block: above 1 its first rank is a top master and the others are sub-masters, each of which "
+        "leads a group of workers and is one worker to the top master; not searchable (default: %(default)s)",
     )
     group.add_argument(
         "--overlap",

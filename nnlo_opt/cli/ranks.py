@@ -8,17 +8,19 @@ from typing import Any
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
-from nnlo_opt.block.ring import Ring, RingFollower
+from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.server import RankServer
-from nnlo_opt.block.worker import Groups, Worker
+from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.worker import Worker
+from nnlo_opt.cli.ends import Ends
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi import Gate, GatedComm, MpiCollective, MpiTransport, World
+from nnlo_opt.comm.mpi import Gate, GatedComm, World
 from nnlo_opt.comm.topology import Team, Topology
-from nnlo_opt.comm.transport import Collective, Transport
+from nnlo_opt.comm.transport import Transport
 from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.log import RankOutput
 from nnlo_opt.models.builders import names_objective
@@ -46,7 +48,7 @@ class Means:
         share.take()
         logger.info("this rank has %s", share.text())
         team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
-        label = rank_label(world.rank, team, coordinates=world.rank == 0, n_processes=options.n_processes)
+        label = rank_label(world.rank, team, coordinates=world.rank == 0)
         timeline.name(label)
         monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
         return cls(n_threads=share.n_threads, output=output, timeline=timeline, monitor=monitor)
@@ -57,7 +59,7 @@ def _share(world: World, topology: Topology, options: Options) -> NodeShare:
     # Where a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
     every_rank = options.training.mode == "allreduce" or names_objective(options.model)
     trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=every_rank)}
-    masters = {team.master_rank for team in topology.teams}
+    masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
     if world.size == 1:
         trainers = masters = {0}
     return share_node(
@@ -67,55 +69,19 @@ def _share(world: World, topology: Topology, options: Options) -> NodeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a rank stands: its ends of the transports, and its team's communicator."""
+    """Where a rank stands: between the coordinator and its team."""
 
-    team: Team
     #: leads to the coordinator
     orders: Transport
     #: mpi4py communicator of the team
     comm: Any
-    #: this rank's end as the team's master; None for any other
-    master_end: Transport | None
-    #: this rank's end as a worker; the master's own where workers have their own ranks
-    worker_end: Transport
-    #: sums over the ranks of the team; None in a team of one
-    together: Collective | None
-    #: ranks of a worker, and sums over those of this one; None where there is one
-    n_processes: int = 1
-    ring: Collective | None = None
+    #: its ends in the team
+    ends: Ends
 
     @classmethod
-    def of(cls, team: Team, orders: Transport, comm: Any, n_processes: int = 1) -> "Place":
-        """Collective: every rank of `comm`, the communicator of the team. `n_processes`: ranks of a worker."""
-        if comm.Get_size() == 1:
-            network = LoopbackNetwork(2)
-            master_end, worker_end = network.end(0), network.end(1)
-            return cls(team=team, orders=orders, comm=comm, master_end=master_end, worker_end=worker_end, together=None)
-        end = MpiTransport(comm.Dup())
-        ring = None
-        if n_processes > 1:
-            # The master's is its own; -(-0 // n) == 0 and ranks 1 … n are worker 1.
-            ring = MpiCollective(comm.Split(-(-end.rank // n_processes), end.rank))
-        return cls(
-            team=team,
-            orders=orders,
-            comm=comm,
-            master_end=end if end.rank == 0 else None,
-            worker_end=end,
-            together=MpiCollective(comm.Dup()),
-            n_processes=n_processes,
-            ring=ring,
-        )
-
-    @property
-    def leader_end(self) -> int:
-        """End of the first rank of this rank's worker."""
-        return 1 + (self.worker_end.rank - 1) // self.n_processes * self.n_processes
-
-    @property
-    def ends(self) -> list[Transport]:
-        """The different ones of the two ends."""
-        return list({id(end): end for end in (self.master_end, self.worker_end) if end is not None}.values())
+    def of(cls, team: Team, orders: Transport, comm: Any) -> "Place":
+        """Collective: every rank of `comm`, the communicator of the team."""
+        return cls(orders=orders, comm=comm, ends=Ends.of(team, comm))
 
 
 class _Roles:
@@ -132,27 +98,23 @@ class _Roles:
         directory, timeline = Path(run.directory), self._means.timeline
         self._means.output.open_log(directory)
         timeline.open(directory)
-        end = self._place.master_end
+        end = self._place.ends.master_end
         if end is None or run.settings["kind"] == "objective":
             return None
         master = Master(self._place.orders, end, directory, self._options.training, SystemClock(), timeline)
         # A search keeps the weights of every fold; a training also what it takes to train on.
         master.keeps_checkpoints = not self._searches
-        master.ranks_per_worker = self._place.n_processes
+        team = self._place.ends.team
+        master.ranks_per_worker, master.groups = team.ranks_per_worker, team.groups
         master.comparison = self._options.comparison
         return master
 
     def worker(self, run: msg.OpenRun) -> Worker | None:
-        if run.settings["kind"] == "objective":
+        ends, means = self._place.ends, self._means
+        if run.settings["kind"] == "objective" or not ends.is_worker:
             return None
-        place, means = self._place, self._means
-        ring = None
-        if place.ring is not None:
-            if place.master_end is not None or place.worker_end.rank != place.leader_end:
-                return None
-            ring = Ring(place.worker_end, place.ring, place.n_processes)
-        groups = Groups(place.together, ring)
-        worker = Worker(place.worker_end, self._tasks(), place.orders.rank, groups, means.timeline, means.monitor)
+        world_rank = self._place.orders.rank
+        worker = Worker(ends.worker_end, self._tasks(), world_rank, ends.partners(), means.timeline, means.monitor)
         if self._options.comparison.function is not None:
             worker.figure = self._judge
         return worker
@@ -163,20 +125,15 @@ class _Roles:
         assert figure is not None
         return figure.function(fold)
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | None:
-        place = self._place
-        if place.ring is None or run.settings["kind"] == "objective":
+    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None:
+        ends, world_rank, timeline = self._place.ends, self._place.orders.rank, self._means.timeline
+        if run.settings["kind"] == "objective":
             return None
-        if place.master_end is not None or place.worker_end.rank == place.leader_end:
+        if ends.above is not None:
+            return SubMaster(ends.above, ends.worker_end, ends.team, self._options.training, world_rank, timeline)
+        if ends.ring is None or not ends.is_follower:
             return None
-        return RingFollower(
-            place.worker_end,
-            place.leader_end,
-            self._tasks(),
-            place.orders.rank,
-            place.ring,
-            self._means.timeline,
-        )
+        return RingFollower(ends.worker_end, ends.leader_end, self._tasks(), world_rank, ends.ring, timeline)
 
     def _tasks(self) -> "_LateTasks":
         return _LateTasks(self._workplace, searches=self._searches)
@@ -186,7 +143,7 @@ class _Roles:
             return None
         place = self._place
         # A team of one has two ends, master and worker; an objective needs one, with nobody else.
-        block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.worker_end
+        block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.ends.worker_end
 
         def make_comm(gate: Gate) -> GatedComm:
             return GatedComm(place.comm, gate)
@@ -221,7 +178,7 @@ def make_server(place: Place, options: Options, means: Means, *, searches: bool)
     """The server of a rank that is not only the coordinator."""
     workplace = Workplace(options, means.n_threads, searches)
     roles = _Roles(place, options, workplace, means, searches)
-    return RankServer(place.orders, place.ends, workplace, roles, means.timeline)
+    return RankServer(place.orders, place.ends.transports, workplace, roles, means.timeline)
 
 
 def story_of(world_rank: int, error: BaseException) -> str:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 import nnlo_opt
 from nnlo_opt.algorithms.easgd import moving_rate
-from nnlo_opt.cli.checks import check_ring_mode, check_training, corners
+from nnlo_opt.cli.checks import check_mode, check_training, corners
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
 from nnlo_opt.clock import SystemClock
@@ -145,24 +145,31 @@ class Session(ABC):
         self._ranks.flush(timeout_s=30.0)
         return code
 
-    def _check_rings(self) -> None:
-        """ConfigurationError where the ranks of a team cannot be dealt out to workers of several ranks."""
-        n = self.options.n_processes
-        if n == 1:
-            return
-        check_ring_mode(n, self.options.training.mode)
+    def _check_ranks(self) -> None:
+        """ConfigurationError where the ranks of a team cannot be dealt out to groups, and to workers of several."""
+        n, n_masters = self.options.n_processes, self.options.n_masters
+        check_mode(self.options, self.options.training.mode)
         for team in self.topology.teams:
-            n_left = len(team.world_ranks) - 1
-            if n_left < n or n_left % n:
+            n_ranks = len(team.world_ranks)
+            n_left = n_ranks - n_masters
+            smallest = n_masters + (n_masters - 1) * n
+            if n_masters > 1 and n_ranks < smallest:
                 raise ConfigurationError(
-                    f"`--n-processes` must divide the ranks behind the master of every block or sub-block. Received: "
+                    f"`--n-masters` must leave every sub-master a worker: {n_masters} masters take blocks, or "
+                    f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
+                    f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
+                )
+            if n > 1 and (n_left < n or n_left % n):
+                master = "master" if n_masters == 1 else f"{n_masters} masters"
+                raise ConfigurationError(
+                    f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
                     f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
                 )
 
     def _check_early(self) -> None:
         """What can be refused before any rank imports anything heavy."""
         options = self.options
-        self._check_rings()
+        self._check_ranks()
         if options.log_file is not None:
             try:
                 self._log = options.log_file.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -199,7 +206,7 @@ class Session(ABC):
     def n_workers(self, team: Team) -> int:
         """Workers of a team under the update rule of the command line."""
         every_rank = self.options.training.mode == "allreduce"
-        return team.n_workers(every_rank=every_rank, ranks_per_worker=self.options.n_processes)
+        return team.n_workers(every_rank=every_rank)
 
     def _check_shares(self, findings: dict[str, Any]) -> None:
         """ConfigurationError where a fold has fewer training samples than its team has workers."""
@@ -211,7 +218,7 @@ class Session(ABC):
         if space is not None and "train.elastic_force" in space.names:
             forces += corners(space, "train.elastic_force")
         for force in forces:
-            moving_rate(force, min(self.n_workers(team) for team in self.topology.teams))
+            moving_rate(force, min(n for team in self.topology.teams for n in team.n_children()))
         n_train = findings["n_train_smallest"]
         if n_train < n_workers:
             raise ConfigurationError(

@@ -35,15 +35,15 @@ from nnlo_opt.trials.trial import Trial
 
 def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
-    topology = plan_single_block(world.size)
+    topology = plan_single_block(world.size, options.n_masters, options.n_processes)
     means = Means.of(world, topology, options, output, timeline)
     transport = world.transport()
     comm = world.team_communicator([topology.teams[0].world_ranks])
     if world.rank != 0:
-        place = Place.of(topology.teams[0], transport, comm, options.n_processes)
+        place = Place.of(topology.teams[0], transport, comm)
         return make_server(place, options, means, searches=False).serve()
     own = LoopbackNetwork(2)
-    place = Place.of(topology.teams[0], own.end(1), comm, options.n_processes)
+    place = Place.of(topology.teams[0], own.end(1), comm)
     server = make_server(place, options, means, searches=False)
     ranks = _WithOwnRank(transport, own.end(0))
     return TrainingSession(options, topology, ranks, pump=server.step, timeline=timeline).run()
@@ -132,11 +132,13 @@ class TrainingSession(Session):
 
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
         data, training = findings["data"], self.options.training
-        workers = self.n_workers(self.topology.teams[0])
+        team = self.topology.teams[0]
+        workers, groups = self.n_workers(team), len(team.groups)
+        below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
             f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "
-            f"worker{'s' * (workers > 1)}, {pace} {training.mode}, {training.optimizer}."
+            f"worker{'s' * (workers > 1)}{below}, {pace} {training.mode}, {training.optimizer}."
         )
         self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples.")
         for line in findings["remarks"]:

@@ -171,7 +171,7 @@ class Workplace:
             raise ConfigurationError(
                 f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
             )
-        others = ("backend", "keras_backend", "n_processes")
+        others = ("backend", "keras_backend", "n_processes", "n_masters")
         ignored = (
             _first_change(options.training, TrainingOptions())
             or _first_change(options.data, DataOptions())

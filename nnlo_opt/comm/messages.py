@@ -9,6 +9,7 @@ about an assignment repeats its number, so that a late one is recognised and dro
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldFailed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
+    top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
     leader of a ring -> a follower   StartFold, Train, RingStep, Fence, Validate, EndFold
     follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
     between ranks that run an objective    CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned,
@@ -198,7 +199,8 @@ class Train(Message):
 
     `adopt`: "weights" (the central ones), "difference" (the worker's update come back, see `algorithms.easgd`), or
     "nothing". When a checkpoint is resumed, `position` is what the worker handed in at the fence, and `restore` the
-    checkpoint's place, where the worker finds what its update rule remembers.
+    checkpoint's place, where the worker finds what its update rule remembers. To a sub-master, `position` holds those
+    of its workers by number.
     """
 
     assignment: int
@@ -220,7 +222,7 @@ class PushUpdate(Message):
     base_version: int
     n_samples: int
     n_batches: int
-    #: sums over the samples of the update
+    #: sums over the samples of the update; a sub-master tells those of its workers at the fence
     sums: dict[str, float]
     #: this worker has passed over its whole shard
     end_of_pass: bool
@@ -245,6 +247,8 @@ class FenceReached(Message):
 
     `load`: what the worker's process has taken of its machine since the epoch began (`training.monitor`), if measured.
     `n_samples` and `sums` are of batches trained since the last push, where the rule does not push at a fence.
+    A sub-master hands in the same fields for each of its `workers`, by number, there with the figures of the whole
+    epoch, which its pushes leave out; its own `n_samples` are those that were in no push.
     """
 
     assignment: int
@@ -254,6 +258,13 @@ class FenceReached(Message):
     #: file name -> fingerprint, for the checkpoint's manifest
     files: dict[str, Json] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
+    workers: dict[str, Json] = field(default_factory=dict)
+
+    def by_worker(self, sender: int) -> "dict[int, FenceReached]":
+        """What each worker has handed in: the `sender` itself, or those that it leads."""
+        if not self.workers:
+            return {sender: self}
+        return {int(n): FenceReached(assignment=self.assignment, **own) for n, own in self.workers.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,11 +290,18 @@ class Validate(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated(Message):
-    """Sums over the validation samples of this worker."""
+    """Sums over the validation samples of this worker; a sub-master's are in those of its `workers`, by number."""
 
     assignment: int
     n_samples: int
     sums: dict[str, float]
+    workers: dict[str, Json] = field(default_factory=dict)
+
+    def by_worker(self, sender: int) -> "dict[int, Validated]":
+        """What each worker has found: the `sender` itself, or those that it leads."""
+        if not self.workers:
+            return {sender: self}
+        return {int(n): Validated(assignment=self.assignment, **own) for n, own in self.workers.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

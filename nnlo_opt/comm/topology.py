@@ -4,6 +4,9 @@ World rank 0 coordinates and the others form contiguous blocks. With k folds a b
 into k sub-blocks that train the folds at the same time. A *team* is what trains one fold: a sub-block, or the
 whole block where it was not cut. The first rank of a team is its master; the others are its workers. A team of one
 rank is a master and a worker in one process.
+
+With M masters a team is a tree: its first rank is the top master, and behind it stand M-1 *groups*, each a sub-master
+and the workers that it leads, as equal in size as can be. Ranks of a group are neighbours, and mostly on one node.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,13 +17,44 @@ from nnlo_opt.errors import ConfigurationError
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
-    """Workers of a team of `n_ranks`; `every_rank`: the master trains too, as in allreduce.
+    """Workers of a team of `n_ranks` without sub-masters; `every_rank`: the master trains too, as in allreduce.
 
     A team of one rank has one worker, in the master's own process.
     """
     if n_ranks == 1:
         return 1
     return n_ranks if every_rank else (n_ranks - 1) // ranks_per_worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A sub-master and the workers that it leads."""
+
+    #: from 1; to the top master it is the worker of this number
+    number: int
+    #: position of the sub-master in its team; the ranks of its workers stand behind it
+    head: int
+    #: numbers of its workers among all of the team, from 1
+    workers: range
+    #: its ranks, the sub-master's among them
+    n_ranks: int
+
+
+def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tuple[Group, ...]:
+    """The groups of a team of `n_ranks` with `n_masters`, the top master among them.
+
+    Empty for one master, and where not every sub-master can have a worker: that is for who asked to refuse.
+    """
+    n_groups = n_masters - 1
+    n_workers = (n_ranks - n_masters) // ranks_per_worker
+    if n_groups < 1 or n_workers < n_groups or (n_ranks - n_masters) % ranks_per_worker:
+        return ()
+    groups: list[Group] = []
+    head = 1
+    for number, workers in enumerate(_cut_evenly(range(1, n_workers + 1), n_groups), start=1):
+        groups.append(Group(number=number, head=head, workers=workers, n_ranks=1 + len(workers) * ranks_per_worker))
+        head += groups[-1].n_ranks
+    return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +67,60 @@ class Team:
     block: int
     #: world ranks, ascending and contiguous; the first is the master's
     world_ranks: tuple[int, ...]
+    #: the top master and its sub-masters, as asked for; see `groups`
+    n_masters: int = 1
+    ranks_per_worker: int = 1
 
     @property
     def master_rank(self) -> int:
-        """World rank of the master."""
+        """World rank of the master, the top one where there are several."""
         return self.world_ranks[0]
 
-    def n_workers(self, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
-        """Number of workers, as `count_workers`."""
-        return count_workers(len(self.world_ranks), every_rank=every_rank, ranks_per_worker=ranks_per_worker)
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups below the top master, as `plan_groups`; empty where the workers are the master's own."""
+        return plan_groups(len(self.world_ranks), self.n_masters, self.ranks_per_worker)
+
+    def group_of(self, position: int) -> Group | None:
+        """The group that the rank at `position` of the team belongs to; None for one in no group."""
+        return next((g for g in self.groups if g.head <= position < g.head + g.n_ranks), None)
+
+    def worker_of(self, position: int) -> int:
+        """Number of the worker that the rank at `position`, not the first, belongs to; -1 for a sub-master."""
+        group = self.group_of(position)
+        if group is None:
+            return 1 + (position - 1) // self.ranks_per_worker
+        return -1 if position == group.head else group.workers[(position - group.head - 1) // self.ranks_per_worker]
+
+    @property
+    def sub_master_ranks(self) -> tuple[int, ...]:
+        """World ranks of the sub-masters."""
+        return tuple(self.world_ranks[group.head] for group in self.groups)
+
+    def n_workers(self, *, every_rank: bool = False) -> int:
+        """Number of workers, those of all groups; else as `count_workers`."""
+        if self.groups:
+            return self.groups[-1].workers[-1]
+        n_ranks = len(self.world_ranks)
+        return count_workers(n_ranks, every_rank=every_rank, ranks_per_worker=self.ranks_per_worker)
+
+    def n_children(self, *, every_rank: bool = False) -> tuple[int, ...]:
+        """How many update the weights of each master: workers, or the sub-masters of the top one, which comes first."""
+        if self.groups:
+            return (len(self.groups), *(len(group.workers) for group in self.groups))
+        return (self.n_workers(every_rank=every_rank),)
 
     @property
     def first_trainer_rank(self) -> int:
         """World rank of worker 1."""
-        return self.world_ranks[min(1, len(self.world_ranks) - 1)]
+        return self.trainer_ranks(every_rank=False)[0]
 
     def trainer_ranks(self, *, every_rank: bool) -> tuple[int, ...]:
         """World ranks that need a framework; `every_rank`: the master trains too, as in allreduce."""
-        return self.world_ranks if every_rank else self.world_ranks[1:] or self.world_ranks
+        if every_rank:
+            return self.world_ranks
+        masters = {self.master_rank, *self.sub_master_ranks}
+        return tuple(rank for rank in self.world_ranks if rank not in masters) or self.world_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +148,13 @@ class Topology:
         return next((team for team in self.teams if world_rank in team.world_ranks), None)
 
     @classmethod
-    def plan(cls, world_size: int, block_size: int, n_fold: int = 1) -> "Topology":
-        """Plan a world of `world_size` ranks in blocks of `block_size` for trials of `n_fold` folds."""
+    def plan(
+        cls, world_size: int, block_size: int, n_fold: int = 1, n_masters: int = 1, ranks_per_worker: int = 1
+    ) -> "Topology":
+        """Plan a world of `world_size` ranks in blocks of `block_size` for trials of `n_fold` folds.
+
+        `n_masters` and `ranks_per_worker` are those of every team.
+        """
         if block_size < 1:
             raise ConfigurationError(
                 f"`--block-size` must be at least 1, the number of ranks that train one trial. Received: {block_size}."
@@ -96,17 +171,23 @@ class Topology:
         for number, ranks in enumerate(blocks, start=1):
             parts = _cut_evenly(ranks, n_fold) if n_fold > 1 and len(ranks) >= 2 * n_fold else [ranks]
             for part in parts:
-                teams.append(Team(index=len(teams), block=number, world_ranks=tuple(part)))
+                teams.append(
+                    Team(
+                        index=len(teams),
+                        block=number,
+                        world_ranks=tuple(part),
+                        n_masters=n_masters,
+                        ranks_per_worker=ranks_per_worker,
+                    )
+                )
         return cls(world_size=world_size, teams=tuple(teams), remark=remark)
 
 
-def plan_single_block(world_size: int) -> Topology:
+def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1) -> Topology:
     """Plan a world that is one block, without a coordinator of its own rank: `TrainingDriver`."""
-    return Topology(
-        world_size=world_size,
-        teams=(Team(index=0, block=1, world_ranks=tuple(range(world_size))),),
-        remark="",
-    )
+    ranks = tuple(range(world_size))
+    team = Team(index=0, block=1, world_ranks=ranks, n_masters=n_masters, ranks_per_worker=ranks_per_worker)
+    return Topology(world_size=world_size, teams=(team,), remark="")
 
 
 def _cut_blocks(world_size: int, block_size: int) -> tuple[list[range], str]:

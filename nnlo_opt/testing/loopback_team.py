@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnlo_opt.block.master import Master
+from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.topology import Team, plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import Fold
@@ -41,10 +43,22 @@ class Delivery:
     dest: int
     message: Message
     payload: np.ndarray | None
+    #: number of the group it was handed over in, whose end 0 is the sub-master's; 0: between the master and its workers
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An end, who takes what comes there, and the worker that may have to train first."""
+
+    end: Transport
+    take: Callable[[Received], None]
+    worker: Worker | None = None
+    group: int = 0
 
 
 class LoopbackTeam:
-    """A master and `n_workers` workers."""
+    """A master and `n_workers` workers, or a tree of masters."""
 
     def __init__(
         self,
@@ -52,50 +66,63 @@ class LoopbackTeam:
         directory: Path,
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
-        n_workers: int,
+        n_workers: int | Team,
         *,
         apart: bool = False,
     ) -> None:
         """`orders` leads to the coordinator; `tasks` makes one factory for each worker.
 
+        `n_workers`: their number, or the plan of a team with sub-masters, whose workers are of one rank each.
         `apart`: as if every rank had a process of its own, so that workers overlap.
         """
         self.clock = ManualClock()
         self._orders = orders
-        self._network = LoopbackNetwork(1 + n_workers)
+        self.plan = n_workers if isinstance(n_workers, Team) else plan_single_block(1 + n_workers).teams[0]
+        #: between the master and its workers, or the top master and its sub-masters
+        self._network = LoopbackNetwork(1 + self.plan.n_children()[0])
         end = self._network.end(MASTER)
         end.n_processes = end.size if apart else 1
         self.master = Master(orders, end, directory, options, self.clock)
-        self.factories = [tasks() for _ in range(n_workers)]
-        self.workers = [
-            Worker(self._network.end(i), factory, world_rank=100 + i) for i, factory in enumerate(self.factories, 1)
-        ]
+        self.master.groups = self.plan.groups
+        self.factories = [tasks() for _ in range(self.plan.n_workers())]
+        self.sub_masters: list[SubMaster] = []
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
-        #: every end, who takes what comes there, and the worker that may have to train first
-        self._ends: list[tuple[Transport, Callable[[Received], None], Worker | None]] = [
-            (orders, self._take_order, None),
-            (self._network.end(MASTER), self.master.handle, None),
-            *((self._network.end(i), worker.handle, worker) for i, worker in enumerate(self.workers, 1)),
-        ]
+        #: where something may be waiting to be taken
+        self._places = [Place(orders, self._take_order), Place(end, self.master.handle)]
+        ends = [] if self.plan.groups else [(0, self._network.end(i)) for i in range(1, self._network.size)]
+        for group in self.plan.groups:
+            network, above = LoopbackNetwork(group.n_ranks), self._network.end(group.number)
+            below = network.end(MASTER)
+            sub_master = SubMaster(above, below, self.plan, options, world_rank=200 + group.number)
+            self.sub_masters.append(sub_master)
+            self._places.append(Place(above, sub_master.handle))
+            self._places.append(Place(below, sub_master.handle, group=group.number))
+            ends += [(group.number, network.end(i)) for i in range(1, group.n_ranks)]
+        self.workers: list[Worker] = []
+        for i, ((number, own), factory) in enumerate(zip(ends, self.factories, strict=True), 1):
+            worker = Worker(own, factory, world_rank=100 + i)
+            self.workers.append(worker)
+            self._places.append(Place(own, worker.handle, worker, number))
 
     def step(self, rng: np.random.Generator | None = None) -> bool:
         """Hand over one message or have one batch trained, where there is one first (`rng`: anywhere); -> whether."""
-        n_ends = len(self._ends)
+        n_ends = len(self._places)
         order = range(n_ends + len(self.workers)) if rng is None else rng.permutation(n_ends + len(self.workers))
         return any(self._deliver(i) if i < n_ends else self._work(self.workers[i - n_ends]) for i in order)
 
     def _deliver(self, i: int) -> bool:
         """Hand over a message at the end `i`, unless it waits for a batch; -> whether there was any."""
-        end, take, worker = self._ends[i]
+        place = self._places[i]
+        end, worker = place.end, place.worker
         received = None if worker is not None and worker.works_first else end.poll()
         if received is None:
             return False
         if end is not self._orders:
             payload = None if received.payload is None else received.payload.copy()
-            self.deliveries.append(Delivery(received.source, end.rank, received.message, payload))
+            self.deliveries.append(Delivery(received.source, end.rank, received.message, payload, place.group))
         self.clock.advance(1.0)
-        take(received)
+        place.take(received)
         return True
 
     def _work(self, worker: Worker) -> bool:
@@ -188,14 +215,14 @@ class LoneTeam(LoopbackTeam):
         directory: Path,
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
-        n_workers: int = 1,
+        n_workers: int | Team = 1,
         *,
         apart: bool = False,
     ) -> None:
         network = LoopbackNetwork(2)
         super().__init__(network.end(1), directory, options, tasks, n_workers, apart=apart)
         self.directory = directory
-        self.n_workers = n_workers
+        self.n_workers = self.plan.n_workers()
         self._coordinator = network.end(0)
         #: everything the master has told the coordinator
         self.reports: list[Message] = []

@@ -4,6 +4,7 @@
     checkpoint-3/master.json    everything else of the master: epoch, version, history
     checkpoint-3/worker-1.json  what worker 1 handed in at the fence: data position, discrete model state
     checkpoint-3/worker-1.npz   what its update rule remembers, where it does; written by the worker
+    checkpoint-3/group-1-3.npz  what the sub-master of workers 1 to 3 remembers; written by it
     checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
 
 A directory without a manifest that agrees with its files is not a checkpoint. The master begins it, writes it when the
@@ -31,6 +32,7 @@ from nnlo_opt.files import atomic_path, sync_directory
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)")
+_GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
 #: what reading a damaged file may raise
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile)
@@ -51,6 +53,8 @@ class Checkpoint:
     place: Path | None = None
     #: workers whose update rules have left something there
     remembering: frozenset[int] = frozenset()
+    #: (first, last) worker of the groups whose sub-masters have
+    groups_remembering: frozenset[tuple[int, int]] = frozenset()
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
@@ -89,17 +93,37 @@ def abandon(temporary: Path | None) -> None:
 
 def save_local(temporary: Path, worker: int, state: Mapping[str, Any]) -> dict[str, Any]:
     """Write what the update rule of `worker` remembers to a folder of `begin`; name -> fingerprint, for `save`."""
+    return _save_state(temporary / f"worker-{worker}.npz", state)
+
+
+def load_local(place: Path, worker: int) -> dict[str, Any] | None:
+    """What `save_local` wrote: vectors as they were, scalars as Python's own; None where there is no such file."""
+    return _load_state(place / f"worker-{worker}.npz")
+
+
+def save_group(temporary: Path, workers: range, state: Mapping[str, Any]) -> dict[str, Any]:
+    """As `save_local`, of the sub-master of `workers`."""
+    return _save_state(temporary / _group_file(workers[0], workers[-1]), state)
+
+
+def load_group(place: Path, workers: range) -> dict[str, Any] | None:
+    """What `save_group` wrote for the very same `workers`, as `load_local`."""
+    return _load_state(place / _group_file(workers[0], workers[-1]))
+
+
+def _group_file(first: int, last: int) -> str:
+    return f"group-{first}-{last}.npz"
+
+
+def _save_state(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     if not state:
         return {}
-    path = temporary / f"worker-{worker}.npz"
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **state)
     return {path.name: _fingerprint(path, sync=True)}
 
 
-def load_local(place: Path, worker: int) -> dict[str, Any] | None:
-    """What `save_local` wrote: vectors as they were, scalars as Python's own; None where there is no such file."""
-    path = place / f"worker-{worker}.npz"
+def _load_state(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
@@ -170,6 +194,7 @@ def load(place: Path) -> Checkpoint:
             if name.endswith(".json")
         }
         remembering = frozenset(number for number in workers if f"worker-{number}.npz" in files)
+        groups = (match for name in files if (match := _GROUP.fullmatch(name)))
         return Checkpoint(
             epoch=master.pop("epoch"),
             arrays=arrays,
@@ -177,6 +202,7 @@ def load(place: Path) -> Checkpoint:
             workers=workers,
             place=place,
             remembering=remembering,
+            groups_remembering=frozenset((int(match[1]), int(match[2])) for match in groups),
         )
     except _UNREADABLE as error:
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error

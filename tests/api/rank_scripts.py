@@ -100,6 +100,19 @@ def rings():
     manager.close()
 
 
+def masters():
+    for changes in ({}, {"mode": "easgd", "optimizer": None, "elastic_force": 0.3}, {"synchronous": True}):
+        manager = manager_of(num_masters=3, algo=algo(**changes), epochs=2)
+        assert manager.num_workers == COMM.Get_size() - 3
+        history = manager.train()["history"]
+        numbers = COMM.allgather(manager.worker_id)
+        assert sorted(number for number in numbers if number > 0) == list(range(1, manager.num_workers + 1))
+        assert numbers.count(-1) == 3
+        assert set(history) == {"0:-:-", *(f"{i}:{i}:-" for i in range(1, manager.num_workers + 1))}
+        assert len(history["0:-:-"]["val_loss"]) == 2
+        manager.close()
+
+
 def failures_are_caught_and_the_next_training_works():
     for _ in range(2):
         manager = manager_of(builder=Broken())
@@ -135,7 +148,8 @@ def callbacks():
     note = keras.callbacks.CSVLogger("log.csv")
     plateau = keras.callbacks.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=1, min_delta=100.0)
     of_algo = algo(loss="sparse_categorical_crossentropy", mode=sys.argv[2])
-    manager = manager_of(builder=KerasNet(), algo=of_algo, callbacks=[plateau, note])
+    of_manager = {"num_masters": 2} if COMM.Get_size() > 3 else {}
+    manager = manager_of(builder=KerasNet(), algo=of_algo, callbacks=[plateau, note], **of_manager)
     history = manager.train()["history"]["0:-:-"]
     COMM.barrier()
     rows = Path("log.csv").read_text().splitlines()

@@ -27,6 +27,7 @@ def run(n_ranks: int, cwd: Path, *arguments: str, timeout_s: float = 240.0) -> l
             "failures_are_caught_and_the_next_training_works",
         ),
         (5, "folds,the_ancestors_way"),
+        (6, "masters"),
     ],
 )
 def test_scripts_that_work(tmp_path, n_ranks, names):
@@ -35,9 +36,10 @@ def test_scripts_that_work(tmp_path, n_ranks, names):
     assert outcome.code == 0, outcome.err[-4000:]
 
 
-@pytest.mark.parametrize("mode", ["downpour", "allreduce"])
-def test_keras_callbacks_run_on_worker_1(tmp_path, mode):
-    outcome = run(3, tmp_path, "callbacks", mode)
+@pytest.mark.parametrize(("n_ranks", "mode"), [(3, "downpour"), (3, "allreduce"), (4, "downpour")])
+def test_keras_callbacks_run_on_worker_1(tmp_path, n_ranks, mode):
+    """Of 4 ranks two are masters."""
+    outcome = run(n_ranks, tmp_path, "callbacks", mode)
     assert outcome.code == 0, outcome.err[-4000:]
 
 

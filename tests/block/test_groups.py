@@ -15,7 +15,7 @@ from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam
+from nnlo_opt.testing.loopback_team import LoneTeam, Place
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.checkpoint import fold_directory, load_weights
 from nnlo_opt.training.task import FoldTaskFactory
@@ -111,7 +111,7 @@ class GroupTeam(LoneTeam):
                 self.ranks[number] = RingFollower(end, leader, tasks_of(number), 100 + number, together)
         self.workers = [rank for rank in self.ranks.values() if isinstance(rank, Worker)]
         self._per_worker = per_worker
-        self._ends[2:] = [(network.end(number), self._taker(number), None) for number in numbers]
+        self._places[2:] = [Place(network.end(number), self._taker(number)) for number in numbers]
 
     def _taker(self, number):
         rank = self.ranks[number]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
@@ -117,6 +118,79 @@ def test_interrupted_after_every_epoch_a_training_ends_with_the_very_same_bits(t
     assert started_at == list(range(len(started_at)))
     assert len(started_at) > 2
     assert result_of(directory) == expected
+
+
+#: (workers, masters)
+TREES = [(5, 3), (3, 2)]
+
+
+def tree_of(n_workers, n_masters):
+    return plan_single_block(n_workers + n_masters, n_masters).teams[0]
+
+
+@pytest.mark.parametrize(("n_workers", "n_masters"), TREES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"sync_every": 3, "worker_optimizer": "adam", "lr_schedule": "cosine"},
+        {"early_stopping": "val_loss,<,2", "learning_rate": 0.9},
+        {"mode": "easgd", "sync_every": 2},
+        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"},
+    ],
+    ids=str,
+)
+def test_a_tree_that_is_interrupted_after_every_epoch_ends_with_the_very_same_bits(
+    tmp_path, n_workers, n_masters, changes
+):
+    options, plan = options_of(**changes), tree_of(n_workers, n_masters)
+    expected = uninterrupted(tmp_path / "whole", options, plan)
+    n_starts, ended = 0, False
+    while not ended:
+        ended = run_until(team_of(tmp_path / "parts", options, plan), 1, np.random.default_rng(n_starts))
+        n_starts += 1
+    assert n_starts > 2
+    assert result_of(tmp_path / "parts") == expected
+
+
+@pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
+def test_one_asynchronous_group_that_is_interrupted_ends_with_the_very_same_bits(tmp_path, mode):
+    options, plan = options_of(mode=mode, synchronous=False, sync_every=2), tree_of(3, 2)
+    expected = uninterrupted(tmp_path / "whole", options, plan)
+    while not run_until(team_of(tmp_path / "parts", options, plan), 1):
+        pass
+    assert result_of(tmp_path / "parts") == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [((4, 1), (4, 3)), ((4, 3), (4, 1)), ((4, 3), (4, 2)), ((4, 2), (5, 3))])
+@pytest.mark.parametrize("mode", ["downpour", "easgd"])
+def test_with_other_masters_it_goes_on(tmp_path, before, after, mode):
+    options = options_of(mode=mode)
+    team = team_of(tmp_path, options, tree_of(*before))
+    assert not run_until(team, 2, np.random.default_rng(0))
+    again = team_of(tmp_path, options, tree_of(*after))
+    assert run_until(again, 9, np.random.default_rng(1))
+    assert [report.epoch for report in again.reported(msg.EpochReported)] == [3, 4]
+    central = team.delivered(msg.Validate)[-1].payload
+    first = next(d for d in again.delivered(msg.Train) if d.group == 0)
+    remembered = first.message.adopt == "nothing"
+    # The elastic weights of the same workers go on; a centre that nobody had must be given.
+    assert remembered == (mode == "easgd" and after == (4, 1))
+    if not remembered:
+        assert np.array_equal(first.payload, central)
+
+
+@pytest.mark.parametrize("n_masters", [2, 3])
+def test_a_synchronous_training_goes_on_in_a_tree_as_it_would_have_without(tmp_path, n_masters):
+    options = options_of()
+    weights, _, history = uninterrupted(tmp_path / "flat", options, 4)
+    assert not run_until(team_of(tmp_path / "tree", options, 4), 2)
+    assert run_until(team_of(tmp_path / "tree", options, tree_of(4, n_masters)), 9)
+    of_tree, _, history_of_tree = result_of(tmp_path / "tree")
+    np.testing.assert_allclose(
+        np.frombuffer(of_tree, np.float32), np.frombuffer(weights, np.float32), rtol=1e-4, atol=1e-5
+    )
+    assert history_of_tree["workers"].keys() == history["workers"].keys()
 
 
 @pytest.mark.parametrize("interval", [1, 2])

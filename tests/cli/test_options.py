@@ -74,6 +74,7 @@ COMMON = [
     (["--early-stopping", "val_loss,~<,4"], "training.early_stopping", "val_loss,~<,4"),
     (["--target-metric", "val_acc,>,0.97"], "training.target_metric", "val_acc,>,0.97"),
     (["--n-processes", "2"], "n_processes", 2),
+    (["--n-masters", "3"], "n_masters", 3),
     (["--overlap"], "training.overlap", True),
     (["--no-overlap"], "training.overlap", False),
     (["--staleness", "drop:3"], "training.staleness", "drop:3"),
@@ -293,7 +294,6 @@ def test_help_names_every_option_its_default_and_both_spellings(program, option)
     for name in options_of(PARSERS[program]()):
         assert name in text
     assert program in text
-    assert "not available in this version" in text
     assert "%(default)s" not in text
     assert "(default: 100)" in text
     assert "Options may be written with - or _" in text
@@ -424,37 +424,6 @@ def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, ar
 def test_an_example_serves_where_no_model_is_given():
     assert parse_optimization(["--example", "mnist"]).model == "mnist"
     assert parse_optimization(["--example", "mnist", "--model", "m.py"]).model == "m.py"
-
-
-# ---------------------------------------------------------------- options of later versions
-
-LATER = [
-    (["--n-masters", "2"], "1"),
-]
-LATER_OF = {"OptimizationDriver": LATER, "TrainingDriver": LATER}
-
-
-@pytest.mark.parametrize("program", PARSERS)
-def test_every_option_of_a_later_version_is_refused_by_name_with_a_remedy(program):
-    for arguments, neutral in LATER_OF[program]:
-        option, *rest = arguments
-        for spelling in (option, "--" + option[2:].replace("-", "_")):
-            sentence = refused(BOTH[program], [*MODEL, spelling, *rest])
-            assert f"`{option}` is not available in this version" in sentence
-            assert "leave it out" in sentence
-        if neutral is not None:
-            assert f"or give {neutral}" in sentence
-            BOTH[program]([*MODEL, option, neutral])
-
-
-@pytest.mark.parametrize("program", PARSERS)
-def test_the_table_above_leaves_no_later_option_out(program):
-    refusing = {a.option_strings[0] for a in PARSERS[program]()._actions if a.__class__.__name__.startswith("Refuse")}
-    assert {arguments[0] for arguments, _ in LATER_OF[program]} == refusing - {"--restore"}
-
-
-def test_a_prefix_of_a_later_option_is_refused_by_its_name_too():
-    assert "`--n-masters` is not available" in refused(search, "--n_mast=2")
 
 
 def test_restore_belongs_to_a_training_and_the_search_says_what_to_give_instead():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.topology import Topology, plan_single_block
+from nnlo_opt.comm.topology import Topology, plan_groups, plan_single_block
 from nnlo_opt.errors import ConfigurationError
 
 worlds = st.integers(1, 200)
@@ -117,3 +117,58 @@ def test_a_training_takes_the_whole_world_as_one_block(world_size):
     assert topology.n_blocks == 1
     assert topology.teams[0].world_ranks == tuple(range(world_size))
     assert topology.teams[0].master_rank == 0
+
+
+# ---------------------------------------------------------------- sub-masters
+
+MASTERS = {"n_ranks": st.integers(1, 120), "n_masters": st.integers(2, 12), "ranks_per_worker": st.integers(1, 4)}
+
+
+@given(**MASTERS)
+def test_groups_take_all_ranks_behind_the_top_master_and_differ_by_one_worker_at_most(
+    n_ranks, n_masters, ranks_per_worker
+):
+    groups = plan_groups(n_ranks, n_masters, ranks_per_worker)
+    n_left = n_ranks - n_masters
+    fits = n_left >= (n_masters - 1) * ranks_per_worker and n_left % ranks_per_worker == 0
+    assert bool(groups) == fits
+    if not fits:
+        return
+    assert [group.number for group in groups] == list(range(1, n_masters))
+    positions = [p for group in groups for p in range(group.head, group.head + group.n_ranks)]
+    assert positions == list(range(1, n_ranks))
+    workers = [worker for group in groups for worker in group.workers]
+    assert workers == list(range(1, n_left // ranks_per_worker + 1))
+    sizes = [len(group.workers) for group in groups]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(**MASTERS)
+def test_every_rank_of_a_tree_is_a_master_or_part_of_one_worker(n_ranks, n_masters, ranks_per_worker):
+    team = plan_single_block(n_ranks, n_masters, ranks_per_worker).teams[0]
+    if not team.groups:
+        return
+    masters = {team.master_rank, *team.sub_master_ranks}
+    assert len(masters) == n_masters
+    assert sorted({*masters, *team.trainer_ranks(every_rank=False)}) == list(team.world_ranks)
+    numbers = [team.worker_of(rank) for rank in team.world_ranks[1:]]
+    assert numbers.count(-1) == n_masters - 1
+    for worker in range(1, team.n_workers() + 1):
+        assert numbers.count(worker) == ranks_per_worker
+    assert team.worker_of(team.first_trainer_rank) == 1
+    assert team.n_children() == (n_masters - 1, *(len(group.workers) for group in team.groups))
+
+
+def test_one_master_has_no_groups():
+    for n_ranks in (1, 2, 9):
+        assert plan_single_block(n_ranks).teams[0].groups == ()
+
+
+def test_a_tree_of_a_block_and_of_its_sub_blocks():
+    team = Topology.plan(10, 9, n_masters=3).teams[0]
+    assert [(g.head, g.workers, g.n_ranks) for g in team.groups] == [(1, range(1, 4), 4), (5, range(4, 7), 4)]
+    assert team.sub_master_ranks == (2, 6)
+    assert team.trainer_ranks(every_rank=False) == (3, 4, 5, 7, 8, 9)
+    halves = Topology.plan(11, 10, n_fold=2, n_masters=3).teams
+    assert [half.n_workers() for half in halves] == [2, 2]

@@ -72,6 +72,59 @@ def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(tmp_path, di
     assert [event["epoch"] for event in events if event["event"] == "EpochEnded"] == [1, 2, 3]
 
 
+def test_a_synchronous_tree_of_masters_trains_as_one_master_does(tmp_path, digits):
+    options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
+    flat = train(tmp_path, digits, 5, "flat", *options)
+    tree = train(tmp_path, digits, 7, "tree", *options, "--n-masters", "3")
+    np.testing.assert_allclose(tree, flat, rtol=1e-3, atol=1e-5)
+
+
+def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(tmp_path, digits):
+    options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
+    whole = train(tmp_path, digits, 6, "whole", *options, "--epochs", "2")
+    train(tmp_path, digits, 6, "part", *options, "--epochs", "1")
+    parts = train(tmp_path, digits, 6, "part", *options, "--epochs", "2", "--restore", "part")
+    assert np.array_equal(parts, whole)
+
+
+def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(tmp_path, digits):
+    model = networks.KERAS.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
+    (tmp_path / "model.py").write_text("from mpi4py import MPI\n" + model)
+    (tmp_path / "space.py").write_text(
+        "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
+    )
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "6"]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    command += ["--num-iterations", "9", "--n-masters", "3", "--checkpoint", "S"]
+    outcome = launcher.run(7, command, tmp_path)
+    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
+    with (tmp_path / "checkpoints/S/results.csv").open() as file:
+        rows = {row["p:fault"]: row for row in csv.DictReader(file)}
+    assert {fault: row["state"] for fault, row in rows.items()} == {"": "complete", "build": "failed"}
+    assert "no such layer" in rows["build"]["reason"]
+    events = [json.loads(line) for line in (tmp_path / "checkpoints/S/journal.jsonl").read_text().splitlines()]
+    (failed,) = [event for event in events if event["event"] == "AssignmentFailed"]
+    assert failed["world_rank"] == 6
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "options", "sentence"),
+    [
+        (4, ["--n-masters", "3"], "`--n-masters` must leave every sub-master a worker"),
+        (1, ["--n-masters", "2"], "`--n-masters` must leave every sub-master a worker"),
+        (5, ["--n-masters", "2", "--n-processes", "2"], "`--n-processes` must divide the ranks behind the 2 masters"),
+        (3, ["--n-masters", "2", "--mode", "allreduce"], "`--n-masters` must be 1 with `--mode allreduce`"),
+    ],
+)
+def test_masters_that_cannot_be_are_refused(tmp_path, digits, n_ranks, options, sentence):
+    (tmp_path / "model.py").write_text(networks.FAST)
+    command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list"), *options]
+    outcome = launcher.run(n_ranks, command, tmp_path)
+    assert outcome.code == 2
+    assert outcome.err.startswith(sentence)
+    assert "Traceback" not in outcome.err
+
+
 @pytest.mark.parametrize(("n_ranks", "mode"), [(4, "downpour"), (1, "downpour"), (5, "allreduce")])
 def test_ranks_that_cannot_be_dealt_out_are_refused(tmp_path, digits, n_ranks, mode):
     (tmp_path / "model.py").write_text(networks.FAST)

@@ -1,0 +1,268 @@
+"""A sub-master's decisions for one assignment: pure, synchronous, no arrays.
+
+`GroupState.order` takes the messages of the top master, `hear` those of the workers; both return instructions for the
+shell (`block.submaster`), which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
+makes one update of it and pushes that, and what comes back goes to all of them. The phases of an assignment:
+
+    STARTING      the workers build the model and load their shards
+    LISTENING     all has been said to the top master, whose word comes next
+    TRAINING      the updates of a round come in
+    FENCING       the workers push what they have computed ahead, then hand in model state and position
+    VALIDATING    they validate the same version on their shares
+    ASKING        worker 1 runs the user's callbacks, or figure of merit
+
+Synchronously a worker that has passed over its shard waits at the fence, and the group is through when all of it are.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, TypeAlias
+
+from nnlo_opt.block.master_state import HoldState, HoldUpdate
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import ProtocolError, TrialError
+
+
+class Phase(Enum):
+    """Where an assignment stands; see the top of the module."""
+
+    STARTING = auto()
+    LISTENING = auto()
+    TRAINING = auto()
+    FENCING = auto()
+    VALIDATING = auto()
+    ASKING = auto()
+
+
+#: which messages of a worker each phase takes; the top master's come while LISTENING
+_ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
+    Phase.STARTING: frozenset({msg.WorkerReady}),
+    Phase.LISTENING: frozenset(),
+    Phase.TRAINING: frozenset({msg.PushUpdate}),
+    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached}),
+    Phase.VALIDATING: frozenset({msg.Validated}),
+    Phase.ASKING: frozenset({msg.CalledBack, msg.Judged}),
+}
+
+
+# ---------------------------------------------------------------- instructions (with HoldUpdate and HoldState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SayReady:
+    """Send up, with the initial weights where a worker has sent them."""
+
+    message: msg.WorkerReady
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Take in the answer that has just come from the top master."""
+
+    message: msg.Train | msg.Fence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassDown:
+    """Send to these workers, with the vector that has just come."""
+
+    workers: tuple[int, ...]
+    message: msg.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassUp:
+    """Send up, with the vector that has just come."""
+
+    message: msg.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Send to these workers, each with the answer to its last update."""
+
+    workers: tuple[int, ...]
+    message: msg.Train | msg.Fence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRound:
+    """Make one update of those held of `workers`, in this order, and send it up."""
+
+    workers: tuple[int, ...]
+    message: msg.PushUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandIn:
+    """Send up with the mean of the model states held."""
+
+    message: msg.FenceReached
+
+
+Instruction: TypeAlias = SayReady | Adopt | PassDown | PassUp | Answer | HoldUpdate | PushRound | HoldState | HandIn
+
+
+class GroupState:
+    """One assignment in one group, from the first ready worker on."""
+
+    def __init__(self, workers: range, *, synchronous: bool) -> None:
+        """`workers`: their numbers in the team. `synchronous`: a worker waits at the end of its shard."""
+        self.workers = tuple(workers)
+        self._synchronous = synchronous
+        self.phase = Phase.STARTING
+        #: what the workers have answered in this phase; in training and at the fence, their updates are in `_round`
+        self._answers: dict[int, Any] = {}
+        #: updates of the round under way
+        self._round: dict[int, msg.PushUpdate] = {}
+        #: workers that train in the round under way; empty between two epochs
+        self._training: set[int] = set()
+        #: worker -> samples and sums over them that it has pushed in this epoch
+        self._pushed: dict[int, tuple[int, dict[str, float]]] = {}
+
+    # ------------------------------------------------------------ the top master's messages
+
+    def order(self, message: msg.Message) -> list[Instruction]:
+        """Take in a message of the top master; ProtocolError, and no change, for one that must not come now."""
+        if self.phase is not Phase.LISTENING:
+            raise ProtocolError(f"The top master sent {type(message).__name__} in phase {self.phase.name}.")
+        match message:
+            case msg.Train():
+                return self._train(message)
+            case msg.Fence():
+                self._begin(Phase.FENCING)
+                self._training.clear()
+                return [Adopt(message=message), Answer(workers=self.workers, message=message)]
+            case msg.Validate():
+                self._begin(Phase.VALIDATING)
+                return [PassDown(workers=self.workers, message=message)]
+            case msg.CallBack() | msg.Judge():
+                self._begin(Phase.ASKING)
+                return [PassDown(workers=self.workers[:1], message=message)]
+        raise ProtocolError(f"A sub-master takes no {type(message).__name__}.")
+
+    def _train(self, message: msg.Train) -> list[Instruction]:
+        begins, positions = not self._training, message.position
+        self._begin(Phase.TRAINING)
+        if not begins:
+            return [Adopt(message=message), Answer(workers=tuple(sorted(self._training)), message=message)]
+        self._training = set(self.workers)
+        if positions is None:
+            return [Adopt(message=message), PassDown(workers=self.workers, message=message)]
+        each = [
+            PassDown(workers=(worker,), message=replace(message, position=positions[str(worker)]))
+            for worker in self.workers
+        ]
+        return [Adopt(message=message), *each]
+
+    def _begin(self, phase: Phase) -> None:
+        self.phase = phase
+        self._answers.clear()
+
+    # ------------------------------------------------------------ the workers' messages
+
+    def hear(self, worker: int, message: msg.Message) -> list[Instruction]:
+        """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
+        if type(message) not in _ACCEPTED[self.phase]:
+            raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
+        if isinstance(message, msg.PushUpdate):
+            return self._push(worker, message)
+        if worker in self._answers:
+            raise ProtocolError(f"Worker {worker} answered twice in phase {self.phase.name}.")
+        self._answers[worker] = message
+        held: list[Instruction] = [HoldState(worker=worker)] if isinstance(message, msg.FenceReached) else []
+        is_asked_alone = self.phase is Phase.ASKING
+        if not is_asked_alone and len(self._answers) < len(self.workers):
+            return held
+        return [*held, *self._all_have_answered()]
+
+    def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+        if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._training):
+            raise ProtocolError(f"Worker {worker} pushed without having been answered.")
+        self._round[worker] = message
+        self._pushed[worker] = _added(self._pushed.get(worker), message.n_samples, message.sums)
+        held = HoldUpdate(worker=worker, n_samples=message.n_samples)
+        if self.phase is Phase.FENCING or set(self._round) != self._training:
+            return [held]
+        if self._synchronous:
+            self._training -= {number for number, push in self._round.items() if push.end_of_pass}
+        self.phase = Phase.LISTENING
+        return [held, self._push_round()]
+
+    def _push_round(self) -> PushRound:
+        """One update out of the round: as old as its oldest part, and through when nobody goes on."""
+        pushes = [self._round[worker] for worker in sorted(self._round)]
+        message = msg.PushUpdate(
+            assignment=pushes[0].assignment,
+            base_version=min(push.base_version for push in pushes),
+            n_samples=sum(push.n_samples for push in pushes),
+            n_batches=sum(push.n_batches for push in pushes),
+            sums={},
+            end_of_pass=self._synchronous and not self._training,
+        )
+        workers = tuple(sorted(self._round))
+        self._round.clear()
+        return PushRound(workers=workers, message=message)
+
+    def _all_have_answered(self) -> list[Instruction]:
+        phase, self.phase = self.phase, Phase.LISTENING
+        answers = [self._answers[worker] for worker in sorted(self._answers)]
+        match phase:
+            case Phase.STARTING:
+                return [SayReady(message=self._ready(answers))]
+            case Phase.FENCING:
+                ahead = [self._push_round()] if self._round else []
+                return [*ahead, HandIn(message=self._reached(answers))]
+            case Phase.VALIDATING:
+                return [PassUp(message=self._validated(answers))]
+        return [PassUp(message=answers[0])]
+
+    def _ready(self, answers: list[msg.WorkerReady]) -> msg.WorkerReady:
+        first, *others = answers
+        for worker, other in zip(self.workers[1:], others, strict=True):
+            if _size_of(other) != _size_of(first):
+                raise TrialError(
+                    "`get_model` must build the same model on every worker, and all must see the same data; worker "
+                    f"{worker} has (weights, state, training samples) {_size_of(other)}, another has {_size_of(first)}"
+                )
+        return replace(first, n_shard=sum(answer.n_shard for answer in answers))
+
+    def _reached(self, answers: list[msg.FenceReached]) -> msg.FenceReached:
+        workers = {}
+        for worker, answer in zip(self.workers, answers, strict=True):
+            n_samples, sums = _added(self._pushed.get(worker), answer.n_samples, answer.sums)
+            workers[str(worker)] = {
+                "position": answer.position,
+                "n_samples": n_samples,
+                "sums": sums,
+                "files": answer.files,
+                "load": answer.load,
+            }
+        self._pushed.clear()
+        return msg.FenceReached(
+            assignment=answers[0].assignment,
+            position={},
+            n_samples=sum(answer.n_samples for answer in answers),
+            workers=workers,
+        )
+
+    def _validated(self, answers: list[msg.Validated]) -> msg.Validated:
+        each = zip(self.workers, answers, strict=True)
+        return msg.Validated(
+            assignment=answers[0].assignment,
+            n_samples=sum(answer.n_samples for answer in answers),
+            sums={},
+            workers={str(worker): {"n_samples": answer.n_samples, "sums": answer.sums} for worker, answer in each},
+        )
+
+
+def _size_of(ready: msg.WorkerReady) -> tuple[int, int, int]:
+    return ready.n_weights, ready.n_state, ready.n_train
+
+
+def _added(
+    before: tuple[int, dict[str, float]] | None, n_samples: int, sums: dict[str, float]
+) -> tuple[int, dict[str, float]]:
+    n_before, known = before or (0, {})
+    added = {name: known.get(name, 0.0) + value for name, value in sums.items()}
+    return n_before + n_samples, {**known, **added}
