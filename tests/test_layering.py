@@ -57,6 +57,7 @@ LAYERS: dict[str, list[str]] = {
     "pure decisions": [
         "coordinator.budget",
         "coordinator.instructions",
+        "coordinator.policy",
         "coordinator.state",
         "block.master_state",
         "block.submaster_state",
@@ -65,6 +66,8 @@ LAYERS: dict[str, list[str]] = {
         "search.encoding",
         "search.genetic",
         "search.start_points",
+        "search.pruning",
+        "search.racing",
         "search.targets",
         "search.warm_start",
         "search.scalarisation",

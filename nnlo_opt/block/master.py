@@ -35,6 +35,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.training import checkpoint
 from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
+from nnlo_opt.training.figure import best_epoch, epoch_value
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
@@ -152,8 +153,8 @@ class Master:
         match message:
             case msg.RunFold():
                 self._run(message)
-            case msg.StopFold():
-                self._stop(message)
+            case msg.GoOn() | msg.PauseFold() | msg.StopFold():
+                self._hear(message)
             case msg.FoldRecorded():
                 directory = self._unrecorded.pop(message.assignment, None)
                 if directory is not None and not self.keeps_checkpoints:
@@ -170,7 +171,11 @@ class Master:
             options = self._options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
             plan = replace(
-                fold_plan(options, self._n_workers(options)), calls_back=self.calls_back, comparison=self.comparison
+                fold_plan(options, self._n_workers(options)),
+                calls_back=self.calls_back,
+                comparison=self.comparison,
+                waits_for_word=order.waits_for_word,
+                pause_epochs=frozenset(order.pause_epochs),
             )
             state = ms.MasterState(plan) if resumed is None else state_from(plan, resumed)
         except Exception as error:
@@ -227,11 +232,18 @@ class Master:
     def _all_workers(self, fold: _Fold) -> list[int]:
         return [number for worker in fold.state.workers for number in self._led_by(worker)]
 
-    def _stop(self, message: msg.StopFold) -> None:
+    def _hear(self, message: msg.GoOn | msg.PauseFold | msg.StopFold) -> None:
         fold = self._fold
         if fold is None or fold.order.assignment != message.assignment:
             return  # it has ended by itself, and that message is under way
-        for instruction in fold.state.stop():
+        match message:
+            case msg.GoOn():
+                instructions = fold.state.go_on()
+            case msg.PauseFold():
+                instructions = fold.state.pause()
+            case msg.StopFold():
+                instructions = fold.state.stop()
+        for instruction in instructions:
             self._carry_out(fold, instruction, None)
 
     # ------------------------------------------------------------ the workers' messages
@@ -304,6 +316,9 @@ class Master:
             case ms.Stopped():
                 self._unrecorded[fold.order.assignment] = fold.directory
                 self._end(fold, msg.FoldStopped(assignment=fold.order.assignment))
+            case ms.Paused():
+                # Not among the unrecorded: when the journal has this end, its checkpoints stay.
+                self._end(fold, msg.FoldPaused(assignment=fold.order.assignment, epoch=instruction.epoch))
             case ms.KeepBest():
                 fold.best = fold.central.copy()
             case ms.ReportEpoch():
@@ -449,7 +464,7 @@ class Master:
         fold.model_states.clear()
 
     def _report_epoch(self, fold: _Fold, instruction: ms.ReportEpoch) -> None:
-        written = False
+        written = fold.checkpoint is not None  # the epoch that was gone on from
         if instruction.checkpoint and self.writes_checkpoints:
             try:
                 checkpoint.save(fold.directory, self._checkpoint(fold), fold.writing, fold.written)
@@ -461,10 +476,20 @@ class Master:
             assignment=fold.order.assignment,
             epoch=instruction.epoch,
             metrics=instruction.metrics,
+            figure_of_merit=self._figure_so_far(fold),
             checkpointed=written,
+            waits=instruction.waits,
         )
         self._orders.send(COORDINATOR, reported)
         self._timeline.flush()
+
+    def _figure_so_far(self, fold: _Fold) -> float | None:
+        """What trials are compared by, after this epoch; None where only a whole training has it."""
+        first, history = self.comparison.objectives[0], fold.state.history
+        if not self.comparison.is_of_epochs:
+            return None
+        index = best_epoch(first, history.epochs) if self.comparison.epoch == "best" else history.n_epochs - 1
+        return epoch_value(first.name, history.epochs[index])
 
     def _checkpoint(self, fold: _Fold) -> Checkpoint:
         state = fold.state

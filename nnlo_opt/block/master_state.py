@@ -10,8 +10,9 @@ owns the vectors. One assignment goes through these phases:
     VALIDATING   every worker validates the same version on its share
     JUDGING      the user's figure of merit, where there is one, is called on worker 1 when all is trained
     CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
+    AWAITING     the epoch is reported, and the coordinator is to say what becomes of the trial
     HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
-    OVER         finished, failed or stopped
+    OVER         finished, failed, paused or stopped
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -40,6 +41,7 @@ class Phase(Enum):
     VALIDATING = auto()
     CALLING_BACK = auto()
     JUDGING = auto()
+    AWAITING = auto()
     HALTING = auto()
     OVER = auto()
 
@@ -52,6 +54,7 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
     Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
     Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
     Phase.JUDGING: frozenset({msg.Judged, msg.WorkerFailed}),
+    Phase.AWAITING: frozenset({msg.WorkerFailed}),
     Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
     Phase.OVER: frozenset(),
 }
@@ -75,6 +78,14 @@ class FoldPlan:
     calls_back: bool = False
     #: what the trial is compared by
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: the coordinator says after each epoch whether there is another
+    waits_for_word: bool = False
+    #: epochs after which it may be paused, and so has a checkpoint
+    pause_epochs: frozenset[int] = frozenset()
+
+    def checkpoint_due(self, epoch: int) -> bool:
+        """Whether `epoch` has a checkpoint, other than for being the last."""
+        return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
 
 
 # ---------------------------------------------------------------- instructions
@@ -161,11 +172,12 @@ class KeepBest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEpoch:
-    """Tell the coordinator; write a checkpoint first if `checkpoint`."""
+    """Tell the coordinator; write a checkpoint first if `checkpoint`. `waits`: its word is awaited."""
 
     epoch: int
     metrics: dict[str, float]
     checkpoint: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +212,13 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """The assignment is over, and its checkpoint is gone on with later."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """The fold cannot be trained."""
 
@@ -226,6 +245,7 @@ Instruction: TypeAlias = (
     | Finish
     | SendHalt
     | Stopped
+    | Paused
     | Fail
 )
 
@@ -305,6 +325,21 @@ class MasterState:
         self.phase = Phase.OVER
         return [Stopped()]
 
+    def go_on(self) -> list[Instruction]:
+        """The coordinator wants the next epoch."""
+        self._heard()
+        return self._begin_epoch()
+
+    def pause(self) -> list[Instruction]:
+        """The coordinator wants to go on later."""
+        self._heard()
+        self.phase = Phase.OVER
+        return [Paused(epoch=self.epoch)]
+
+    def _heard(self) -> None:
+        if self.phase is not Phase.AWAITING:
+            raise ProtocolError(f"The coordinator answered a report in phase {self.phase.name}.")
+
     # ------------------------------------------------------------ starting
 
     def _ready(self, worker: int, message: msg.WorkerReady) -> list[Instruction]:
@@ -316,6 +351,11 @@ class MasterState:
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
         if self.epoch and (reason := self._reason_to_end()):
             return [*out, *self._finish(reason)]
+        if self.epoch and self.plan.waits_for_word:
+            # The coordinator may have died before it had the report, or said what follows from it.
+            self.phase = Phase.AWAITING
+            metrics = self.history.metrics_of(self.epoch - 1)
+            return [*out, ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
         return [*out, *(self._call_back(None, "") if self.plan.calls_back else self._begin_epoch())]
 
     def _begin_epoch(self) -> list[Instruction]:
@@ -385,7 +425,7 @@ class MasterState:
     def _fence(self, workers: tuple[int, ...]) -> SendFence:
         self.fenced.update(workers)
         epoch = self.epoch + 1
-        due = epoch % self.plan.checkpoint_interval == 0 or epoch >= self.plan.epochs
+        due = self.plan.checkpoint_due(epoch) or epoch >= self.plan.epochs
         return SendFence(workers=workers, epoch=epoch, checkpoint=due)
 
     def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[Instruction]:
@@ -427,8 +467,12 @@ class MasterState:
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
         """Close the epoch, and begin the next or, for a reason, finish."""
-        due = self.epoch % self.plan.checkpoint_interval == 0 or bool(reason)
-        report = ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due)
+        due = self.plan.checkpoint_due(self.epoch) or bool(reason)
+        waits = self.plan.waits_for_word and not reason
+        report = ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due, waits=waits)
+        if waits:
+            self.phase = Phase.AWAITING
+            return [report]
         return [report, *(self._finish(reason) if reason else self._begin_epoch())]
 
     def _call_back(self, metrics: dict[str, float] | None, reason: str) -> list[Instruction]:

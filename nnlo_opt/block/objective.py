@@ -85,6 +85,9 @@ class ObjectiveRank:
         #: the root's answer to the last arrival of this rank
         self._proceed: msg.ObjectiveProceed | None = None
         self._stop_asked = False
+        #: whether a report waits for the coordinator's word, and whether that was to go on (at the root only)
+        self._waits_for_word = False
+        self._told_to_go_on = False
         #: last epoch reported in this call
         self._last_epoch = 0
         #: why the call cannot succeed any more; empty while it can
@@ -97,7 +100,10 @@ class ObjectiveRank:
                 call = msg.CallObjective(assignment=message.assignment, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
+                self._waits_for_word = message.waits_for_word
                 self._run_at_root(call)
+            case msg.GoOn():
+                self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
             case msg.StopFold():
                 self._stop_asked = self._stop_asked or message.assignment == self._assignment
             case msg.FoldRecorded():
@@ -202,9 +208,24 @@ class ObjectiveRank:
     def _pass_on(self, epoch: int, value: float) -> None:
         if not math.isfinite(value):
             self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
-        self._orders.send(ROOT, msg.EpochReported(assignment=self._assignment, epoch=epoch, metrics={"value": value}))
+        reported = msg.EpochReported(
+            assignment=self._assignment,
+            epoch=epoch,
+            metrics={"value": value},
+            figure_of_merit=value,
+            waits=self._waits_for_word,
+        )
+        self._told_to_go_on = False
+        self._orders.send(ROOT, reported)
         self._last_epoch = epoch
         self._look_for_orders()
+        if self._waits_for_word:
+            self._await(self._has_heard)
+
+    def _has_heard(self) -> bool:
+        """Whether the coordinator has answered the last report."""
+        self._look_for_orders()
+        return self._told_to_go_on or self._stop_asked
 
     def _give_up(self, reason: str) -> NoReturn:
         """Fail the call on every rank, also where the objective catches what is raised here."""

@@ -5,8 +5,8 @@ about an assignment repeats its number, so that a late one is recognised and dro
 
     coordinator -> every rank    OpenRun, Shutdown
     coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
-    coordinator -> a master      RunFold, StopFold, FoldRecorded
-    master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldFailed
+    coordinator -> a master      RunFold, GoOn, PauseFold, StopFold, FoldRecorded
+    master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
@@ -93,6 +93,24 @@ class RunFold(Message):
     fold: int
     attempt: int
     point: dict[str, Json]
+    #: after every epoch but the last, wait to hear GoOn, PauseFold or StopFold; resumed, ask first about the epoch done
+    waits_for_word: bool = False
+    #: epochs that have a checkpoint whatever the interval, as the word may be to pause
+    pause_epochs: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn(Message):
+    """Of a reported epoch that waits for a word: train the next."""
+
+    assignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseFold(Message):
+    """Of a reported epoch that waits for a word: end this assignment, its checkpoint is needed."""
+
+    assignment: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +141,15 @@ class FoldStarted(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReported(Message):
-    """`epoch` epochs are done, with these metrics (finite)."""
+    """`epoch` epochs are done, with these metrics and this figure of merit, all finite."""
 
     assignment: int
     epoch: int
     metrics: dict[str, float]
+    figure_of_merit: float | None = None
     checkpointed: bool = False
+    #: whether the next epoch waits for a word
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +171,14 @@ class FoldStopped(Message):
     """The fold ended because of a StopFold; it has no result."""
 
     assignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPaused(Message):
+    """The fold ended because of a PauseFold, after `epoch` epochs."""
+
+    assignment: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,11 +63,18 @@ def searched_s(sessions: Sequence[Session], now_s: float) -> float:
 
 
 def duration_s(trial: Trial) -> float | None:
-    """Seconds from the first assignment of a complete trial to its end; None for one of several starts, or failed."""
+    """Seconds in which a complete trial was on its block: what it was paused for does not count.
+
+    None for one of several starts, and for any other trial.
+    """
     interrupted = any(a.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED) for a in trial.assignments)
     if trial.state is not TrialState.COMPLETE or trial.ended_at_s is None or not trial.assignments or interrupted:
         return None
-    return trial.ended_at_s - trial.assignments[0].assigned_at_s
+    paused_s, until_s = 0.0, trial.assignments[0].assigned_at_s
+    for assignment in trial.assignments:  # in the order they were assigned
+        paused_s += max(0.0, assignment.assigned_at_s - until_s)
+        until_s = max(until_s, assignment.ended_at_s or trial.ended_at_s)
+    return trial.ended_at_s - trial.assignments[0].assigned_at_s - paused_s
 
 
 @dataclass(slots=True)
@@ -94,7 +101,8 @@ class Progress:
     """How long the search has not become better.
 
     A trial improves one objective when it is better than all before; several, when it enters the Pareto set and no
-    trial before had the same losses. Failed trials count as no improvement.
+    trial before had the same losses. Failed and pruned trials count as no improvement; those that were left paused at
+    the end of a search do not count.
     """
 
     #: the several, or none where the figure of merit alone counts, with its direction
@@ -108,6 +116,8 @@ class Progress:
 
     def take(self, trial: Trial) -> None:
         """A trial has ended."""
+        if trial.state is TrialState.PRUNED and trial.assignments[-1].end is AssignmentEnd.PAUSED:
+            return
         self.n_without += 1
         found = trial_losses(trial, self.objectives, self.direction)
         if found is not None and found not in self._seen and self._pareto.add(trial.number, found):

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective
 
@@ -26,6 +27,10 @@ class SearchPlan:
     objectives: tuple[Objective, ...] = ()
     #: time and patience
     budget: Budget = Budget()  # noqa: RUF009  (frozen)
+    #: gives up or pauses trials by their epochs; None: every trial is trained to its end
+    pruning: PruningPlan | None = None
+    #: give up a trial whose first folds are worse than those of the best one
+    fold_racing: bool = False
 
 
 # ---------------------------------------------------------------- events besides the masters' messages
@@ -81,7 +86,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell the search what is known of a trial: the figure of merit as returned, and its standard error."""
+    """Tell the search what is known of a trial: the figure of merit as returned, and its standard error.
+
+    A paused trial is told as "pruned", with the value it has so far, and again when it has gone on.
+    """
 
     trial: int
     point: Point

@@ -27,7 +27,9 @@ from nnlo_opt.coordinator.instructions import (
     Tell,
     Tick,
 )
+from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
@@ -62,6 +64,8 @@ class CoordinatorState:
         self.topology = topology
         #: all trials; changed only by the events this state makes
         self.ledger = ledger
+        #: which trials are worth going on with; knows every event that the ledger knows
+        self.policy = Policy(plan, ledger)
         self.phase = Phase.OPENING
         #: block -> number of the trial it trains; a block not in it is idle
         self.trial_of_block: dict[int, int] = {}
@@ -85,6 +89,8 @@ class CoordinatorState:
         self.preempting = False
         #: what trials have lasted, and how long none was better: of the trials that have ended
         self.durations, self.progress = Durations(), Progress(plan.objectives, plan.direction)
+        #: whether paused trials may be promoted: until the target is reached, or time or patience are spent
+        self.promotes = True
         self._out: list[Instruction] = []
         self._events: list[ev.Event] = []
         self._now_s = 0.0
@@ -122,6 +128,9 @@ class CoordinatorState:
             raise ProtocolError("Two blocks hold the same trial.")
         if sorted([*self.idle_blocks, *self.trial_of_block]) != list(range(1, self.topology.n_blocks + 1)):
             raise ProtocolError("A block is neither idle nor holds a trial, or is both.")
+        for trial in self.ledger.trials:
+            if trial.state is TrialState.PAUSED and (trial.number in self.trial_of_block.values() or trial.running):
+                raise ProtocolError(f"Trial {trial.number} is paused on a block.")
         if self.ready and len(self.ledger.trials) + len(self.ready) > self.plan.num_iterations:
             raise ProtocolError("More suggestions are held than trials may begin.")
 
@@ -141,8 +150,10 @@ class CoordinatorState:
                 continue
             if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
                 self._complete(trial)
-            if not trial.state.ended:
+            if not trial.state.ended and self.policy.folds_to_run(trial):
                 self.to_resume.append(trial.number)
+            elif not trial.state.ended and trial.state is not TrialState.PAUSED:
+                self._pause(trial)
             self._tell(trial)
         self.durations, self.progress = Durations(), Progress(self.plan.objectives, self.plan.direction)
         for trial in by_end(self.ledger):
@@ -179,15 +190,7 @@ class CoordinatorState:
                     )
                 )
             case msg.EpochReported():
-                self._record(
-                    ev.EpochEnded(
-                        time_s=self._now_s,
-                        assignment=assignment.number,
-                        epoch=message.epoch,
-                        metrics=message.metrics,
-                        checkpointed=message.checkpointed,
-                    )
-                )
+                self._take_report(team_index, assignment, message)
             case msg.FoldFinished():
                 self._end_assignment(
                     team_index,
@@ -209,6 +212,15 @@ class CoordinatorState:
                     self._tell(trial)
                     self._check_target(trial)
                     self._take_end(trial)
+                elif not trial.state.ended and (reason := self.policy.why_hopeless(trial)):
+                    self._prune(trial, reason)
+            case msg.FoldPaused():
+                self._end_assignment(
+                    team_index,
+                    ev.AssignmentPaused(time_s=self._now_s, assignment=assignment.number, epoch=message.epoch)
+                    if not trial.state.ended
+                    else ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
+                )
             case msg.FoldStopped() if self.preempting and not trial.state.ended:
                 self._preempted(team_index)
             case msg.FoldStopped():
@@ -234,6 +246,34 @@ class CoordinatorState:
         if assignment.end is not None:
             self._go_on_with_block(self.topology.teams[team_index].block)
 
+    def _take_report(self, team_index: int, assignment: Assignment, message: msg.EpochReported) -> None:
+        trial = self.ledger.trials[assignment.trial]
+        # Gone on from a checkpoint, a master asks again about its epoch, which the journal need not know.
+        if message.epoch not in trial.reports.get(assignment.fold, ()) or message.epoch > assignment.epoch:
+            self._record(
+                ev.EpochEnded(
+                    time_s=self._now_s,
+                    assignment=assignment.number,
+                    epoch=message.epoch,
+                    metrics=message.metrics,
+                    checkpointed=message.checkpointed,
+                    figure_of_merit=message.figure_of_merit,
+                )
+            )
+        if not message.waits or trial.state.ended or self.preempting:
+            return  # it was told to stop
+        decision = self.policy.judge(trial.number, assignment.fold, message.epoch)
+        if decision.n_rungs > trial.n_rungs:
+            self._record(ev.TrialPromoted(time_s=self._now_s, trial=trial.number, n_rungs=decision.n_rungs))
+            self._assign_folds(self.topology.teams[team_index].block)  # those that were paused at the rung
+        match decision.verdict:
+            case Verdict.GO_ON:
+                self._send(team_index, msg.GoOn(assignment=assignment.number))
+            case Verdict.PAUSE:
+                self._send(team_index, msg.PauseFold(assignment=assignment.number))
+            case Verdict.PRUNE:
+                self._prune(trial, decision.reason)
+
     # ------------------------------------------------------------ trials
 
     def _end_assignment(self, team_index: int, event: ev.Event) -> None:
@@ -258,13 +298,32 @@ class CoordinatorState:
         )
 
     def _fail(self, trial: Trial, fold: int, reason: str) -> None:
-        """Fail the trial; its other folds are stopped, their results are not needed."""
+        """Fail the trial."""
         if trial.state.ended:
             return
         which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
         self._record(ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
         self._tell(trial)
         self._take_end(trial)
+        self._stop_folds(trial)
+
+    def _prune(self, trial: Trial, reason: str) -> None:
+        """Give the trial up."""
+        figure = self.policy.figure_so_far(trial.number)
+        assert figure is not None, "a trial was judged before it had reported"
+        self._record(ev.TrialPruned(time_s=self._now_s, trial=trial.number, figure_of_merit=figure, reason=reason))
+        self._tell(trial)
+        self._take_end(trial)
+        self._stop_folds(trial)
+
+    def _pause(self, trial: Trial) -> None:
+        """Leave the trial at its rung."""
+        figure = self.policy.figure_so_far(trial.number)
+        assert figure is not None, "a trial waits at a rung before it had reported"
+        self._record(ev.TrialPaused(time_s=self._now_s, trial=trial.number, figure_of_merit=figure))
+
+    def _stop_folds(self, trial: Trial) -> None:
+        """Stop what runs of an ended trial; the results are not needed."""
         for assignment in trial.running:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
 
@@ -273,6 +332,7 @@ class CoordinatorState:
         if target is None or figure is None:
             return
         if figure > target if self.plan.direction == "max" else figure < target:
+            self.promotes = False
             self._drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
 
     def _take_end(self, trial: Trial) -> None:
@@ -281,6 +341,7 @@ class CoordinatorState:
         self.progress.take(trial)
         most = self.plan.budget.n_without_improvement
         if most is not None and self.progress.n_without >= most:
+            self.promotes = False
             self._drain(f"the last {self.progress.n_without} trials have not been better than those before")
 
     def _check_time(self) -> None:
@@ -289,7 +350,8 @@ class CoordinatorState:
         self._drain_when_used_up()
         if budget.is_over(self._now_s):
             self._preempt()
-        elif self.phase is Phase.SEARCHING and budget.is_timed_out(self.ledger.sessions, self._now_s):
+        elif budget.is_timed_out(self.ledger.sessions, self._now_s):
+            self.promotes = False
             self._drain(f"its time of {budget.timeout_s:g} s is spent")
         elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(self.durations.expected_s, self._now_s):
             self.cut_short = True
@@ -298,7 +360,7 @@ class CoordinatorState:
     def _preempt(self) -> None:
         """Have everything stop where it is; what has a checkpoint goes on from it in the next start."""
         nothing_left = self.phase is Phase.DRAINING and not (self.trial_of_block or self.to_resume)
-        if self.preempting or nothing_left:
+        if self.preempting or (nothing_left and self._next_promotion() is None):
             return
         self.preempting = self.cut_short = True
         self._drain("")
@@ -321,10 +383,14 @@ class CoordinatorState:
 
     def _go_on_with_block(self, block: int) -> None:
         """Give the teams of a block the folds that are left of its trial, or free it when they are through with it."""
-        if not self.ledger.trials[self.trial_of_block[block]].state.ended:
+        trial = self.ledger.trials[self.trial_of_block[block]]
+        if not trial.state.ended and self.policy.folds_to_run(trial):
             if not self.preempting:
                 self._assign_folds(block)
         elif not any(team.index in self.assignment_of_team for team in self.topology.teams_of(block)):
+            if not trial.state.ended:
+                self._pause(trial)
+                self._tell(trial)
             del self.trial_of_block[block]
             heappush(self.idle_blocks, block)
 
@@ -338,6 +404,8 @@ class CoordinatorState:
     def _next_trial(self) -> int | None:
         if self.to_resume:
             return self.to_resume.popleft()
+        if (promoted := self._promoted()) is not None:
+            return promoted
         if self.phase is not Phase.SEARCHING or not self.ready or len(self.ledger.trials) >= self.plan.num_iterations:
             return None
         suggestion = self.ready.popleft()
@@ -353,11 +421,28 @@ class CoordinatorState:
         )
         return number
 
+    def _promoted(self) -> int | None:
+        """A paused trial that goes on; one that its block is about to leave goes on there."""
+        while (number := self._next_promotion()) is not None:
+            trial = self.ledger.trials[number]
+            self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=trial.n_rungs + 1))
+            if not trial.running:
+                return number
+            self._assign_folds(self.topology.teams[trial.running[0].team].block)
+        return None
+
+    def _next_promotion(self) -> int | None:
+        """The paused trial that is worth going on with; when nothing else can run and none is complete, the best."""
+        if self.promotes and (number := self.policy.promotion()) is not None:
+            return number
+        is_last = self.phase is Phase.DRAINING and not (self.cut_short or self.trial_of_block)
+        return self.policy.last_resort() if is_last else None
+
     def _assign_folds(self, block: int) -> None:
         """Give every idle team of the block one of the folds still to be run."""
         trial = self.ledger.trials[self.trial_of_block[block]]
         under_way = {assignment.fold for assignment in trial.running}
-        waiting = deque(f for f in range(self.plan.n_fold) if f not in trial.folds and f not in under_way)
+        waiting = deque(fold for fold in self.policy.folds_to_run(trial) if fold not in under_way)
         for team in self.topology.teams_of(block):
             if waiting and team.index not in self.assignment_of_team:
                 self._assign(team, trial, waiting.popleft())
@@ -379,7 +464,15 @@ class CoordinatorState:
         self.assignment_of_team[team.index] = self.ledger.assignments[number]
         self._send(
             team.index,
-            msg.RunFold(assignment=number, trial=trial.number, fold=fold, attempt=attempt, point=trial.point),
+            msg.RunFold(
+                assignment=number,
+                trial=trial.number,
+                fold=fold,
+                attempt=attempt,
+                point=trial.point,
+                waits_for_word=self.policy.judges,
+                pause_epochs=self.policy.pause_epochs(trial.number),
+            ),
         )
 
     # ------------------------------------------------------------ the search
@@ -394,13 +487,14 @@ class CoordinatorState:
             self._out.append(Ask(number=n_known))
 
     def _tell(self, trial: Trial) -> None:
-        states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed"}
+        states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed", TrialState.PRUNED: "pruned"}
+        state = states.get(trial.state, "pending" if trial.figure_so_far is None else "pruned")
         self._out.append(
             Tell(
                 trial=trial.number,
                 point=trial.point,
-                state=states.get(trial.state, "pending"),
-                value=trial.figure_of_merit,
+                state=state,
+                value={"complete": trial.figure_of_merit, "pruned": trial.figure_so_far}.get(state),
                 std=trial.standard_error,
                 losses=trial_losses(trial, self.plan.objectives, self.plan.direction) if self.plan.objectives else None,
             )
@@ -419,6 +513,9 @@ class CoordinatorState:
         self._drain_when_used_up()
         is_idle = not self.assignment_of_team if self.preempting else not (self.trial_of_block or self.to_resume)
         if self.phase is Phase.DRAINING and is_idle:
+            for trial in self.ledger.trials if not self.cut_short else ():
+                if trial.state is TrialState.PAUSED:
+                    self._prune(trial, self.policy.why_left(trial.number))
             self.phase = Phase.OVER
             self._out.append(Finish(reason=self.drain_reason, complete=not self.cut_short))
 
@@ -426,6 +523,7 @@ class CoordinatorState:
 
     def _record(self, event: ev.Event) -> None:
         self.ledger.apply(event)
+        self.policy.take(event)
         self._events.append(event)
 
     def _send(self, team_index: int, message: msg.Message) -> None:

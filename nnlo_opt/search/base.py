@@ -10,11 +10,21 @@ from nnlo_opt.space.space import Point, PointKey, Space
 
 
 class TrialState(StrEnum):
-    """What the search knows of a trial: still open, ended with a value, or ended without one."""
+    """What the search knows of a trial: still open, ended with a value, or ended without one.
+
+    A pruned trial was given up before its last epoch: `value` is the figure it had then, finite. A paused trial is told
+    as pruned too, and told again when it has gone on.
+    """
 
     PENDING = "pending"
     COMPLETE = "complete"
     FAILED = "failed"
+    PRUNED = "pruned"
+
+    @property
+    def has_value(self) -> bool:
+        """Whether a trial in this state has a value."""
+        return self in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class TrialRecord(TypedDict):
@@ -54,9 +64,9 @@ class History:
         self._rows: dict[int, int] = {}
         #: one point for each row; never changed once recorded
         self._points: list[Point] = []
-        #: one state for each row; only pending changes
+        #: one state for each row; only pending and pruned change
         self._states: list[TrialState] = []
-        #: one value for each row, of which the first `len(self._points)` are in use; NaN unless complete
+        #: one value for each row, of which the first `len(self._points)` are in use; NaN unless complete or pruned
         self._values = np.full(64, np.nan)
         #: standard error of each value, as `_values`; NaN where it is not known
         self._stds = np.full(64, np.nan)
@@ -82,16 +92,19 @@ class History:
     ) -> None:
         """Add a trial, or tell how a pending one ended; saying the same again changes nothing.
 
-        `value` is finite and belongs to a complete trial only; `std` is its standard error where that is known.
-        ValueError for anything else: other values, a number out of order, another point for a known trial, another end
-        for an ended one.
+        `value` is finite and belongs to a complete or a pruned trial only; `std` is its standard error where that is
+        known. ValueError for anything else: other values, a number out of order, another point for a known trial,
+        another end for an ended one. A pruned trial that has gone on may be told again: pruned with another value,
+        complete or failed.
         """
         state = TrialState(state)
-        if (value is not None) != (state is TrialState.COMPLETE):
-            raise ValueError(f"A trial must have a value exactly when it is complete. Received: {state}, {value}.")
+        if (value is not None) != state.has_value:
+            raise ValueError(
+                f"A trial must have a value exactly when it is complete or pruned. Received: {state}, {value}."
+            )
         number = np.nan if value is None else float(value)
         if value is not None and not np.isfinite(number):
-            raise ValueError(f"The value of a complete trial must be finite. Received: {value} for trial {trial}.")
+            raise ValueError(f"The value of a {state} trial must be finite. Received: {value} for trial {trial}.")
         error = _std_of(std)
         row = self._rows.get(trial)
         if row is None:
@@ -126,15 +139,33 @@ class History:
         if self.space.key(point) != self.space.key(self._points[row]):
             raise ValueError(f"A trial must keep its point. Received: {point} for {self._points[row]}.")
         known, known_value = self._states[row], self._values[row]
-        unchanged = state is known and (value == known_value or state is not TrialState.COMPLETE)
-        if known is not TrialState.PENDING and not unchanged:
+        unchanged = state is known and (value == known_value or not state.has_value)
+        goes_on = known is TrialState.PRUNED and state is not TrialState.PENDING
+        if known is not TrialState.PENDING and not unchanged and not goes_on:
             raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")
 
     def with_values(self, values: np.ndarray) -> "History":
-        """The same trials with other (n_suggested,) values, finite where a trial is complete; to be read only."""
+        """The same trials with other (n_suggested,) values, finite where a trial has one; to be read only."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._values, other._stds = values, np.full(len(values), np.nan)
+        return other
+
+    def settled(self) -> "History":
+        """The same trials, the pruned ones complete, for algorithms that know no others; to be read only.
+
+        Each counts as the value it had, or as the best complete one where that is worse: a figure of fewer epochs must
+        not be what others have to improve on.
+        """
+        pruned = self.rows(TrialState.PRUNED)
+        if not len(pruned):
+            return self
+        values, complete = self.values.copy(), self.rows(TrialState.COMPLETE)
+        if len(complete):
+            values[pruned] = np.maximum(values[pruned], values[complete].min())
+        other = self.with_values(values)
+        other._states = [TrialState.COMPLETE if state is TrialState.PRUNED else state for state in self._states]
+        other._stds, other.n_adopted = self._stds, self.n_adopted
         return other
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nnlo_opt.search.base import History, SearchAlgorithm
+from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.pareto import ParetoSet
 
@@ -46,8 +46,9 @@ class VectorHistory(History):
         std: float | None = None,
     ) -> None:
         """As `History.record`; `losses` are finite, one an objective, and belong to a complete trial only."""
-        if (losses is None) != (value is None) or (losses is not None and len(losses) != self._n_objectives):
-            raise ValueError(f"A complete trial must have {self._n_objectives} losses. Received: {losses}, {value}.")
+        n_expected = self._n_objectives if TrialState(state) is TrialState.COMPLETE else 0
+        if len(losses or ()) != n_expected:
+            raise ValueError(f"A {state} trial must have {n_expected} losses. Received: {losses}, {value}.")
         known = self._losses.get(trial)
         super().record(trial, point, state, value, std=std)
         if losses is not None and known is None:
@@ -57,14 +58,18 @@ class VectorHistory(History):
     def scalarised(self, weights: np.ndarray) -> History:
         """The same trials, each complete one with the augmented Tchebycheff function of its normalised losses.
 
-        `weights`: (n_objectives,) float64, at least 0, of sum 1.
+        A pruned trial, of which one objective at most is known, is as bad as the worst of them. `weights`:
+        (n_objectives,) float64, at least 0, of sum 1.
         """
         values = np.full(max(1, self.n_suggested), np.nan)
+        pruned = [row for row, state in enumerate(self.states) if state is TrialState.PRUNED]
+        values[pruned] = 0.0
         if self._losses:
             rows = np.array([self._rows[trial] for trial in self._losses])
             losses = np.array(list(self._losses.values()))
             front = np.array([self._losses[trial] for trial in self._pareto.trials])
             values[rows] = tchebycheff(normalised(losses, front), weights)
+            values[pruned] = values[rows].max()
         return self.with_values(values)
 
 

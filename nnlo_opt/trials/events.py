@@ -73,12 +73,13 @@ class FoldBegan(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded(Event):
-    """`epoch` epochs are trained; metrics of the last one."""
+    """`epoch` epochs are trained; metrics and figure of merit of the last one."""
 
     assignment: int
     epoch: int
     metrics: dict[str, float]
     checkpointed: bool = False
+    figure_of_merit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,14 @@ class AssignmentStopped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentPaused(Event):
+    """The fold waits for the rest of its trial, or to be promoted, with a checkpoint of `epoch`."""
+
+    assignment: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLost(Event):
     """The ranks that ran it are gone; the fold is assigned again."""
 
@@ -146,6 +155,31 @@ class TrialFailed(Event):
     """A fold failed, and with it the trial."""
 
     trial: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPaused(Event):
+    """All folds are paused or finished: the trial waits at a rung. `figure_of_merit`: mean over the folds so far."""
+
+    trial: int
+    figure_of_merit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPromoted(Event):
+    """The trial passes a rung, its `n_rungs`-th, and goes on."""
+
+    trial: int
+    n_rungs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPruned(Event):
+    """The trial is given up. `figure_of_merit`: mean over the folds of the last that they have said."""
+
+    trial: int
+    figure_of_merit: float
     reason: str
 
 

@@ -110,7 +110,7 @@ class Ledger:
         self.coordinator_cpu_s += event.coordinator_cpu_s
         for trial in self.trials:
             if trial.state is TrialState.RUNNING and not trial.running:  # folds of it had finished at the last moment
-                trial.state = TrialState.PREEMPTED
+                self._enter(trial, TrialState.PREEMPTED)
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
         if event.trial != len(self.trials):
@@ -148,7 +148,13 @@ class Ledger:
         assignment.waited_s = event.waited_s
 
     def _epoch_ended(self, event: ev.EpochEnded) -> None:
-        self._running(event.assignment).epoch = event.epoch
+        assignment = self._running(event.assignment)
+        assignment.epoch = event.epoch
+        if event.figure_of_merit is not None:
+            # An epoch trained again after a crash may have another figure: what was decided on stays.
+            reports = self.trials[assignment.trial].reports.setdefault(assignment.fold, {})
+            if event.epoch > next(reversed(reports), 0):
+                reports[event.epoch] = event.figure_of_merit
 
     def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
         assignment = self._end(event, AssignmentEnd.FINISHED)
@@ -165,6 +171,9 @@ class Ledger:
 
     def _assignment_stopped(self, event: ev.AssignmentStopped) -> None:
         self._end(event, AssignmentEnd.STOPPED)
+
+    def _assignment_paused(self, event: ev.AssignmentPaused) -> None:
+        self._end(event, AssignmentEnd.PAUSED)
 
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
         self._interrupt(self._end(event, AssignmentEnd.LOST), TrialState.PENDING)
@@ -202,6 +211,28 @@ class Ledger:
     def _trial_failed(self, event: ev.TrialFailed) -> None:
         self._end_trial(event.trial, TrialState.FAILED, event.time_s).reason = event.reason
 
+    def _trial_paused(self, event: ev.TrialPaused) -> None:
+        trial = self._open(event.trial)
+        if trial.running:
+            raise ProtocolError(f"Trial {event.trial} was paused while it runs.")
+        self._enter(trial, TrialState.PAUSED)
+        trial.figure_so_far = event.figure_of_merit
+
+    def _trial_promoted(self, event: ev.TrialPromoted) -> None:
+        trial = self._open(event.trial)
+        if event.n_rungs <= trial.n_rungs:
+            raise ProtocolError(
+                f"Trial {event.trial} has passed {trial.n_rungs} rungs, and is to pass {event.n_rungs}."
+            )
+        trial.n_rungs = event.n_rungs
+        if trial.state is TrialState.PAUSED:
+            self._enter(trial, TrialState.PENDING)
+
+    def _trial_pruned(self, event: ev.TrialPruned) -> None:
+        trial = self._end_trial(event.trial, TrialState.PRUNED, event.time_s)
+        trial.figure_so_far = event.figure_of_merit
+        trial.reason = event.reason
+
     # ------------------------------------------------------------ helpers
 
     def _trial(self, number: int) -> Trial:
@@ -222,6 +253,7 @@ class Ledger:
         event: ev.AssignmentFinished
         | ev.AssignmentFailed
         | ev.AssignmentStopped
+        | ev.AssignmentPaused
         | ev.AssignmentLost
         | ev.AssignmentPreempted,
         end: AssignmentEnd,
@@ -232,11 +264,15 @@ class Ledger:
         return assignment
 
     def _end_trial(self, number: int, state: TrialState, time_s: float) -> Trial:
+        trial = self._open(number)
+        self._enter(trial, state)
+        trial.ended_at_s = time_s
+        return trial
+
+    def _open(self, number: int) -> Trial:
         trial = self._trial(number)
         if trial.state.ended:
             raise ProtocolError(f"Trial {number} has already ended: {trial.state}.")
-        self._enter(trial, state)
-        trial.ended_at_s = time_s
         return trial
 
     def _enter(self, trial: Trial, state: TrialState) -> None:
@@ -260,11 +296,15 @@ _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
     ev.AssignmentFinished: Ledger._assignment_finished,
     ev.AssignmentFailed: Ledger._assignment_failed,
     ev.AssignmentStopped: Ledger._assignment_stopped,
+    ev.AssignmentPaused: Ledger._assignment_paused,
     ev.AssignmentLost: Ledger._assignment_lost,
     ev.AssignmentPreempted: Ledger._assignment_preempted,
     ev.RunPreempted: Ledger._run_preempted,
     ev.TrialCompleted: Ledger._trial_completed,
     ev.TrialFailed: Ledger._trial_failed,
+    ev.TrialPaused: Ledger._trial_paused,
+    ev.TrialPromoted: Ledger._trial_promoted,
+    ev.TrialPruned: Ledger._trial_pruned,
 }
 
 

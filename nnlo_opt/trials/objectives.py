@@ -80,11 +80,10 @@ class Comparison:
             )
         if self.epoch not in EPOCHS:
             raise ConfigurationError(f"`--objective-epoch` must be last or best. Received: {self.epoch!r}.")
-        first = names[0]
-        if self.epoch == "best" and (first in MEASURED and (first != FIGURE or self.function is not None)):
+        if self.epoch == "best" and not self.is_of_epochs:
             raise ConfigurationError(
                 "`--objective-epoch best` needs a first objective that is measured after every epoch, such as "
-                f"val_loss. Received: {first}; name another one first, or leave `--objective-epoch` out."
+                f"val_loss. Received: {names[0]}; name another one first, or leave `--objective-epoch` out."
             )
         if self.function is not None and FIGURE not in names:
             raise ConfigurationError(
@@ -96,6 +95,12 @@ class Comparison:
     def several(self) -> tuple[Objective, ...]:
         """All objectives where there are several, else none: one is the figure of merit and has no name of its own."""
         return self.objectives if len(self.objectives) > 1 else ()
+
+    @property
+    def is_of_epochs(self) -> bool:
+        """Whether the first objective is measured after every epoch."""
+        first = self.objectives[0].name
+        return first not in MEASURED or (first == FIGURE and self.function is None)
 
     @property
     def is_plain(self) -> bool:

@@ -82,13 +82,19 @@ class Trial:
     folds: dict[int, FoldResult] = field(default_factory=dict)
     #: all attempts, in the order they were assigned
     assignments: list[Assignment] = field(default_factory=list)
+    #: fold -> epochs done -> figure of merit, as they were reported first; epochs grow
+    reports: dict[int, dict[int, float]] = field(default_factory=dict)
+    #: rungs it has passed
+    n_rungs: int = 0
     #: mean and population standard deviation over the folds; None before the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None
     #: the same of every objective by name; empty where there are not several, or before the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
-    #: why it failed, in a sentence
+    #: mean over the folds when it was last paused, or pruned; None before. A figure of fewer epochs
+    figure_so_far: float | None = None
+    #: why it failed or was pruned, in a sentence
     reason: str = ""
     ended_at_s: float | None = None
 
@@ -105,5 +111,5 @@ class Trial:
         return self.figure_of_merit_std / math.sqrt(len(self.folds) - 1)
 
     def n_attempts(self, fold: int) -> int:
-        """How often `fold` was assigned."""
-        return sum(assignment.fold == fold for assignment in self.assignments)
+        """How often `fold` was assigned; to be paused and to go on is one attempt."""
+        return sum(a.fold == fold and a.end is not AssignmentEnd.PAUSED for a in self.assignments)

@@ -1,5 +1,6 @@
 """A virtual world around `CoordinatorState`: its journal, its search, its masters, and everything that can go wrong."""
 
+import itertools
 import math
 from collections import deque
 from dataclasses import replace
@@ -14,30 +15,44 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Suggested, Tick
+from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.pareto import dominates
-from nnlo_opt.trials.trial import AssignmentEnd
+from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 
 figures = st.floats(0, 1)
 TWO = (Objective("a", "min"), Objective("b", "max"))
+#: epochs of a whole training; with eta 2 there are rungs at 1 and 2
+EPOCHS = 4
+prunings = st.none() | st.builds(
+    PruningPlan,
+    name=st.sampled_from(["asha", "asha", "hyperband", "median"]),
+    eta=st.just(2),
+    min_trials=st.integers(1, 2),
+    max_epochs=st.just(EPOCHS),
+    pauses=st.sampled_from([True, True, False]),
+)
 plans = st.builds(
     SearchPlan,
     num_iterations=st.integers(1, 7),
     n_fold=st.sampled_from([1, 2, 2, 3]),
     direction=st.sampled_from(["min", "max"]),
-    target_objective=st.none() | figures,
+    target_objective=st.none() | st.none() | figures,
     objectives=st.sampled_from([(), (), TWO]),
     budget=st.builds(
         Budget,
         timeout_s=st.none() | st.none() | st.floats(1, 150),
         n_without_improvement=st.none() | st.none() | st.integers(1, 4),
     ),
+    pruning=prunings,
+    fold_racing=st.booleans(),
 ).map(lambda plan: replace(plan, direction="min") if plan.objectives else plan)
 walltimes = st.none() | st.none() | st.floats(3, 150)
 #: of the world and of a block; with folds, some have blocks of several teams
@@ -54,23 +69,62 @@ def ledger_of(events):
 class VirtualMaster:
     """A team's master: it runs one assignment at a time, and what it says takes its time."""
 
-    def __init__(self):
+    def __init__(self, checkpoints):
         self.current = None
-        self.told_to_stop = False
+        self.told_to_stop = self.has_started = self.waits = False
         #: sent and not yet received by the coordinator
         self.under_way = deque()
         self.epoch = 0
+        #: (trial, fold) -> epoch of the last checkpoint; on disk
+        self.checkpoints = checkpoints
+        #: assignment -> whose checkpoints go when the journal has its end
+        self.unrecorded = {}
+
+    @property
+    def fold(self):
+        return self.current.trial, self.current.fold
 
     def order(self, message):
         match message:
             case msg.RunFold():
                 assert self.current is None, "two assignments on one team"
-                self.current, self.told_to_stop, self.epoch = message, False, 0
+                self.current, self.told_to_stop, self.has_started, self.waits = message, False, False, False
+                self.epoch = self.checkpoints.get(self.fold, 0)
             case msg.StopFold():
                 # One that comes too late is about an assignment that has ended.
-                self.told_to_stop |= self.current is not None and self.current.assignment == message.assignment
+                self.told_to_stop |= self.is_current(message)
+            case msg.GoOn() | msg.PauseFold() if self.is_current(message):
+                assert self.waits, "a word that nobody waits for"
+                self.waits = False
+                if isinstance(message, msg.PauseFold):
+                    assert self.checkpoints[self.fold] == self.epoch, "paused without a checkpoint"
+                    self.under_way.append(msg.FoldPaused(assignment=message.assignment, epoch=self.epoch))
+                    self.current = None
+            case msg.FoldRecorded():
+                self.checkpoints.pop(self.unrecorded.pop(message.assignment, None), None)
+
+    def is_current(self, message):
+        return self.current is not None and self.current.assignment == message.assignment
+
+    def report(self, figure):
+        """Say that the workers are ready, and ask about the epoch gone on from; or train another epoch."""
+        number, asks = self.current.assignment, self.current.waits_for_word
+        if not self.has_started:
+            self.has_started = True
+            self.under_way.append(msg.FoldStarted(assignment=number, epoch=self.epoch))
+            if not (asks and self.epoch):
+                return
+        else:
+            self.epoch += 1
+            if self.epoch in self.current.pause_epochs or figure < 0.3:
+                self.checkpoints[self.fold] = self.epoch
+        self.waits = asks and self.epoch < EPOCHS
+        self.under_way.append(
+            msg.EpochReported(assignment=number, epoch=self.epoch, metrics={}, figure_of_merit=figure, waits=self.waits)
+        )
 
     def end(self, message):
+        self.unrecorded[message.assignment] = self.fold
         self.under_way.append(message)
         self.current = None
 
@@ -89,6 +143,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         #: events of the next step that reach the disk before the crash; None: no crash
         self.crash_after = None
         self.size = size
+        self.checkpoints = {}
         self.open()
 
     def open(self):
@@ -98,7 +153,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         end_s = None if self.walltime_s is None else self.now_s + self.walltime_s
         self.plan = replace(self.plan, budget=replace(self.plan.budget, deadline_s=end_s, end_s=2.0))
         self.state = co.CoordinatorState(self.plan, topology, self.ledger)
-        self.masters = [VirtualMaster() for _ in topology.teams]
+        self.masters = [VirtualMaster(self.checkpoints) for _ in topology.teams]
         self.history = History(self.space)
         self.owed = None
         self.finished_because = self.is_complete = None
@@ -150,7 +205,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
                 self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
-                assert (instruction.losses is None) == (instruction.value is None or not self.plan.objectives)
+                assert (instruction.losses is None) == (instruction.state != "complete" or not self.plan.objectives)
             case ins.Ask():
                 assert self.owed is None, "asked twice"
                 assert instruction.number == self.history.n_suggested < self.plan.num_iterations
@@ -173,28 +228,28 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.feed(Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
 
     def busy(self, pick):
-        teams = [i for i, master in enumerate(self.masters) if master.current is not None]
+        """A master that can say something of its own."""
+        teams = [i for i, master in enumerate(self.masters) if self.can_speak(master)]
         return (i := teams[pick % len(teams)]), self.masters[i]
 
-    @precondition(lambda self: any(m.current for m in self.masters))
-    @rule(pick=st.integers(0, 99), epoch=st.integers(0, 2))
-    def a_master_reports(self, pick, epoch):
-        _, master = self.busy(pick)
-        number = master.current.assignment
-        if master.epoch == 0:
-            master.under_way.append(msg.FoldStarted(assignment=number, epoch=epoch))
-        else:
-            master.under_way.append(msg.EpochReported(assignment=number, epoch=master.epoch, metrics={"loss": 1.0}))
-        master.epoch += 1
+    @staticmethod
+    def can_speak(master):
+        return master.current is not None and (not master.waits or master.told_to_stop)
 
-    @precondition(lambda self: any(m.current for m in self.masters))
+    @precondition(lambda self: any(self.can_speak(m) and m.epoch < EPOCHS and not m.waits for m in self.masters))
+    @rule(pick=st.integers(0, 99), figure=figures)
+    def a_master_reports(self, pick, figure):
+        masters = [m for m in self.masters if self.can_speak(m) and m.epoch < EPOCHS and not m.waits]
+        masters[pick % len(masters)].report(figure)
+
+    @precondition(lambda self: any(self.can_speak(m) for m in self.masters))
     @rule(pick=st.integers(0, 99), figure=figures, outcome=st.sampled_from(["finish", "finish", "fail", "stop"]))
     def a_master_ends_its_assignment(self, pick, figure, outcome):
         _, master = self.busy(pick)
         number = master.current.assignment
         if outcome == "fail":
             master.end(msg.FoldFailed(assignment=number, reason="no memory"))
-        elif outcome == "stop" and master.told_to_stop:
+        elif (outcome == "stop" or master.waits) and master.told_to_stop:
             master.end(msg.FoldStopped(assignment=number))
         else:
             objectives = {"a": figure, "b": round(figure, 1)} if self.plan.objectives else {}
@@ -202,7 +257,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assignment=number,
                 figure_of_merit=figure,
                 metrics={},
-                n_epochs=1,
+                n_epochs=master.epoch,
                 train_s=1.0,
                 objectives=objectives,
             )
@@ -272,7 +327,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def no_two_trials_share_a_point_and_none_ends_twice(self):
         points = [trial.point["n"] for trial in self.ledger.trials]
         assert len(set(points)) == len(points)
-        ends = [e.trial for e in self.disk if isinstance(e, ev.TrialCompleted | ev.TrialFailed)]
+        ends = [e.trial for e in self.disk if isinstance(e, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned)]
         assert len(set(ends)) == len(ends)
         assert len(self.ledger.trials) <= self.plan.num_iterations
 
@@ -294,8 +349,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def the_search_knows_what_the_ledger_knows(self):
         for trial in self.ledger.trials:
-            expected = trial.state.value if trial.state.ended else "pending"
-            assert self.history.states[trial.number] == expected
+            so_far = "pending" if trial.figure_so_far is None else "pruned"
+            assert self.history.states[trial.number] == (trial.state.value if trial.state.ended else so_far)
+            if trial.state not in (TrialState.COMPLETE, TrialState.FAILED) and trial.figure_so_far is not None:
+                assert self.history.values[trial.number] == trial.figure_so_far
             assert self.history.points[trial.number] == trial.point
         assert self.history.n_suggested <= max(self.plan.num_iterations, len(self.ledger.trials))
 
@@ -329,6 +386,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def the_time_ends_what_runs_and_begins_nothing(self):
         budget = self.plan.budget
+        if self.finished_because is not None and not self.is_complete:
+            assert not any(event.reason.startswith("never promoted") for event in self.prunings_of_this_start())
         if self.state.preempting:
             assert all(
                 self.masters[team].told_to_stop or not self.masters[team].current
@@ -337,6 +396,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
         if begun and budget.deadline_s is not None:
             assert begun[-1].time_s <= budget.deadline_s - budget.end_s
+
+    def prunings_of_this_start(self):
+        start = max(i for i, event in enumerate(self.disk) if isinstance(event, ev.RunStarted))
+        return [event for event in self.disk[start:] if isinstance(event, ev.TrialPruned)]
 
     @invariant()
     def the_pareto_set_is_that_of_the_complete_trials(self):
@@ -351,6 +414,36 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if len(self.state.trial_of_block) < self.state.topology.n_blocks:
             assert not self.state.to_resume
             assert not self.state.ready
+            if self.state.promotes and self.finished_because is None:
+                assert self.state.policy.promotion() is None
+
+    @invariant()
+    def what_was_decided_is_what_a_restored_run_would_decide(self):
+        assert vars(Policy(self.plan, self.ledger).reports) == vars(self.state.policy.reports)
+
+    @invariant()
+    def a_paused_trial_keeps_its_checkpoints_and_its_attempt(self):
+        for trial in self.ledger.trials:
+            if trial.state is TrialState.PAUSED:
+                for fold in self.state.policy.folds_to_run(trial):
+                    raise AssertionError(f"fold {fold} of paused trial {trial.number} could run")
+                for fold in set(range(self.plan.n_fold)) - trial.folds.keys():
+                    assert self.checkpoints[trial.number, fold] >= 1
+            for fold in range(self.plan.n_fold):
+                of_fold = [a for a in trial.assignments if a.fold == fold]
+                lost = 0
+                for assignment in of_fold:
+                    assert assignment.attempt == lost + 1
+                    lost += assignment.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED)
+
+    @invariant()
+    def an_assignment_goes_on_where_the_one_before_it_was_paused(self):
+        for trial in self.ledger.trials:
+            for fold in range(self.plan.n_fold):
+                of_fold = [a for a in trial.assignments if a.fold == fold]
+                for before, after in itertools.pairwise(of_fold):
+                    if before.end is AssignmentEnd.PAUSED and after.started_at_s is not None:
+                        assert after.epoch >= before.epoch >= 1
 
     # ------------------------------------------------------------ the end
 

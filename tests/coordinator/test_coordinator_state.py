@@ -109,7 +109,8 @@ LEADS_TO = {
 
 
 def all_of(state):
-    return copy.deepcopy({name: value for name, value in vars(state).items() if name != "ledger"} | vars(state.ledger))
+    own = {name: value for name, value in vars(state).items() if name not in ("ledger", "policy")}
+    return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -1,0 +1,118 @@
+"""Which trials are worth going on with: what the pruner and the race of folds say, told from the ledger.
+
+The coordinator's state asks; nothing here acts. All that is known here comes from the ledger: at the start from its
+trials, then from every event that is applied to it.
+"""
+
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.search.pruning import Decision, Pruner, Reports, make_pruner
+from nnlo_opt.search.racing import SIGNIFICANCE, race
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.trials.trial import Trial
+
+
+class Policy:
+    """Judges reports, says which folds a trial may run now, and which paused trial goes on next."""
+
+    def __init__(self, plan: SearchPlan, ledger: Ledger) -> None:
+        self._plan = plan
+        self._ledger = ledger
+        #: None: no epoch is judged
+        self.pruner: Pruner | None = None if plan.pruning is None else make_pruner(plan.pruning)
+        #: what the ledger knows of epochs, folds, rungs and ends, as a pruner sees it
+        self.reports = Reports(plan.n_fold, plan.direction)
+        for trial in ledger.trials:
+            for fold, curve in trial.reports.items():
+                for epoch, figure in curve.items():
+                    self.reports.add(trial.number, fold, epoch, figure)
+            for fold, result in trial.folds.items():
+                self.reports.finish(trial.number, fold, result.figure_of_merit)
+            if trial.n_rungs:
+                self.reports.promote(trial.number, trial.n_rungs)
+            if trial.state.ended:
+                self.reports.end(trial.number)
+
+    def take(self, event: ev.Event) -> None:
+        """Take in an event that the ledger has just taken."""
+        match event:
+            case ev.EpochEnded() if event.figure_of_merit is not None:
+                assignment = self._ledger.assignments[event.assignment]
+                self.reports.add(assignment.trial, assignment.fold, event.epoch, event.figure_of_merit)
+            case ev.AssignmentFinished():
+                assignment = self._ledger.assignments[event.assignment]
+                self.reports.finish(assignment.trial, assignment.fold, event.figure_of_merit)
+            case ev.TrialPromoted():
+                self.reports.promote(event.trial, event.n_rungs)
+            case ev.TrialCompleted() | ev.TrialFailed() | ev.TrialPruned():
+                self.reports.end(event.trial)
+
+    # ------------------------------------------------------------ epochs
+
+    @property
+    def judges(self) -> bool:
+        """Whether a master is to wait for a word after each of its epochs."""
+        return self.pruner is not None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether trials may be paused."""
+        return self.pruner is not None and self.pruner.pauses
+
+    def judge(self, trial: int, fold: int, epoch: int) -> Decision:
+        """What becomes of a trial that has just reported."""
+        assert self.pruner is not None
+        return self.pruner.decide(trial, fold, epoch, self.reports)
+
+    def pause_epochs(self, trial: int) -> list[int]:
+        """Epochs after which the trial may be paused."""
+        return [] if self.pruner is None else list(self.pruner.pause_epochs(trial, self.reports))
+
+    def folds_to_run(self, trial: Trial) -> list[int]:
+        """Folds that are neither finished nor waiting at a rung, in their order."""
+        rung = next(iter(self.pause_epochs(trial.number)), None)
+        return [
+            fold
+            for fold in range(self._plan.n_fold)
+            if fold not in trial.folds and (rung is None or self.reports.curve(trial.number, fold).last_epoch < rung)
+        ]
+
+    def figure_so_far(self, trial: int) -> float | None:
+        """Mean over the folds of the last that they have said, as returned."""
+        return self.reports.figure_so_far(trial)
+
+    # ------------------------------------------------------------ paused trials
+
+    def promotion(self) -> int | None:
+        """The waiting trial that may pass its rung before all others."""
+        return self.pruner.promotion(self.reports) if self.pruner is not None else None
+
+    def last_resort(self) -> int | None:
+        """The waiting trial that goes on when nothing else can, lest the search end without a result."""
+        if self.pruner is None or self._ledger.best(self._plan.direction) is not None:
+            return None
+        return self.pruner.last_resort(self.reports)
+
+    def why_left(self, trial: int) -> str:
+        """Why a paused trial was never promoted."""
+        assert self.pruner is not None
+        return f"never promoted: {self.pruner.why_left(trial, self.reports)}"
+
+    # ------------------------------------------------------------ folds
+
+    def why_hopeless(self, trial: Trial) -> str:
+        """Why the folds done so far say that the trial is worse than the best one; empty where they do not."""
+        best = self._ledger.best(self._plan.direction)
+        if not self._plan.fold_racing or best is None:
+            return ""
+        figures = {fold: result.figure_of_merit for fold, result in trial.folds.items()}
+        of_best = {fold: result.figure_of_merit for fold, result in best.folds.items()}
+        chance = race(figures, of_best, self._plan.n_fold, maximise=self._plan.direction == "max")
+        if chance >= SIGNIFICANCE:
+            return ""
+        mean, _ = mean_and_std(list(figures.values()))
+        mean_of_best, _ = mean_and_std([of_best[fold] for fold in figures])
+        return (
+            f"after {len(figures)} of {self._plan.n_fold} folds its mean {mean:.6g} is worse than the "
+            f"{mean_of_best:.6g} of trial {best.number} on the same folds (paired t-test, p = {chance:.2g})"
+        )
