@@ -1,6 +1,7 @@
 """What must not change between the starts of one run, and how a change is refused: by its name."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from nnlo_opt.cli.options import Options
@@ -31,6 +32,8 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         or [f"{findings['figure']}:{options.plan.direction}"],
         "objective_epoch": options.comparison.epoch,
         "figure_function": findings.get("figure_function"),
+        "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
+        "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
         "training": options.training.to_json(),
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
@@ -80,6 +83,8 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
         ("fold_by", "--fold-by"),
         ("objective_epoch", "--objective-epoch"),
         ("figure_function", "--figure-of-merit"),
+        ("pruner", "--pruner"),
+        ("fold_racing", "--fold-racing"),
         ("seed", "--seed"),
         ("features_name", "--features-name"),
         ("labels_name", "--labels-name"),

@@ -8,6 +8,7 @@ from typing import Any
 from nnlo_opt.cli.comparing import budget_text, with_walltime
 from nnlo_opt.cli.earlier_runs import observations_of_runs
 from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.cli.ranks import Means, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -21,6 +22,7 @@ from nnlo_opt.report.lines import outcome, point_text
 from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import SearchProcess
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
@@ -57,6 +59,8 @@ class SearchSession(Session):
 
     program = "OptimizationDriver"
     _search: SearchProcess | None = None
+    #: the pruner, with what is known of the model; None before that, and where there is none
+    _pruning: PruningPlan | None = None
 
     def load_space(self) -> dict[str, Any] | None:
         # Started early: it imports its libraries while the trainer ranks import theirs.
@@ -79,12 +83,21 @@ class SearchSession(Session):
                 f"{len(self.options.plan.objectives)}; leave it out."
             )
         check_start_points(Space.from_json(findings["space"]), self.options.search.start_points)
+        if self.options.plan.pruning is not None:
+            self._pruning = pruning_for(
+                self.options.plan.pruning,
+                comparison,
+                self.options.training.epochs,
+                self.topology.world_size,
+                findings,
+            )
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger
         first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
         began_at_s = self.began_unix_s - first_unix_s
-        return replace(plan, budget=with_walltime(plan.budget, self.options.walltime_s, began_at_s))
+        budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
+        return replace(plan, pruning=self._pruning, budget=budget)
 
     def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
         assert self._search is not None
@@ -132,6 +145,11 @@ class SearchSession(Session):
             self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples{folds}.")
         for line in findings["remarks"]:
             self.say(line)
+        pruning = self._pruning
+        if pruning is not None and pruning.name != "median" and not pruning.pauses:
+            self.say(
+                f"`--pruner {pruning.name}` stops trials of an objective at its rungs, as they cannot be paused there."
+            )
         ledger = directory.ledger
         if ledger.sessions:
             n_open = len(ledger.trials) - ledger.n_ended

@@ -9,6 +9,7 @@ from typing import Any
 
 from nnlo_opt.cli.comparing import budget_of, comparison_of
 from nnlo_opt.cli.parsers import RUNS, optimization_parser, training_parser
+from nnlo_opt.cli.pruning import fold_racing_of, pruning_of
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.data.cache import parse_copy_command
@@ -162,6 +163,8 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         target_objective=arguments.target_objective,
         objectives=comparison.several,
         budget=budget_of(arguments),
+        pruning=pruning_of(arguments, comparison),
+        fold_racing=fold_racing_of(arguments, comparison),
     )
     return _options(
         arguments,

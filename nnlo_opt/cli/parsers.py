@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from nnlo_opt.cli.comparing import add_budget, add_comparison
+from nnlo_opt.cli.pruning import add_pruning
 from nnlo_opt.cli.values import number as _number
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.weights import parse_class_weights
@@ -129,6 +130,7 @@ def optimization_parser() -> argparse.ArgumentParser:
         "values stay together (default: %(default)s)",
     )
     group.add_argument("--opt-restore", action="store_true", help="go on with the run where it stopped")
+    add_pruning(parser)
     group.add_argument("--example", metavar="NAME", help="builtin model (mnist, cifar10) where no --model is given")
     group.add_argument(
         "--restore",

@@ -56,7 +56,7 @@ class ProgressLines:
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; the ledger knows the event already."""
         if self._n_before is None:
-            ended_now = isinstance(event, ev.TrialCompleted | ev.TrialFailed)
+            ended_now = isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned)
             self._n_before = ledger.n_ended - ended_now
         match event:
             case ev.FoldAssigned():
@@ -82,6 +82,14 @@ class ProgressLines:
             case ev.AssignmentPreempted():
                 assignment = ledger.assignments[event.assignment]
                 self._line(event, f"{self._name(assignment.trial, assignment.fold)} stops: {event.reason}")
+            case ev.TrialPaused():
+                epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
+                self._line(event, f"trial {event.trial} paused after epoch {epochs}: {event.figure_of_merit:.6g}")
+            case ev.TrialPromoted():
+                rungs = f"{event.n_rungs} rung{'s' * (event.n_rungs > 1)}"
+                self._line(event, f"trial {event.trial} promoted: it has passed {rungs}")
+            case ev.TrialPruned():
+                self._ended(event, ledger.trials[event.trial], f"pruned: {shortened(event.reason)}", ledger)
             case ev.TrialFailed():
                 self._ended(event, ledger.trials[event.trial], f"failed: {shortened(event.reason)}", ledger)
 
@@ -92,12 +100,13 @@ class ProgressLines:
             n_best = len(ledger.pareto)
             best_text = f"Pareto set of {n_best} trial{'s' * (n_best != 1)}"
         n_ended = ledger.n_ended
-        parts = [how, best_text, f"{n_ended}/{self._num_iterations} done"]
+        n_paused = ledger.n_by_state()[TrialState.PAUSED]
+        parts = [how, best_text, f"{n_ended}/{self._num_iterations} done" + f", {n_paused} paused" * bool(n_paused)]
         session = ledger.sessions[-1]
         elapsed_s = event.time_s - session.started_at_s
         parts.append(f"elapsed {duration(elapsed_s)}")
         n_new = n_ended - (self._n_before or 0)
-        n_left = self._num_iterations - n_ended
+        n_left = self._num_iterations - n_ended - n_paused
         if n_left > 0 and n_new > 0:
             parts.append(f"expected end in {duration(elapsed_s / n_new * n_left)}")
         self._line(event, f"trial {trial.number} " + " | ".join(parts))

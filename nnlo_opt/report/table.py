@@ -89,6 +89,7 @@ def _figure(trial: Trial) -> str:
 
 def _effort(trial: Trial) -> tuple[str, str]:
     if not trial.folds:
-        return "-", "-"
+        epochs = max((assignment.epoch for assignment in trial.assignments), default=0)
+        return str(epochs) if epochs else "-", "-"
     results = trial.folds.values()
     return str(max(r.n_epochs for r in results)), f"{sum(r.train_s for r in results):.1f}"

@@ -99,7 +99,7 @@ class SearchSession:
         algorithm, history = self._started()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         try:
-            point = algorithm.suggest(history)
+            point = algorithm.suggest(history.settled())
         except ConfigurationError as error:
             return {"refused": str(error)}
         except Exception:
