@@ -70,7 +70,7 @@ class VectorHistory(History):
             front = np.array([self._losses[trial] for trial in self._pareto.trials])
             values[rows] = tchebycheff(normalised(losses, front), weights)
             values[pruned] = values[rows].max()
-        return self.with_values(values)
+        return History.settled(self.with_values(values))
 
 
 class ScalarisedSearch:

@@ -1,4 +1,6 @@
 import argparse
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,9 +8,11 @@ import pytest
 from nnlo_opt.cli.comparing import budget_text, check_objectives, with_walltime
 from nnlo_opt.cli.options import SearchOptions, normalise, parse_optimization, parse_training
 from nnlo_opt.cli.parsers import LOG_LEVELS, HelpRequested, optimization_parser, training_parser
+from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.space import Integer, Space
+from nnlo_opt.trials.objectives import Comparison, Objective
 
 PARSERS = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
 BOTH = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
@@ -118,9 +122,18 @@ SEARCH = [
     (["--walltime", "1:30:05"], "walltime_s", 5405.0),
     (["--stop-after-no-improvement", "7"], "plan.budget.n_without_improvement", 7),
     (["--target-objective", "0.02"], "plan.target_objective", 0.02),
+    (["--pruner", "median"], "plan.pruning.name", "median"),
     (["--opt-restore"], "run.restore", True),
     (["--example", "mnist"], "model", "m.py"),
 ]
+#: options that need another one beside them; they have tests of their own
+DEPENDENT = {
+    "--pruner-eta": (["--pruner", "asha", "--pruner-eta", "4"], "plan.pruning.eta", 4),
+    "--pruner-min-epochs": (["--pruner", "hyperband", "--pruner-min-epochs", "2"], "plan.pruning.min_epochs", 2),
+    "--pruner-min-trials": (["--pruner", "median", "--pruner-min-trials", "7"], "plan.pruning.min_trials", 7),
+    "--pruner-max-epochs": (["--pruner", "asha", "--pruner-max-epochs", "9"], "plan.pruning.max_epochs", 9),
+    "--fold-racing": (["--n-fold", "3", "--fold-racing"], "plan.fold_racing", True),
+}
 TRAINING = [(["--restore", "my-run"], "run.name", "my-run")]
 ALL = [
     *(("OptimizationDriver", *row) for row in (*COMMON, *SEARCH)),
@@ -163,7 +176,13 @@ def options_of(parser, hidden=False):
 @pytest.mark.parametrize("program", PARSERS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
-    assert covered | {"--help", "--copy-command"} == set(options_of(PARSERS[program]()))
+    dependent = set(DEPENDENT) if program == "OptimizationDriver" else set()
+    assert covered | dependent | {"--help", "--copy-command"} == set(options_of(PARSERS[program]()))
+
+
+@pytest.mark.parametrize(("arguments", "path", "value"), DEPENDENT.values(), ids=DEPENDENT)
+def test_an_option_that_needs_another_ends_up_where_it_belongs(arguments, path, value):
+    assert value_at(search(*arguments), path) == value
 
 
 def test_defaults_of_a_search():
@@ -570,3 +589,53 @@ def test_several_start_points_and_runs_may_be_given():
     ).search
     assert options.start_points == ({"x": 1}, {"x": 2})
     assert options.warm_start == (Path("a"), Path("b"), Path("c"))
+
+
+# ---------------------------------------------------------------- giving up trials early
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pruner-eta", "3"], "`--pruner-eta` is for `--pruner asha` or `hyperband`"),
+        (["--pruner", "median", "--pruner-max-epochs", "9"], "`--pruner-max-epochs` is for"),
+        (["--pruner", "asha", "--pruner-min-trials", "9"], "`--pruner-min-trials` is for `--pruner median`"),
+        (["--pruner", "none", "--pruner-min-epochs", "2"], "`--pruner none`; leave it out"),
+        (["--pruner", "asha", "--pruner-eta", "1"], "at least 2. Received: 1"),
+        (["--fold-racing"], "`--n-fold` must be at least 3. Received: 1"),
+        (["--fold-racing", "--n-fold", "2"], "Received: 2"),
+    ],
+)
+def test_an_option_of_a_pruner_that_does_not_take_it_is_refused(arguments, words):
+    assert words in refused(search, *arguments)
+
+
+@pytest.mark.parametrize("option", [["--pruner", "asha"], ["--fold-racing", "--n-fold", "4"]])
+def test_trials_with_several_objectives_are_not_given_up_by_the_first(option):
+    sentence = refused(search, *option, "--objective", "val_loss:min", "--objective", "n_weights:min")
+    assert f"`{' '.join(option[:2]) if option[0] == '--pruner' else option[0]}` gives up trials" in sentence
+    assert "Received: it with 2 objectives" in sentence
+    assert search(*option, "--objective", "val_acc:max").plan.direction == "max"
+
+
+FOUND = {"kind": "model", "figure": "val_loss", "space": Space([Integer(1, 9, name="n")]).to_json()}
+
+
+@pytest.mark.parametrize(
+    ("comparison", "figure", "words"),
+    [
+        (Comparison(function="f"), "f", "after every epoch. Received: `--pruner asha` with f;"),
+        (Comparison(objectives=(Objective("n_weights"),)), "n_weights", "`--pruner asha` with n_weights;"),
+        (Comparison(), "loss", "without validation data"),
+    ],
+)
+def test_a_figure_that_no_epoch_shows_cannot_prune(comparison, figure, words):
+    plan = search("--pruner", "asha").plan.pruning
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        pruning_for(plan, comparison, 9, 3, {**FOUND, "figure": figure})
+
+
+def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_loss():
+    plan = search("--pruner", "asha").plan.pruning
+    by_loss = Comparison(objectives=(Objective("loss"),))
+    assert pruning_for(plan, by_loss, 9, 3, {**FOUND, "figure": "loss"}) == replace(plan, max_epochs=9)

@@ -1,6 +1,7 @@
 """SIGKILL the whole job at random moments and run the same command again: nothing finished is lost or done twice."""
 
 import collections
+import itertools
 import json
 import random
 import time
@@ -90,6 +91,36 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
     for number in range(4):
         history = json.loads((tmp_path / f"checkpoints/K/trials/{number:04d}/fold0/history.json").read_text())
         assert len(history["epochs"]) == 4
+
+
+@pytest.mark.keras
+def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits):
+    """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
+    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "8", "--checkpoint", "K"]
+    command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [2.0, 3.0])
+    ledger = read_ledger(tmp_path / "checkpoints/K")
+    assert ledger.complete
+    assert all(trial.state in ("complete", "pruned") for trial in ledger.trials)
+    ends = collections.Counter(e["trial"] for e in events if e["event"] in ("TrialCompleted", "TrialPruned"))
+    assert ends == collections.Counter(range(8)), "a trial was lost or ended twice"
+    assert ledger.n_by_state()["complete"] >= 1
+    n_gone_on = 0
+    for trial in ledger.trials:
+        for before, after in itertools.pairwise(trial.assignments):
+            if before.end == "paused" and after.started_at_s is not None:
+                n_gone_on += 1
+                began = next(e for e in events if e["event"] == "FoldBegan" and e["assignment"] == after.number)
+                assert began["epoch"] == before.epoch in (1, 2)
+                assert after.attempt == before.attempt
+        if trial.state == "complete":
+            assert list(trial.reports[0]) == [1, 2, 3, 4]
+            assert trial.folds[0].n_epochs == 4
+            history = json.loads((tmp_path / f"checkpoints/K/trials/{trial.number:04d}/fold0/history.json").read_text())
+            assert len(history["epochs"]) == 4
+    assert n_gone_on, "no trial was promoted after a pause"
+    assert not list((tmp_path / "checkpoints/K").glob("trials/*/fold0/checkpoint-*"))
 
 
 def test_a_resume_may_have_another_number_of_ranks(tmp_path):

@@ -46,6 +46,22 @@ objective.parameter_range = [
 ]
 """
 
+#: reports nine epochs unless it is told to stop
+CURVES = """
+from nnlo_opt.space import Real
+
+
+def objective(parameters, comm, report):
+    for epoch in range(1, 10):
+        comm.Barrier()
+        if not report(epoch, parameters["x"] + 1 / epoch):
+            return None
+    return parameters["x"]
+
+
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+
 FINITE = """
 from nnlo_opt.space import Integer
 

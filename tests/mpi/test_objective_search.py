@@ -100,6 +100,26 @@ def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 2
 
 
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
+    options = ["--block-size", "2", "--num-iterations", "16", "--hyper-opt", "random", "--pruner", pruner]
+    outcome = search(tmp_path, objectives.CURVES, 5, *options)
+    by_state = summary(tmp_path)["n_trials"]
+    assert by_state["pruned"] >= 3
+    assert by_state["complete"] >= 1
+    assert by_state["pruned"] + by_state["complete"] == 16
+    for row in rows(tmp_path):
+        # A report is answered before it returns: no epoch is begun after the one that was judged.
+        assert row["state"] == "pruned" or int(row["epochs"]) == 9
+        assert (f"after epoch {row['epochs']}" in row["reason"]) == (row["state"] == "pruned")
+    assert ("cannot be paused" in outcome.out) == (pruner == "asha")
+
+
+def test_a_pruner_of_an_objective_on_one_rank_is_refused(tmp_path):
+    assert "start two" in search(tmp_path, objectives.CURVES, 1, "--pruner", "asha", code=2).err
+    assert "--pruner-max-epochs" in search(tmp_path, objectives.CURVES, 2, "--pruner", "hyperband", code=2).err
+
+
 def test_folds_are_refused_with_an_objective(tmp_path):
     outcome = search(tmp_path, objectives.GOOD, 3, "--n-fold", "2", code=2)
     assert "--n-fold" in outcome.err

@@ -166,14 +166,32 @@ def test_there_is_a_rule_for_every_type_of_event():
         trial_failed(1),
         suggested(2),
         assigned(4, 2),
-        preempted(4),
+        ev.EpochEnded(time_s=3.0, assignment=4, epoch=1, metrics={}, figure_of_merit=0.4),
+        ev.AssignmentPaused(time_s=3.0, assignment=4, epoch=1),
+        ev.TrialPaused(time_s=3.0, trial=2, figure_of_merit=0.4),
+        ev.TrialPromoted(time_s=4.0, trial=2, n_rungs=1),
+        assigned(5, 2),
+        ev.EpochEnded(time_s=5.0, assignment=5, epoch=1, metrics={}, figure_of_merit=0.9),
+        ev.EpochEnded(time_s=5.0, assignment=5, epoch=2, metrics={}, figure_of_merit=0.3),
+        stopped(5),
+        ev.TrialPruned(time_s=6.0, trial=2, figure_of_merit=0.3, reason="hopeless"),
+        suggested(3),
+        assigned(6, 3),
+        preempted(6),
         ev.RunPreempted(time_s=9.0, reason="the walltime is over"),
         ev.RunCompleted(time_s=9.0, reason="done"),
     ]
     assert {type(event) for event in story} == set(ev.EVENT_TYPES.values())
     ledger = ledger_of(*story)
-    assert [trial.state for trial in ledger.trials] == ["complete", "failed", "preempted"]
-    assert [a.end for a in ledger.assignments] == ["lost", "stopped", "finished", "failed", "preempted"]
+    assert [trial.state for trial in ledger.trials] == ["complete", "failed", "pruned", "preempted"]
+    ends = ["lost", "stopped", "finished", "failed", "paused", "stopped", "preempted"]
+    assert [a.end for a in ledger.assignments] == ends
+    states = [trial.state.value for trial in ledger.trials]
+    assert ledger.n_by_state() == {state.value: states.count(state.value) for state in TrialState}
+    pruned = ledger.trials[2]
+    assert (pruned.figure_so_far, pruned.figure_of_merit, pruned.reason) == (0.3, None, "hopeless")
+    assert pruned.reports == {0: {1: 0.4, 2: 0.3}}  # what was reported first stays
+    assert (pruned.n_rungs, pruned.n_attempts(0)) == (1, 1)
     assert ledger.trials[1].reason == "fold 0: no memory"
 
 
@@ -289,6 +307,7 @@ def test_a_trial_is_preempted_when_its_other_folds_finish_at_the_last_moment():
     assert ledger.trials[0].state is TrialState.RUNNING
     ledger.apply(ev.RunPreempted(time_s=9.0, reason="the walltime is over", coordinator_cpu_s=2.0))
     assert ledger.trials[0].state is TrialState.PREEMPTED
+    assert (ledger.n_by_state()["running"], ledger.n_by_state()["preempted"]) == (0, 1)
     assert (ledger.complete, ledger.preempted_because, ledger.coordinator_cpu_s) == (False, "the walltime is over", 2.0)
     ledger.apply(STARTED)
     assert ledger.preempted_because == ""

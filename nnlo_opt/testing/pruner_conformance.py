@@ -1,0 +1,130 @@
+"""What every pruner promises, as tests that one's own pruner can inherit.
+
+class TestMyPruner(PrunerConformance):
+    @staticmethod
+    def make():
+        return MyPruner()
+"""
+
+import copy
+
+import numpy as np
+import pytest
+
+from nnlo_opt.search.pruning import Pruner, Reports, Verdict
+
+N_TRIALS, N_EPOCHS = 24, 12
+
+
+def curves(seed: int) -> np.ndarray:
+    """(N_TRIALS, N_EPOCHS) float64: falling learning curves with some noise; the first trial is by far the best."""
+    rng = np.random.default_rng(seed)
+    ends, rates = rng.uniform(0.3, 1.0, N_TRIALS), rng.uniform(0.2, 1.0, N_TRIALS)
+    ends[0] = -1.0
+    epochs = np.arange(1, N_EPOCHS + 1)
+    noise = 0.02 * rng.normal(size=(N_TRIALS, N_EPOCHS))
+    values: np.ndarray = ends[:, None] + np.exp(-rates[:, None] * epochs) + noise
+    return values
+
+
+class World:
+    """Trials that run one after another, an epoch at a time, as their pruner lets them."""
+
+    def __init__(self, pruner: Pruner, values: np.ndarray, direction: str = "min") -> None:
+        self.pruner = pruner
+        self.values = values
+        self.reports = Reports(1, direction)
+        #: trial -> epochs done
+        self.epochs = dict.fromkeys(range(len(values)), 0)
+        #: trial -> why it ended
+        self.ends: dict[int, str] = {}
+
+    def run(self, trial: int) -> None:
+        """Train until the trial ends or is paused."""
+        while self.epochs[trial] < self.values.shape[1]:
+            self.epochs[trial] += 1
+            epoch = self.epochs[trial]
+            self.reports.add(trial, 0, epoch, float(self.values[trial, epoch - 1]))
+            if epoch == self.values.shape[1]:
+                break
+            decision = self.pruner.decide(trial, 0, epoch, self.reports)
+            if decision.n_rungs > self.reports.n_rungs(trial):
+                self.reports.promote(trial, decision.n_rungs)
+            if decision.verdict is Verdict.PAUSE:
+                assert epoch in self.pruner.pause_epochs(trial, self.reports)
+                return
+            if decision.verdict is Verdict.PRUNE:
+                assert decision.reason
+                self.end(trial, decision.reason)
+                return
+        self.reports.finish(trial, 0, float(self.values[trial, -1]))
+        self.end(trial, "complete")
+
+    def end(self, trial: int, why: str) -> None:
+        self.ends[trial] = why
+        self.reports.end(trial)
+
+    def run_all(self) -> None:
+        """All trials, each promotion before the next new one."""
+        for trial in range(len(self.values)):
+            self.run(trial)
+            while (promoted := self.pruner.promotion(self.reports)) is not None:
+                assert promoted not in self.ends
+                self.reports.promote(promoted, self.reports.n_rungs(promoted) + 1)
+                self.run(promoted)
+
+
+class PrunerConformance:
+    """Inherit, name the class `Test...`, and define `make`."""
+
+    @staticmethod
+    def make() -> Pruner:
+        """The pruner under test, for trainings of N_EPOCHS epochs."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_best_trial_is_trained_to_its_end_and_others_are_not(self, seed: int) -> None:
+        world = World(self.make(), curves(seed))
+        world.run_all()
+        last = world.pruner.last_resort(world.reports)
+        while "complete" not in world.ends.values() and last is not None:
+            world.reports.promote(last, world.reports.n_rungs(last) + 1)
+            world.run(last)
+            last = world.pruner.last_resort(world.reports)
+        assert world.ends.get(0) == "complete"
+        assert sum(world.epochs.values()) < 0.8 * world.values.size
+
+    def test_decisions_are_functions_of_the_reports_alone(self) -> None:
+        world = World(self.make(), curves(7))
+        for trial in range(N_TRIALS):
+            world.run(trial)
+            for reports in (world.reports, copy.deepcopy(world.reports)):
+                for pruner in (world.pruner, self.make()):
+                    said = [pruner.decide(t, 0, world.epochs[t], reports) for t in range(trial + 1)]
+                    assert said == [world.pruner.decide(t, 0, world.epochs[t], world.reports) for t in range(trial + 1)]
+                    assert pruner.promotion(reports) == world.pruner.promotion(world.reports)
+
+    def test_the_direction_mirrors(self) -> None:
+        low, high = World(self.make(), curves(3)), World(self.make(), -curves(3), "max")
+        low.run_all()
+        high.run_all()
+        assert low.epochs == high.epochs
+
+    def test_a_trial_alone_is_never_pruned(self) -> None:
+        world = World(self.make(), curves(1)[:1])
+        world.run_all()
+        assert world.ends.get(0, "complete") == "complete"
+
+    def test_equal_trials_are_not_all_given_up(self) -> None:
+        world = World(self.make(), np.ones((N_TRIALS, N_EPOCHS)))
+        world.run_all()
+        assert "complete" in world.ends.values() or world.pruner.last_resort(world.reports) is not None
+
+    def test_what_has_ended_is_not_promoted(self) -> None:
+        world = World(self.make(), curves(2))
+        for trial in range(N_TRIALS):
+            world.run(trial)
+        for trial in range(N_TRIALS):
+            world.reports.end(trial)
+        assert world.pruner.promotion(world.reports) is None
+        assert world.pruner.last_resort(world.reports) is None
