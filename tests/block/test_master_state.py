@@ -643,3 +643,68 @@ def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, 
     else:
         assert state.n_samples >= epochs * n_train
         assert state.staleness.n_updates == state.version
+
+
+# ---------------------------------------------------------------- the coordinator's word
+
+
+def after_an_epoch(state: ms.MasterState) -> list[ms.Instruction]:
+    """What the last message of the epoch under way leads to, for one worker."""
+    state.handle(1, push(base_version=state.version, n_samples=10, end_of_pass=True))
+    state.handle(1, fence_reached())
+    return state.handle(1, validated())
+
+
+def awaiting(**changes: Any) -> ms.MasterState:
+    state = started(ms.MasterState(plan(n_workers=1, synchronous=True, waits_for_word=True, **changes)))
+    after_an_epoch(state)
+    assert state.phase is ms.Phase.AWAITING
+    return state
+
+
+def test_after_each_epoch_but_the_last_the_word_is_awaited():
+    state = started(ms.MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_word=True)))
+    (report,) = after_an_epoch(state)
+    assert isinstance(report, ms.ReportEpoch)
+    assert report.waits
+    assert state.go_on() == [ms.SendWeights(workers=(1,), version=1, with_state=True)]
+    last, finish = after_an_epoch(state)
+    assert isinstance(last, ms.ReportEpoch)
+    assert not last.waits
+    assert isinstance(finish, ms.Finish)
+
+
+def test_a_fold_is_paused_or_stopped_while_it_waits():
+    assert awaiting().pause() == [ms.Paused(epoch=1)]
+    assert awaiting().stop() == [ms.Stopped()]
+    assert awaiting(together=True).stop() == [ms.Stopped()]
+    assert isinstance(awaiting().handle(1, FAILED)[0], ms.Fail)
+
+
+def test_a_word_that_nobody_awaits_is_a_bug():
+    for state in (started(ms.MasterState(plan())), ms.MasterState(plan())):
+        for say in (state.go_on, state.pause):
+            with pytest.raises(ProtocolError, match="answered a report"):
+                say()
+
+
+@pytest.mark.parametrize(("pause_epochs", "due"), [((1,), True), ((2,), False), ((), False)])
+def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(pause_epochs, due):
+    state = started(
+        ms.MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=frozenset(pause_epochs)))
+    )
+    fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
+    state.handle(1, fence_reached())
+    report = state.handle(1, validated())[0]
+    assert isinstance(fence, ms.SendFence)
+    assert isinstance(report, ms.ReportEpoch)
+    assert (fence.checkpoint, report.checkpoint) == (due, due)
+
+
+def test_gone_on_from_a_checkpoint_it_asks_again_about_its_epoch():
+    done = awaiting()
+    state = ms.MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
+    initialise, report = state.handle(1, ready())
+    assert initialise == ms.Initialise(epoch=1)
+    assert report == ms.ReportEpoch(epoch=1, metrics=done.history.metrics_of(0), checkpoint=False, waits=True)
+    assert state.go_on() == [ms.SendWeights(workers=(1,), version=1, with_state=True)]

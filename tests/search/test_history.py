@@ -78,3 +78,41 @@ def test_what_is_refused_changes_nothing(history, record, words):
     assert history.states == [TrialState.COMPLETE]
     assert history.values.tolist() == [1.0]
     assert history.n_distinct == 1
+
+
+def test_a_pruned_trial_has_a_value_and_may_be_told_again(history):
+    history.record(0, {"n": 1}, "pending")
+    for value in (0.5, 0.5, 0.4):
+        history.record(0, {"n": 1}, "pruned", value)
+    assert history.states == [TrialState.PRUNED]
+    assert history.values.tolist() == [0.4]
+    with pytest.raises(ValueError, match="stay as it is"):
+        history.record(0, {"n": 1}, "pending")
+    with pytest.raises(ValueError, match="exactly when"):
+        history.record(0, {"n": 1}, "pruned")
+    history.record(0, {"n": 1}, "complete", 0.3)
+    with pytest.raises(ValueError, match="stay as it is"):
+        history.record(0, {"n": 1}, "pruned", 0.2)
+    assert history.values.tolist() == [0.3]
+
+
+def test_algorithms_see_pruned_trials_as_complete_and_never_as_better_than_the_best_complete_one():
+    history = History(SPACE)
+    history.adopt({"point": {"n": 90}, "value": 4.0, "std": 0.5})
+    for trial, (state, value) in enumerate([("pruned", 1.0), ("complete", 2.0), ("pruned", 3.0), ("failed", None)]):
+        history.record(trial, {"n": trial}, state, value)
+    history.record(4, {"n": 4}, "pending")
+    settled = history.settled()
+    assert list(settled.states) == ["complete", "complete", "complete", "complete", "failed", "pending"]
+    np.testing.assert_array_equal(settled.values, [4.0, 2.0, 2.0, 3.0, np.nan, np.nan])
+    np.testing.assert_array_equal(settled.stds, history.stds)
+    assert (settled.n_adopted, settled.n_suggested, settled.contains({"n": 2})) == (1, 5, True)
+    assert list(history.states)[1] == "pruned"
+
+
+def test_pruned_trials_alone_keep_their_values_and_without_any_the_history_is_itself():
+    history = History(SPACE)
+    history.record(0, {"n": 0}, "pending")
+    assert history.settled() is history
+    history.record(0, {"n": 0}, "pruned", 1.0)
+    assert list(history.settled().values) == [1.0]
