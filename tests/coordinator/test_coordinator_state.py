@@ -662,3 +662,30 @@ def test_a_restored_search_counts_the_trials_of_before():
     for most, phase in ((2, Phase.OVER), (3, Phase.SEARCHING)):
         again, _ = restarted(out, num_iterations=9, budget=Budget(n_without_improvement=most))
         assert again.phase is phase
+
+
+# ---------------------------------------------------------------- folds that race
+
+
+def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_the_next():
+    plan = SearchPlan(num_iterations=3, n_fold=3, fold_racing=True)
+    state = st.CoordinatorState(plan, ONE_BLOCK, Ledger())
+    state.handle(Begin(), 1.0)
+    out = []
+    for trial, figures in enumerate([(0.1, 0.2, 0.3), (0.5, 0.601)]):
+        out = state.handle(Suggested(point={"n": trial}), 2.0)
+        for figure in figures:
+            (assignment,) = state.assignment_of_team.values()
+            assert assignment.trial == trial
+            finished = msg.FoldFinished(
+                assignment=assignment.number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
+            )
+            out = state.handle(FromMaster(team=0, message=finished), 3.0)
+            state.check()
+    trial = state.ledger.trials[1]
+    assert trial.state == "pruned"
+    assert trial.figure_so_far == pytest.approx(0.5505)
+    assert "after 2 of 3 folds its mean 0.5505 is worse than the 0.15 of trial 0" in trial.reason
+    told = next(i for i in out if isinstance(i, ins.Tell) and i.trial == 1)
+    assert (told.state, told.value) == ("pruned", trial.figure_so_far)
+    assert not state.trial_of_block
