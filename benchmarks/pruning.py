@@ -183,8 +183,8 @@ def real(n_seeds: int) -> dict[str, Any]:
 
 def real_ledger(data: list[object], folder: Path, seed: int, *options: object) -> Ledger:
     """The ledger of a search of one block with these options."""
-    arguments = ["--model", h.ROOT / "examples" / "example_mlp.py", *data, "--block-size", 1, "--epochs", 18]
-    arguments += ["--search-space", h.ROOT / "search_spaces" / "mlp.py", "--num-iterations", 18, "--seed", seed]
+    arguments = ["--model", h.ROOT / "examples" / "example_mlp.py", *data, "--block-size", 1, "--epochs", 9]
+    arguments += ["--search-space", h.ROOT / "search_spaces" / "mlp.py", "--num-iterations", 12, "--seed", seed]
     with h.Job("OptimizationDriver", 2, [*arguments, "--hyper-opt", "random", *options], folder, 900) as job:
         job.wait()
         return read_ledger(job.run_directory)

@@ -152,8 +152,12 @@ class SearchSession(Session):
             )
         ledger = directory.ledger
         if ledger.sessions:
-            n_open = len(ledger.trials) - ledger.n_ended
-            self.say(f"Going on with `{directory.path}`: {ledger.n_ended} trials have ended, {n_open} were under way.")
+            n_paused = ledger.n_by_state()["paused"]
+            n_open = len(ledger.trials) - ledger.n_ended - n_paused
+            paused = f", {n_paused} are paused" * bool(n_paused)
+            self.say(
+                f"Going on with `{directory.path}`: {ledger.n_ended} trials have ended, {n_open} were under way{paused}."
+            )
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
