@@ -154,10 +154,8 @@ class SearchSession(Session):
         if ledger.sessions:
             n_paused = ledger.n_by_state()["paused"]
             n_open = len(ledger.trials) - ledger.n_ended - n_paused
-            paused = f", {n_paused} are paused" * bool(n_paused)
-            self.say(
-                f"Going on with `{directory.path}`: {ledger.n_ended} trials have ended, {n_open} were under way{paused}."
-            )
+            stood = f"{ledger.n_ended} trials have ended, {n_open} were under way"
+            self.say(f"Going on with `{directory.path}`: {stood}{f', {n_paused} are paused' * bool(n_paused)}.")
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
