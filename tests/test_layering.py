@@ -58,6 +58,7 @@ LAYERS: dict[str, list[str]] = {
         "coordinator.budget",
         "coordinator.instructions",
         "coordinator.policy",
+        "coordinator.records",
         "coordinator.state",
         "block.master_state",
         "block.submaster_state",

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
-from nnlo_opt.coordinator.budget import Durations, Progress, by_end, trial_losses
+from nnlo_opt.coordinator.budget import Durations, Progress, by_end
 from nnlo_opt.coordinator.instructions import (
     Append,
     Ask,
@@ -28,10 +28,11 @@ from nnlo_opt.coordinator.instructions import (
     Tick,
 )
 from nnlo_opt.coordinator.policy import Policy
+from nnlo_opt.coordinator.records import completion, event_of, told
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger, mean_and_std
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
 
 logger = logging.getLogger(__name__)
@@ -180,69 +181,14 @@ class CoordinatorState:
             return
         trial = self.ledger.trials[assignment.trial]
         match message:
-            case msg.FoldStarted():
-                self._record(
-                    ev.FoldBegan(
-                        time_s=self._now_s,
-                        assignment=assignment.number,
-                        epoch=message.epoch,
-                        waited_s=message.waited_s,
-                    )
-                )
             case msg.EpochReported():
                 self._take_report(team_index, assignment, message)
-            case msg.FoldFinished():
-                self._end_assignment(
-                    team_index,
-                    ev.AssignmentFinished(
-                        time_s=self._now_s,
-                        assignment=assignment.number,
-                        figure_of_merit=message.figure_of_merit,
-                        metrics=message.metrics,
-                        n_epochs=message.n_epochs,
-                        train_s=message.train_s,
-                        reason=message.reason,
-                        objectives=message.objectives,
-                    )
-                    if not trial.state.ended
-                    else ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
-                )
-                if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
-                    self._complete(trial)
-                    self._tell(trial)
-                    self._check_target(trial)
-                    self._take_end(trial)
-                elif not trial.state.ended and (reason := self.policy.why_hopeless(trial)):
-                    self._prune(trial, reason)
-            case msg.FoldPaused():
-                self._end_assignment(
-                    team_index,
-                    ev.AssignmentPaused(time_s=self._now_s, assignment=assignment.number, epoch=message.epoch)
-                    if not trial.state.ended
-                    else ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
-                )
             case msg.FoldStopped() if self.preempting and not trial.state.ended:
                 self._preempted(team_index)
-            case msg.FoldStopped():
-                self._end_assignment(
-                    team_index,
-                    ev.AssignmentStopped(time_s=self._now_s, assignment=assignment.number, reason=trial.reason),
-                )
-            case msg.FoldFailed():
-                self._end_assignment(
-                    team_index,
-                    ev.AssignmentFailed(
-                        time_s=self._now_s,
-                        assignment=assignment.number,
-                        reason=message.reason,
-                        traceback=message.traceback,
-                        world_rank=message.world_rank,
-                        host=message.host,
-                    ),
-                )
-                self._fail(trial, assignment.fold, message.reason)
+            case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped() | msg.FoldFailed():
+                self._end_assignment(team_index, assignment, message)
             case _:
-                raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
+                self._record(event_of(message, assignment, trial, self._now_s))
         if assignment.end is not None:
             self._go_on_with_block(self.topology.teams[team_index].block)
 
@@ -250,16 +196,7 @@ class CoordinatorState:
         trial = self.ledger.trials[assignment.trial]
         # Gone on from a checkpoint, a master asks again about its epoch, which the journal need not know.
         if message.epoch not in trial.reports.get(assignment.fold, ()) or message.epoch > assignment.epoch:
-            self._record(
-                ev.EpochEnded(
-                    time_s=self._now_s,
-                    assignment=assignment.number,
-                    epoch=message.epoch,
-                    metrics=message.metrics,
-                    checkpointed=message.checkpointed,
-                    figure_of_merit=message.figure_of_merit,
-                )
-            )
+            self._record(event_of(message, assignment, trial, self._now_s))
         if not message.waits or trial.state.ended or self.preempting:
             return  # it was told to stop
         decision = self.policy.judge(trial.number, assignment.fold, message.epoch)
@@ -276,31 +213,29 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ trials
 
-    def _end_assignment(self, team_index: int, event: ev.Event) -> None:
-        assignment = self.assignment_of_team.pop(team_index)
-        self._record(event)
+    def _end_assignment(self, team_index: int, assignment: Assignment, message: msg.Message) -> None:
+        """Write down how an assignment has ended, and what follows from it for its trial."""
+        trial = self.ledger.trials[assignment.trial]
+        self._record(event_of(message, assignment, trial, self._now_s))
+        del self.assignment_of_team[team_index]
         self._send(team_index, msg.FoldRecorded(assignment=assignment.number))
+        if trial.state.ended:
+            return
+        if isinstance(message, msg.FoldFailed):
+            self._fail(trial, assignment.fold, message.reason)
+        elif len(trial.folds) == self.plan.n_fold:
+            self._complete(trial)
+            self._tell(trial)
+            self._check_target(trial)
+            self._take_end(trial)
+        elif isinstance(message, msg.FoldFinished) and (reason := self.policy.why_hopeless(trial)):
+            self._prune(trial, reason)
 
     def _complete(self, trial: Trial) -> None:
-        folds = [trial.folds[fold] for fold in sorted(trial.folds)]
-        mean, std = mean_and_std([fold.figure_of_merit for fold in folds])
-        names = [objective.name for objective in self.plan.objectives]
-        spreads = {name: mean_and_std([fold.objectives[name] for fold in folds]) for name in names}
-        self._record(
-            ev.TrialCompleted(
-                time_s=self._now_s,
-                trial=trial.number,
-                figure_of_merit=mean,
-                figure_of_merit_std=std,
-                objectives={name: spread[0] for name, spread in spreads.items()},
-                objectives_std={name: spread[1] for name, spread in spreads.items()},
-            )
-        )
+        self._record(completion(trial, self.plan, self._now_s))
 
     def _fail(self, trial: Trial, fold: int, reason: str) -> None:
         """Fail the trial."""
-        if trial.state.ended:
-            return
         which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
         self._record(ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
         self._tell(trial)
@@ -487,18 +422,7 @@ class CoordinatorState:
             self._out.append(Ask(number=n_known))
 
     def _tell(self, trial: Trial) -> None:
-        states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed", TrialState.PRUNED: "pruned"}
-        state = states.get(trial.state, "pending" if trial.figure_so_far is None else "pruned")
-        self._out.append(
-            Tell(
-                trial=trial.number,
-                point=trial.point,
-                state=state,
-                value={"complete": trial.figure_of_merit, "pruned": trial.figure_so_far}.get(state),
-                std=trial.standard_error,
-                losses=trial_losses(trial, self.plan.objectives, self.plan.direction) if self.plan.objectives else None,
-            )
-        )
+        self._out.append(told(trial, self.plan))
 
     def _drain_when_used_up(self) -> None:
         """Begin no more trials than were asked for, or than the space has points."""
