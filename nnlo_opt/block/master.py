@@ -35,7 +35,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.training import checkpoint
 from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.training.figure import best_epoch, epoch_value
+from nnlo_opt.training.figure import figure_so_far
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
@@ -476,20 +476,12 @@ class Master:
             assignment=fold.order.assignment,
             epoch=instruction.epoch,
             metrics=instruction.metrics,
-            figure_of_merit=self._figure_so_far(fold),
+            figure_of_merit=figure_so_far(self.comparison, fold.state.history.epochs),
             checkpointed=written,
             waits=instruction.waits,
         )
         self._orders.send(COORDINATOR, reported)
         self._timeline.flush()
-
-    def _figure_so_far(self, fold: _Fold) -> float | None:
-        """What trials are compared by, after this epoch; None where only a whole training has it."""
-        first, history = self.comparison.objectives[0], fold.state.history
-        if not self.comparison.is_of_epochs:
-            return None
-        index = best_epoch(first, history.epochs) if self.comparison.epoch == "best" else history.n_epochs - 1
-        return epoch_value(first.name, history.epochs[index])
 
     def _checkpoint(self, fold: _Fold) -> Checkpoint:
         state = fold.state

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.trials.objectives import FIGURE, Objective
+from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 
 
 def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
@@ -48,6 +48,14 @@ def best_epoch(objective: Objective, epochs: Sequence[Mapping[str, float]]) -> i
     """Index of the epoch in which the objective was best, the first among equals."""
     values = [objective.loss(epoch_value(objective.name, metrics)) for metrics in epochs]
     return min(range(len(values)), key=values.__getitem__)
+
+
+def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]]) -> float | None:
+    """What the trial would be compared by if these epochs, at least one, were all; None where only its end shows it."""
+    first = comparison.objectives[0]
+    if not comparison.is_of_epochs:
+        return None
+    return epoch_value(first.name, epochs[best_epoch(first, epochs) if comparison.epoch == "best" else -1])
 
 
 def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> float:

@@ -14,9 +14,18 @@ def session(start_s, last_s):
     return Session(1, start_s, last_s)
 
 
-def assignment(at_s, end, number=0):
+def assignment(at_s, end, number=0, ended_at_s=None):
     return Assignment(
-        number=number, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2, assigned_at_s=at_s, end=end
+        number=number,
+        trial=0,
+        fold=0,
+        attempt=1,
+        block=1,
+        team=0,
+        n_ranks=2,
+        assigned_at_s=at_s,
+        end=end,
+        ended_at_s=ended_at_s,
     )
 
 
@@ -83,6 +92,14 @@ def test_only_a_complete_trial_of_one_start_says_how_long_trials_last():
         assert duration_s(trial(1, 0.5, ends=(interrupted, AssignmentEnd.FINISHED))) is None
 
 
+def test_what_a_trial_was_paused_for_is_not_what_it_lasted():
+    # Two folds side by side from 10 to 14 and 16, paused to 50, the rest of one fold to 53, of the other from 60.
+    spans = [(10.0, 14.0, "PAUSED"), (10.0, 16.0, "PAUSED"), (50.0, 53.0, "FINISHED"), (60.0, 61.0, "FINISHED")]
+    paused = trial(1, 0.5, ended_at_s=61.0)
+    paused.assignments = [assignment(at_s, AssignmentEnd[end], ended_at_s=until_s) for at_s, until_s, end in spans]
+    assert duration_s(paused) == 6.0 + 3.0 + 1.0
+
+
 def test_before_a_trial_is_complete_nobody_knows():
     durations = Durations()
     durations.take(trial(1))
@@ -121,6 +138,17 @@ def test_a_trial_improves_when_it_is_better_than_all_before():
 
 def test_trials_that_fail_from_the_beginning_are_no_improvement():
     assert counts([None, None, 1.0, None]) == [1, 2, 0, 1]
+
+
+def test_a_pruned_trial_is_no_improvement_and_one_that_was_left_paused_says_nothing():
+    progress = Progress((), "min")
+    found = []
+    for number, end in enumerate([AssignmentEnd.FINISHED, AssignmentEnd.STOPPED, AssignmentEnd.PAUSED]):
+        ended = trial(number, 0.5 if end is AssignmentEnd.FINISHED else None, ends=(end,))
+        ended.state = TrialState.COMPLETE if end is AssignmentEnd.FINISHED else TrialState.PRUNED
+        progress.take(ended)
+        found.append(progress.n_without)
+    assert found == [0, 1, 1]
 
 
 def test_of_several_objectives_a_trial_improves_when_it_enters_the_pareto_set():

@@ -11,6 +11,7 @@ from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested, Tick
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
@@ -689,3 +690,74 @@ def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_th
     told = next(i for i in out if isinstance(i, ins.Tell) and i.trial == 1)
     assert (told.state, told.value) == ("pruned", trial.figure_so_far)
     assert not state.trial_of_block
+
+
+# ---------------------------------------------------------------- paused trials and budgets
+
+ASHA = PruningPlan(name="asha", eta=2, max_epochs=2)
+
+
+def with_two_paused(**budget):
+    """Two trials of figures 0.5 and 0.6 that came to the rung of epoch 1, of which the first is promoted and runs."""
+    plan = {"num_iterations": 3, "pruning": ASHA, "budget": Budget(**budget)}
+    state, out = begin(ONE_BLOCK, session(Ledger()), **plan)
+    for trial, figure in enumerate([0.5, 0.6]):
+        out += suggest(state, n=trial)
+        out += pause(state, trial, figure)
+    assert [trial.state for trial in state.ledger.trials] == ["running", "paused"]
+    assert of_type(out, Send)[-1].message.trial == 0
+    return state, out
+
+
+def pause(state, assignment, figure):
+    reported = msg.EpochReported(
+        assignment=assignment, epoch=1, metrics={}, figure_of_merit=figure, checkpointed=True, waits=True
+    )
+    out = step(state, FromMaster(team=0, message=reported))
+    assert sends_to(out, 0) == [msg.PauseFold(assignment=assignment)]
+    return out + step(state, FromMaster(team=0, message=msg.FoldPaused(assignment=assignment, epoch=1)))
+
+
+def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_goes_on_with_them():
+    state, out = with_two_paused(deadline_s=100.0, end_s=10.0)
+    stopping = step(state, Tick(), 90.0)
+    assert sends_to(stopping, 0) == [msg.StopFold(assignment=2)]
+    ended = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=2)), 91.0)
+    assert of_type(ended, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
+    assert state.ledger.n_by_state() | {"preempted": 1, "paused": 1} == state.ledger.n_by_state()
+    again, out = restarted([*out, *stopping, *ended], num_iterations=2, pruning=ASHA)
+    assert [(m.trial, m.attempt) for m in sends_to(out, 0)] == [(0, 2)]
+    assert again.ledger.trials[1].state is TrialState.PAUSED
+    finish(again, 0, 3, 0.4)
+    assert again.phase is Phase.OVER
+    assert again.ledger.trials[1].reason.startswith("never promoted")
+
+
+def test_a_master_that_asks_when_the_time_is_over_is_not_answered_but_stopped():
+    state, _ = begin(ONE_BLOCK, session(Ledger()), pruning=ASHA, budget=Budget(deadline_s=100.0, end_s=10.0))
+    suggest(state, n=0)
+    assert sends_to(step(state, Tick(), 90.0), 0) == [msg.StopFold(assignment=0)]
+    reported = msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5, checkpointed=True, waits=True)
+    assert not of_type(step(state, FromMaster(team=0, message=reported), 90.5), Send)
+    step(state, LATE, 91.0)
+    assert state.phase is Phase.OVER
+    assert state.ledger.trials[0].state is TrialState.PAUSED  # it stands at its rung
+
+
+def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
+    state, _ = with_two_paused(timeout_s=50.0)
+    step(state, Tick(), 60.0)
+    assert not state.promotes
+    out = finish(state, 0, 2)
+    assert [trial.state for trial in state.ledger.trials] == ["complete", "pruned"]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="its time of 50 s is spent")]
+
+
+def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_as_the_last():
+    state, _ = with_two_paused(n_without_improvement=1)
+    fail(state, 0, 2)
+    assert not state.promotes
+    assert [trial.state for trial in state.ledger.trials] == ["failed", "running"]
+    out = finish(state, 0, 3)
+    assert state.ledger.trials[1].state is TrialState.COMPLETE
+    assert of_type(out, ins.Finish)[0].complete

@@ -30,6 +30,27 @@ def front_of(losses):
     return np.array([losses[trial] for trial in pareto.trials])
 
 
+def test_a_pruned_trial_has_no_losses_and_is_as_bad_as_the_worst():
+    history = history_of([(0.0, 1.0), (1.0, 0.0), (2.0, 2.0)], n_pending=0)
+    history.record(3, {"n": 3}, "pending")
+    history.record(3, {"n": 3}, "pruned", -5.0)
+    with pytest.raises(ValueError, match="A pruned trial must have 0 losses"):
+        history.record(3, {"n": 3}, "pruned", -5.0, [-5.0, 0.0])
+    shown = history.scalarised(np.array([0.5, 0.5]))
+    assert shown.values[3] == shown.values[2] == shown.values.max()
+    assert list(history.values) == [0.0, 1.0, 2.0, -5.0]
+    # It goes on, and has its losses.
+    history.record(3, {"n": 3}, "complete", -5.0, [-5.0, -5.0])
+    assert np.argmin(history.scalarised(np.array([0.5, 0.5])).values) == 3
+
+
+def test_before_any_trial_is_complete_pruned_ones_are_all_alike():
+    history = VectorHistory(SPACE, 2)
+    for trial in range(2):
+        history.record(trial, {"n": trial}, "pruned", float(trial))
+    assert list(history.scalarised(np.array([0.5, 0.5])).values) == [0.0, 0.0]
+
+
 def test_the_function_is_the_paper_s():
     values = tchebycheff(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([0.25, 0.75]))
     np.testing.assert_allclose(values, [0.6 + RHO * 0.65, 0.375 + RHO * 0.5], rtol=1e-15)

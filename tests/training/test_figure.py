@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.training.figure import best_epoch, figure_name, figure_of_merit, judged
-from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.training.figure import best_epoch, figure_name, figure_of_merit, figure_so_far, judged
+from nnlo_opt.trials.objectives import Comparison, Objective
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,22 @@ def test_anything_else_fails_the_trial_and_is_shown(value):
 def test_what_a_user_s_figure_raises_comes_out():
     with pytest.raises(KeyError, match="val_auc"):
         judged(lambda fold: fold["metrics"]["val_auc"], {"metrics": {}})
+
+
+LEARNED = [{"loss": 3.0, "val_acc": 0.5}, {"loss": 1.0, "val_acc": 0.75}, {"loss": 2.0, "val_acc": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "expected"),
+    [
+        (Comparison(), 0.75),
+        (Comparison(epoch="best"), 0.25),
+        (Comparison(objectives=(Objective("loss"),)), 2.0),
+        (Comparison(objectives=(Objective("loss"),), epoch="best"), 1.0),
+        (Comparison(objectives=(Objective("val_acc", "max"),), epoch="best"), 0.75),
+        (Comparison(objectives=(Objective("n_weights"),)), None),
+        (Comparison(function="f.py:f"), None),
+    ],
+)
+def test_epochs_show_what_the_whole_training_will_be_compared_by(comparison, expected):
+    assert figure_so_far(comparison, LEARNED) == expected
