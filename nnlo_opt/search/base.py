@@ -157,10 +157,9 @@ class History:
         Each counts as the value it had, or as the best complete one where that is worse: a figure of fewer epochs must
         not be what others have to improve on.
         """
-        pruned = self.rows(TrialState.PRUNED)
-        if not len(pruned):
+        if TrialState.PRUNED not in self._states:
             return self
-        values, complete = self.values.copy(), self.rows(TrialState.COMPLETE)
+        values, pruned, complete = self.values.copy(), self.rows(TrialState.PRUNED), self.rows(TrialState.COMPLETE)
         if len(complete):
             values[pruned] = np.maximum(values[pruned], values[complete].min())
         other = self.with_values(values)

@@ -55,6 +55,10 @@ class VectorHistory(History):
             self._losses[trial] = tuple(losses)
             self._pareto.add(trial, losses)
 
+    def settled(self) -> History:
+        """This history, of which `scalarised` makes settled ones."""
+        return self
+
     def scalarised(self, weights: np.ndarray) -> History:
         """The same trials, each complete one with the augmented Tchebycheff function of its normalised losses.
 
@@ -70,7 +74,7 @@ class VectorHistory(History):
             front = np.array([self._losses[trial] for trial in self._pareto.trials])
             values[rows] = tchebycheff(normalised(losses, front), weights)
             values[pruned] = values[rows].max()
-        return History.settled(self.with_values(values))
+        return self.with_values(values).settled()
 
 
 class ScalarisedSearch:

@@ -7,6 +7,7 @@ import pytest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History
 from nnlo_opt.search.registry import make_search, search_names
+from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space import Integer, Space
 
 SPACE = Space([Integer(0, 99, name="n")])
@@ -62,3 +63,23 @@ def test_random_search_does_not_import_scikit_optimize():
     root = Path(__file__).parents[2]
     output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("n_objectives", [1, 2])
+@pytest.mark.parametrize("name", [name for name in search_names() if name not in ("tpe", "gp", "cmaes")])
+def test_every_search_goes_on_from_pruned_trials(name, n_objectives):
+    session = SearchSession()
+    options = {"n_objectives": n_objectives} | ({"n_initial_points": 2} if name.startswith("bayesian") else {})
+    start = {"op": "start", "algorithm": name, "space": SPACE.to_json(), "seed": 0, "options": options}
+    assert session.handle(start) == {"ok": True}
+    suggested = []
+    for trial in range(9):
+        answer = session.handle({"op": "suggest", "request": trial})
+        assert answer.get("error") is None
+        suggested.append(answer["point"])
+        state = "complete" if trial in (3, 4) else "pruned"
+        record = {"trial": trial, "point": answer["point"], "state": state, "value": float(trial)}
+        if n_objectives == 2 and state == "complete":
+            record["losses"] = [float(trial), -float(trial)]
+        session.handle({"op": "record", "trials": [record]})
+    assert len({point["n"] for point in suggested}) == 9
