@@ -5,6 +5,7 @@
     ├── TrialError           this trial is wrong: contained in its block, journaled as a failed trial
     ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is left as it is
     ├── CheckpointError      a checkpoint cannot be trusted: an older one, or a fresh start, is taken
+    ├── OutOfTimeError       a preempted job has no time left: it ends at once, exit code 75
     └── ProtocolError        a bug of ours: the job aborts at once
 
 A message says the rule, the value received and the remedy, in one sentence.
@@ -34,6 +35,10 @@ class JournalError(NnloError):
 
 class CheckpointError(NnloError):
     """A checkpoint is incomplete or damaged."""
+
+
+class OutOfTimeError(NnloError):
+    """A preempted job has no time left to end in good order: it ends at once, what is on disk is enough."""
 
 
 class ProtocolError(NnloError):

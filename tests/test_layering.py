@@ -19,7 +19,18 @@ REPOSITORY = ROOT.parent
 
 #: from the bottom to the top; a module imports from its own layer and from those below it
 LAYERS: dict[str, list[str]] = {
-    "foundations": ["__init__", "errors", "clock", "devices", "files", "log", "processes", "trees", "vectors"],
+    "foundations": [
+        "__init__",
+        "errors",
+        "clock",
+        "devices",
+        "files",
+        "log",
+        "preemption",
+        "processes",
+        "trees",
+        "vectors",
+    ],
     "pure data": [
         "config",
         "space",
@@ -56,6 +67,8 @@ LAYERS: dict[str, list[str]] = {
     ],
     "pure decisions": [
         "coordinator.budget",
+        "launcher.planning",
+        "launcher.supervisor",
         "coordinator.instructions",
         "coordinator.policy",
         "coordinator.records",
@@ -75,7 +88,7 @@ LAYERS: dict[str, list[str]] = {
         "simulate.faults",
         "simulate.objectives",
     ],
-    "adapters": ["space.loading", "trials", "comm", "data", "models", "training", "search"],
+    "adapters": ["space.loading", "trials", "comm", "data", "models", "training", "search", "launcher"],
     "shells": ["coordinator", "block", "report", "simulate"],
     "cli": ["cli", "api"],
 }

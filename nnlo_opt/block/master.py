@@ -153,7 +153,7 @@ class Master:
         match message:
             case msg.RunFold():
                 self._run(message)
-            case msg.GoOn() | msg.PauseFold() | msg.StopFold():
+            case msg.GoOn() | msg.PauseFold() | msg.PreemptFold() | msg.StopFold():
                 self._hear(message)
             case msg.FoldRecorded():
                 directory = self._unrecorded.pop(message.assignment, None)
@@ -232,7 +232,7 @@ class Master:
     def _all_workers(self, fold: _Fold) -> list[int]:
         return [number for worker in fold.state.workers for number in self._led_by(worker)]
 
-    def _hear(self, message: msg.GoOn | msg.PauseFold | msg.StopFold) -> None:
+    def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
         fold = self._fold
         if fold is None or fold.order.assignment != message.assignment:
             return  # it has ended by itself, and that message is under way
@@ -241,6 +241,8 @@ class Master:
                 instructions = fold.state.go_on()
             case msg.PauseFold():
                 instructions = fold.state.pause()
+            case msg.PreemptFold():
+                instructions = fold.state.preempt()
             case msg.StopFold():
                 instructions = fold.state.stop()
         for instruction in instructions:

@@ -283,6 +283,10 @@ class MasterState:
         self.round: dict[int, int] = {}
         #: synchronous: workers whose update in this round is their last of the epoch
         self.through: set[int] = set()
+        #: whether the last fence writes a checkpoint; before there was one, all that is trained is in one
+        self.checkpoints = True
+        #: told to end at the next fence that writes a checkpoint
+        self.preempting = False
         #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: how the fold will finish; None before it is trained
@@ -339,6 +343,16 @@ class MasterState:
     def _heard(self) -> None:
         if self.phase is not Phase.AWAITING:
             raise ProtocolError(f"The coordinator answered a report in phase {self.phase.name}.")
+
+    def preempt(self) -> list[Instruction]:
+        """End the assignment without a result where it can go on from: at once before it has begun, else at a fence.
+
+        Where the workers are at a fence already, without a checkpoint, that is the next one.
+        """
+        self.preempting = True
+        if self.phase is Phase.AWAITING and not self.checkpoints:
+            return self._begin_epoch()  # no word comes any more
+        return self.stop() if self.phase in (Phase.STARTING, Phase.AWAITING) else []
 
     # ------------------------------------------------------------ starting
 
@@ -418,15 +432,15 @@ class MasterState:
 
     def _begin_fence(self) -> None:
         self.phase = Phase.FENCING
+        epoch = self.epoch + 1
+        self.checkpoints = self.preempting or self.plan.checkpoint_due(epoch) or epoch >= self.plan.epochs
         self.waiting_for = set(self.workers)
 
     # ------------------------------------------------------------ the fence
 
     def _fence(self, workers: tuple[int, ...]) -> SendFence:
         self.fenced.update(workers)
-        epoch = self.epoch + 1
-        due = self.plan.checkpoint_due(epoch) or epoch >= self.plan.epochs
-        return SendFence(workers=workers, epoch=epoch, checkpoint=due)
+        return SendFence(workers=workers, epoch=self.epoch + 1, checkpoint=self.checkpoints)
 
     def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[Instruction]:
         if worker in self.computing:
@@ -466,14 +480,17 @@ class MasterState:
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
-        """Close the epoch, and begin the next or, for a reason, finish."""
-        due = self.plan.checkpoint_due(self.epoch) or bool(reason)
-        waits = self.plan.waits_for_word and not reason
-        report = ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=due, waits=waits)
+        """Close the epoch, and begin the next or, for a reason, finish; or wait for a word, or stop where preempted."""
+        waits = self.plan.waits_for_word and not reason and not self.preempting
+        report = ReportEpoch(
+            epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
+        )
+        if reason:
+            return [report, *self._finish(reason)]
         if waits:
             self.phase = Phase.AWAITING
             return [report]
-        return [report, *(self._finish(reason) if reason else self._begin_epoch())]
+        return [report, *(self.stop() if self.preempting and self.checkpoints else self._begin_epoch())]
 
     def _call_back(self, metrics: dict[str, float] | None, reason: str) -> list[Instruction]:
         self.phase = Phase.CALLING_BACK
@@ -485,7 +502,7 @@ class MasterState:
         self._answered(worker)
         metrics, reason = self._called_with
         if metrics is None:
-            return [TakeWishes(), *self._begin_epoch()]
+            return [TakeWishes(), *(self.stop() if self.preempting else self._begin_epoch())]
         if message.stop:
             reason = reason or "a callback has stopped the training"
         return [TakeWishes(), *self._go_on(metrics, reason)]

@@ -106,8 +106,8 @@ class ObjectiveRank:
                 self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
             case msg.StopFold():
                 self._stop_asked = self._stop_asked or message.assignment == self._assignment
-            case msg.FoldRecorded():
-                pass  # an objective keeps no checkpoints
+            case msg.PreemptFold() | msg.FoldRecorded():
+                pass  # an objective keeps no checkpoints: it is worth most when it ends
             case _:
                 raise ProtocolError(f"A block takes no {type(message).__name__}.")
 

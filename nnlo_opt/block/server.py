@@ -17,6 +17,7 @@ from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport, receive
 from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.preemption import Preemption
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,9 @@ class RankServer:
         self._worker: Worker | None = None
         self._follower: RingFollower | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
+        #: whether this rank was sent SIGUSR1
+        self.preemption = Preemption()
+        self._has_told = False
         #: set by Shutdown
         self.exit_code: int | None = None
         #: the last messages taken in, and who sent them, for the story told when we fail
@@ -81,12 +85,18 @@ class RankServer:
     def serve(self) -> int:
         """Serve until Shutdown, and until the team is through with this rank; returns the exit code."""
         while self.exit_code is None or self._is_busy:
+            if self._has_to_tell():
+                self._has_told = True
+                self._orders.send(COORDINATOR, msg.PreemptionHeard())
             if not self.step():
                 with self._timeline.span("wait", "wait"):
-                    found = receive([transport for transport, _ in self._handlers])
+                    found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
                 if found is not None:
                     self._dispatch(*found)
         return self.exit_code
+
+    def _has_to_tell(self) -> bool:
+        return self.preemption.is_asked and not self._has_told
 
     @property
     def _is_busy(self) -> bool:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
-from typing import Any
+from typing import Any, Protocol
 
 from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.local import local_rule
 from nnlo_opt.cli.options import Options
+from nnlo_opt.comm.topology import Topology
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses, torch_losses
@@ -16,6 +17,16 @@ from nnlo_opt.space.parameters import Integer, Real, Value
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import text, thawed
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+
+
+class Grouping(Protocol):
+    """How the ranks of a team are grouped: `Options`, or a part of them."""
+
+    @property
+    def n_processes(self) -> int: ...
+
+    @property
+    def n_masters(self) -> int: ...
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
@@ -32,7 +43,7 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
     )
 
 
-def check_mode(options: Options, mode: str) -> None:
+def check_mode(options: Grouping, mode: str) -> None:
     """ConfigurationError for workers of several ranks, or sub-masters, under an update rule that has none."""
     if mode != "allreduce":
         return
@@ -44,6 +55,26 @@ def check_mode(options: Options, mode: str) -> None:
             raise ConfigurationError(
                 f"`{option}` must be 1 with `--mode allreduce`, where {rule}. Received: {number}; leave it out, or "
                 "take another mode."
+            )
+
+
+def check_teams(topology: Topology, n_masters: int, n: int) -> None:
+    """ConfigurationError where ranks of a team cannot be dealt out to groups, and to workers of `n` ranks each."""
+    for team in topology.teams:
+        n_ranks = len(team.world_ranks)
+        n_left = n_ranks - n_masters
+        smallest = n_masters + (n_masters - 1) * n
+        if n_masters > 1 and n_ranks < smallest:
+            raise ConfigurationError(
+                f"`--n-masters` must leave every sub-master a worker: {n_masters} masters take blocks, or "
+                f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
+                f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
+            )
+        if n > 1 and (n_left < n or n_left % n):
+            master = "master" if n_masters == 1 else f"{n_masters} masters"
+            raise ConfigurationError(
+                f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
+                f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
             )
 
 

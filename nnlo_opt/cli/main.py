@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+from nnlo_opt.preemption import Preemption
 
 if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
+    from nnlo_opt.cli.ranks import Own
     from nnlo_opt.comm.mpi import World
-    from nnlo_opt.log import RankOutput
-    from nnlo_opt.training.timeline import Timeline
 
-Run = Callable[["World", "Options", "RankOutput", "Timeline"], int]
+Run = Callable[["World", "Options", "Own"], int]
 
 
 def optimization_driver() -> NoReturn:
@@ -57,22 +58,25 @@ def tool() -> NoReturn:
 
 def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
-    signal.signal(signal.SIGUSR1, _ignore_signal)
+    preemption = Preemption()
+    preemption.listen()
     _print_anything()
     from nnlo_opt import devices
 
     devices.cap_threads()
     from nnlo_opt.cli.parsers import HelpRequested
-    from nnlo_opt.cli.ranks import story_of
+    from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi import World
     from nnlo_opt.errors import (
         EXIT_FAILURE,
         EXIT_OK,
+        EXIT_PREEMPTED,
         EXIT_WRONG_REQUEST,
         ConfigurationError,
         JournalError,
         NnloError,
+        OutOfTimeError,
         ProtocolError,
     )
     from nnlo_opt.log import RankOutput
@@ -96,11 +100,14 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
         timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
         with closing(timeline):
-            code = run(world, options, output, timeline)
+            code = run(world, options, Own(output=output, timeline=timeline, preemption=preemption))
         return code, timeline.directory if world.rank == 0 else None
     except KeyboardInterrupt:
         output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")
         code = 128 + signal.SIGINT
+    except OutOfTimeError as error:
+        output.tell_terminal(f"Preempted: {error}")
+        code = EXIT_PREEMPTED
     except NnloError as error:
         if isinstance(error, ProtocolError):
             output.tell_terminal(story_of(world.rank, error))
@@ -133,10 +140,6 @@ def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _ignore_signal(*_: Any) -> None:
-    """SIGUSR1 says that the allocation ends soon: what is on disk is enough to go on from."""
 
 
 def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:

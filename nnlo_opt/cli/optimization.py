@@ -9,7 +9,7 @@ from nnlo_opt.cli.comparing import budget_text, with_walltime
 from nnlo_opt.cli.earlier_runs import observations_of_runs
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.pruning import pruning_for
-from nnlo_opt.cli.ranks import Means, Place, make_server
+from nnlo_opt.cli.ranks import Means, Own, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi import World
@@ -17,7 +17,6 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import outcome, point_text
 from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.search.base import Observation
@@ -26,7 +25,6 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.space.space import Space
-from nnlo_opt.training.timeline import Timeline
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 from nnlo_opt.trials.run_directory import RunDirectory
@@ -35,22 +33,22 @@ from nnlo_opt.trials.run_directory import RunDirectory
 MAXIMAL = Objective(FIGURE, "max")
 
 
-def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
+def run(world: World, options: Options, own: Own) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = Topology.plan(
         world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
     )
-    means = Means.of(world, topology, options, output, timeline)
+    means = Means.of(world, topology, options, own)
     if world.size == 1:
         network = LoopbackNetwork(2)
         place = Place.of(topology.teams[0], network.end(1), world.alone())
         server = make_server(place, options, means, searches=True)
-        return SearchSession(options, topology, network.end(0), pump=server.step, timeline=timeline).run()
+        return SearchSession(options, topology, network.end(0), pump=server.step, own=own).run()
     transport = world.transport()
     comm = world.team_communicator([team.world_ranks for team in topology.teams])
     team = topology.team_of_rank(world.rank)
     if team is None:
-        return SearchSession(options, topology, transport, pump=lambda: False, timeline=timeline).run()
+        return SearchSession(options, topology, transport, pump=lambda: False, own=own).run()
     return make_server(Place.of(team, transport, comm), options, means, searches=True).serve()
 
 

@@ -121,6 +121,8 @@ class Options:
     monitor: bool = False
     #: write what every rank did when
     timeline: bool = False
+    #: seconds to end in after SIGUSR1
+    grace_s: float = 60.0
     #: what to say about options that were given
     remarks: tuple[str, ...] = ()
     #: what the model is made with; None: as its module tells
@@ -286,6 +288,7 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
         gpus=GpuRequest(max_gpus=arguments.max_gpus, master_gpu=arguments.master_gpu),
         monitor=arguments.monitor,
         timeline=arguments.timeline,
+        grace_s=arguments.grace,
         remarks=(_THREAD_VALIDATION,) if arguments.thread_validation else (),
         log_level="debug" if arguments.verbose else arguments.log_level,
         log_file=Path(arguments.log_file) if arguments.log_file else None,

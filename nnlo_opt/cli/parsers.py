@@ -459,6 +459,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="epochs between two checkpoints of a training (default: %(default)s)",
     )
+    group.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_number(float, "a finite number of seconds, at least 1", 1),
+        default=60.0,
+        help="after SIGUSR1, to end with a checkpoint of what runs and code 75, to be resumed (default: %(default)g)",
+    )
     group.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
     group.add_argument(
         "--seed",

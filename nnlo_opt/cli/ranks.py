@@ -24,11 +24,21 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.log import RankOutput
 from nnlo_opt.models.builders import names_objective
+from nnlo_opt.preemption import Preemption
 from nnlo_opt.training.monitor import Monitor, make_monitor
 from nnlo_opt.training.task import FoldTask, FoldTaskFactory
 from nnlo_opt.training.timeline import Timeline, rank_label
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a rank has from its first lines on."""
+
+    output: RankOutput
+    timeline: Timeline
+    preemption: Preemption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +50,25 @@ class Means:
     timeline: Timeline
     #: None: what the rank takes of its machine is not measured
     monitor: Monitor | None
+    preemption: Preemption
 
     @classmethod
-    def of(cls, world: World, topology: Topology, options: Options, output: RankOutput, timeline: Timeline) -> "Means":
+    def of(cls, world: World, topology: Topology, options: Options, own: Own) -> "Means":
         """Settle and take this rank's share of its node, before a framework is imported. Collective: every rank."""
         share = _share(world, topology, options)
         share.take()
         logger.info("this rank has %s", share.text())
         team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
         label = rank_label(world.rank, team, coordinates=world.rank == 0)
-        timeline.name(label)
+        own.timeline.name(label)
         monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
-        return cls(n_threads=share.n_threads, output=output, timeline=timeline, monitor=monitor)
+        return cls(
+            n_threads=share.n_threads,
+            output=own.output,
+            timeline=own.timeline,
+            monitor=monitor,
+            preemption=own.preemption,
+        )
 
 
 def _share(world: World, topology: Topology, options: Options) -> NodeShare:
@@ -178,7 +195,9 @@ def make_server(place: Place, options: Options, means: Means, *, searches: bool)
     """The server of a rank that is not only the coordinator."""
     workplace = Workplace(options, means.n_threads, searches)
     roles = _Roles(place, options, workplace, means, searches)
-    return RankServer(place.orders, place.ends.transports, workplace, roles, means.timeline)
+    server = RankServer(place.orders, place.ends.transports, workplace, roles, means.timeline)
+    server.preemption = means.preemption
+    return server
 
 
 def story_of(world_rank: int, error: BaseException) -> str:

@@ -18,9 +18,10 @@ from typing import Any, ClassVar, TextIO, TypeVar
 
 import nnlo_opt
 from nnlo_opt.algorithms.easgd import moving_rate
-from nnlo_opt.cli.checks import check_mode, check_training, corners
+from nnlo_opt.cli.checks import check_mode, check_teams, check_training, corners
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.ranks import Own
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
@@ -35,6 +36,7 @@ from nnlo_opt.errors import (
     ConfigurationError,
     JournalError,
     NnloError,
+    OutOfTimeError,
     ProtocolError,
 )
 from nnlo_opt.report.follow import Reporter
@@ -42,7 +44,7 @@ from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
-from nnlo_opt.training.timeline import NO_TIMELINE, TIMELINE_NAME, Timeline, clear_parts
+from nnlo_opt.training.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
@@ -53,6 +55,8 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer", bound=msg.Message)
 #: name of the best model in the run directory; its ending is the framework's
 BEST_MODEL = "best_model"
+#: why a start ends that was asked to
+PREEMPTED = "preempted by SIGUSR1"
 
 
 class Session(ABC):
@@ -69,14 +73,15 @@ class Session(ABC):
         topology: Topology,
         ranks: Transport,
         pump: Callable[[], bool],
-        timeline: Timeline = NO_TIMELINE,
+        own: Own,
     ) -> None:
         """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
         self.options = options
         self.topology = topology
         self._ranks = ranks
         self._pump = pump
-        self._timeline = timeline
+        self._timeline = own.timeline
+        self._preemption = own.preemption
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
@@ -124,10 +129,11 @@ class Session(ABC):
     def run(self) -> int:
         """See the run through; every rank is told to leave with the code that is returned."""
         code = EXIT_FAILURE
+        self._preemption.allow(self.options.grace_s)
         try:
             self._check_early()
             code = self._run()
-        except ProtocolError:
+        except (OutOfTimeError, ProtocolError):
             raise
         except NnloError as error:
             if self._running:
@@ -143,33 +149,14 @@ class Session(ABC):
             if rank != self._ranks.rank:
                 self._ranks.send(rank, msg.Shutdown(exit_code=code))
         self._ranks.flush(timeout_s=30.0)
+        self._preemption.end()
         return code
-
-    def _check_ranks(self) -> None:
-        """ConfigurationError where the ranks of a team cannot be dealt out to groups, and to workers of several."""
-        n, n_masters = self.options.n_processes, self.options.n_masters
-        check_mode(self.options, self.options.training.mode)
-        for team in self.topology.teams:
-            n_ranks = len(team.world_ranks)
-            n_left = n_ranks - n_masters
-            smallest = n_masters + (n_masters - 1) * n
-            if n_masters > 1 and n_ranks < smallest:
-                raise ConfigurationError(
-                    f"`--n-masters` must leave every sub-master a worker: {n_masters} masters take blocks, or "
-                    f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
-                    f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
-                )
-            if n > 1 and (n_left < n or n_left % n):
-                master = "master" if n_masters == 1 else f"{n_masters} masters"
-                raise ConfigurationError(
-                    f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
-                    f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
-                )
 
     def _check_early(self) -> None:
         """What can be refused before any rank imports anything heavy."""
         options = self.options
-        self._check_ranks()
+        check_mode(options, options.training.mode)
+        check_teams(self.topology, options.n_masters, options.n_processes)
         if options.log_file is not None:
             try:
                 self._log = options.log_file.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -266,14 +253,19 @@ class Session(ABC):
         self._record_start(directory, identity)
         reporter = Reporter(directory.path)
         coordinator = self._coordinate(directory, search, plan)
-        model_path = self._export_best(directory, findings["kind"])
-        coordinator.complete()
+        if not coordinator.is_complete:
+            coordinator.complete()  # there may be no time for more
+        model_path = self._export_best(directory, findings["kind"]) if coordinator.all_stopped else None
+        if coordinator.is_complete:
+            coordinator.complete()
         self._remove_stale_checkpoints(directory)
         if not reporter.finish():
             write_results(directory.path, ledger)
         code = self.conclude(directory, findings["figure"], model_path)
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
+        if not coordinator.all_stopped or self._preemption.is_over:
+            raise OutOfTimeError("no time is left to wait for ranks that are at work: the job ends at once.")
         return code
 
     def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
@@ -281,9 +273,15 @@ class Session(ABC):
         progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
         state = CoordinatorState(plan, self.topology, directory.ledger)
         coordinator = Coordinator(state, directory.journal, self._ranks, search, self._clock, [progress])
+        coordinator.heard_preemption = self._preemption.ask
+        if (left_s := self._preemption.left_s) is not None:
+            coordinator.preempt(PREEMPTED, left_s)
         coordinator.begin()
 
         def look() -> bool:
+            left_s = self._preemption.left_s
+            if left_s is not None:
+                coordinator.preempt(PREEMPTED, left_s)
             # The ranks of this process work only while the coordinator has nothing to do.
             return bool(coordinator.finished_because) or self._step(coordinator) or self._pump()
 
@@ -348,27 +346,39 @@ class Session(ABC):
             path=str((directory.path / BEST_MODEL).resolve()),
         )
         self._ranks.send(self.topology.teams[0].first_trainer_rank, order)
-        answer = self._await_answer(msg.ModelExported)
+        try:
+            answer = self._await_answer(msg.ModelExported)
+        except OutOfTimeError as error:
+            answer = msg.ModelExported(path="", error=str(error))
         if answer.error:
             self.say(f"The best model could not be saved: {answer.error}", sys.stderr)
             return None
         return directory.path / Path(answer.path).name
 
     def _await_answer(self, kind: type[Answer]) -> Answer:
-        """Wait for a message of `kind`; what blocks still say about ended assignments is dropped."""
+        """Wait for a message of `kind`; what blocks still say about ended assignments is dropped.
+
+        OutOfTimeError where the grace of a preemption ends before it comes.
+        """
         found: list[Answer] = []
 
         def look() -> bool:
             while not found:
+                if self._preemption.is_over:
+                    return True
                 received = self._ranks.poll()
                 if received is None:
                     if not self._pump():
                         return False
                 elif isinstance(received.message, kind):
                     found.append(received.message)
+                elif isinstance(received.message, msg.PreemptionHeard):
+                    self._preemption.ask()
             return True
 
         wait_until(look, transport=self._ranks)
+        if not found:
+            raise OutOfTimeError(f"{PREEMPTED}, and its {self.options.grace_s:g} s are over.")
         return found[0]
 
     # ------------------------------------------------------------ what a person sees

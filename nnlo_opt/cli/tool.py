@@ -41,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _simulate(argv[1:])
             case ["space"]:
                 return _space(argv[1:])
+            case ["launch"]:
+                return _launch(argv[1:])
+            case ["plan"]:
+                return _plan(argv[1:])
         return _look(_parser().parse_args(argv))
     except (ConfigurationError, JournalError) as error:
         print(error, file=sys.stderr)
@@ -58,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nnlo-opt", description="Look at runs of OptimizationDriver and at search spaces, or simulate a run."
+        prog="nnlo-opt", description="Launch and plan runs, look at them and at search spaces, or simulate a run."
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -68,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     commands.add_parser("space", help="print the parameters of a search space and points of it; see its own --help")
     commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
+    commands.add_parser("launch", help="run a driver under mpirun and start it again after a crash; see its own --help")
+    commands.add_parser("plan", help="print roles, memory and batch script of a job, without starting it")
     return parser
 
 
@@ -98,6 +104,32 @@ def _space(argv: Sequence[str]) -> int:
     )
     spaces.add_options(parser)
     return spaces.run(parser.parse_args(argv))
+
+
+def _launch(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import launch
+
+    parser = _Parser(
+        prog="nnlo-opt launch",
+        usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
+        description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
+        "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
+        "preempted (the same command goes on), 2 wrong request, 1 otherwise.",
+    )
+    launch.add_options(parser)
+    return launch.run(parser.parse_args(argv))
+
+
+def _plan(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import plan
+
+    parser = _Parser(
+        prog="nnlo-opt plan",
+        description="Print which rank of a search plays which role, what memory nodes need, and a batch script. "
+        "Nothing is started.",
+    )
+    plan.add_options(parser)
+    return plan.run(parser.parse_args(argv))
 
 
 def _look(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.ranks import Means, Place, make_server
+from nnlo_opt.cli.ranks import Means, Own, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
@@ -20,33 +20,31 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write
-from nnlo_opt.log import RankOutput
 from nnlo_opt.report.lines import metrics_text
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.checkpoint import fold_directory
 from nnlo_opt.training.history import in_reference_form
-from nnlo_opt.training.timeline import Timeline
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
 
 
-def run(world: World, options: Options, output: RankOutput, timeline: Timeline) -> int:
+def run(world: World, options: Options, own: Own) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, options.n_masters, options.n_processes)
-    means = Means.of(world, topology, options, output, timeline)
+    means = Means.of(world, topology, options, own)
     transport = world.transport()
     comm = world.team_communicator([topology.teams[0].world_ranks])
     if world.rank != 0:
         place = Place.of(topology.teams[0], transport, comm)
         return make_server(place, options, means, searches=False).serve()
-    own = LoopbackNetwork(2)
-    place = Place.of(topology.teams[0], own.end(1), comm)
+    network = LoopbackNetwork(2)
+    place = Place.of(topology.teams[0], network.end(1), comm)
     server = make_server(place, options, means, searches=False)
-    ranks = _WithOwnRank(transport, own.end(0))
-    return TrainingSession(options, topology, ranks, pump=server.step, timeline=timeline).run()
+    ranks = _WithOwnRank(transport, network.end(0))
+    return TrainingSession(options, topology, ranks, pump=server.step, own=own).run()
 
 
 class _WithOwnRank(Transport):
@@ -120,7 +118,7 @@ class TrainingSession(Session):
 
     def trial_to_keep(self, ledger: Ledger) -> Trial | None:
         """The last piece of the training, not the best of its pieces."""
-        return ledger.trials[-1]
+        return ledger.trials[-1] if ledger.trials else None
 
     def load_space(self) -> None:
         return None
@@ -145,7 +143,15 @@ class TrainingSession(Session):
             self.say(line)
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
-        trial = directory.ledger.trials[-1]
+        ledger = directory.ledger
+        if not ledger.complete:
+            n_epochs = max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
+            self.say(
+                f"Training not complete: {ledger.preempted_because}, after {n_epochs} of "
+                f"{self.options.training.epochs} epochs; `--restore` goes on."
+            )
+            return EXIT_PREEMPTED
+        trial = ledger.trials[-1]
         if not trial.folds:
             self.say(f"The training failed: {trial.reason}", sys.stderr)
             return EXIT_FAILURE

@@ -5,7 +5,7 @@ about an assignment repeats its number, so that a late one is recognised and dro
 
     coordinator -> every rank    OpenRun, Shutdown
     coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
-    coordinator -> a master      RunFold, GoOn, PauseFold, StopFold, FoldRecorded
+    coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
@@ -65,6 +65,11 @@ class Inspected(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionHeard(Message):
+    """This rank was sent SIGUSR1; from any rank at any time, once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportModel(Message):
     """Build the model at `point`, load `weights_path` into it and save it as `path`."""
 
@@ -116,6 +121,13 @@ class PauseFold(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopFold(Message):
     """End this assignment now; whatever it has reached counts."""
+
+    assignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptFold(Message):
+    """End this assignment at its next epoch fence, with a checkpoint; an objective runs on."""
 
     assignment: int
 

@@ -94,8 +94,10 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transpo
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S if waited_s < QUIET_S else LONGEST_QUIET_PAUSE_S)
 
 
-def receive(transports: Sequence[Transport], timeout_s: float | None = None) -> tuple[Transport, Received] | None:
-    """Wait for the next message on any of `transports`; None when `timeout_s` has passed."""
+def receive(
+    transports: Sequence[Transport], timeout_s: float | None = None, until: Callable[[], bool] | None = None
+) -> tuple[Transport, Received] | None:
+    """Wait for the next message on any of `transports`; None when `timeout_s` has passed, or `until` says so."""
     found: list[tuple[Transport, Received]] = []
 
     def look() -> bool:
@@ -104,7 +106,7 @@ def receive(transports: Sequence[Transport], timeout_s: float | None = None) -> 
             if received is not None:
                 found.append((transport, received))
                 return True
-        return False
+        return until is not None and until()
 
     # What rings on the least of them rings on all: a bell belongs to a process.
     least = min(transports, key=lambda transport: transport.rings)

@@ -3,11 +3,11 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
-from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.messages import Message, PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at a budget of time while nothing comes
 TICK_S = 0.5
+
+
+def _pass() -> None: ...
 
 
 class Search(Protocol):
@@ -59,10 +62,14 @@ class Coordinator:
         self._observers = observers
         #: team index by world rank of its master
         self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
+        #: called when a rank has heard of a preemption
+        self.heard_preemption: Callable[[], None] = _pass
         #: why the search is over; empty while it is not
         self.finished_because = ""
         #: whether the search was over then, and not only the time of this start
         self.is_complete = False
+        #: whether every team has stopped by then; one that has not is not to be asked for anything
+        self.all_stopped = True
         #: when a budget of time is looked at next; monotonic seconds
         self._tick_at_s = clock.monotonic_s()
         #: the last messages taken in, with the rank each is from: the story told when we fail
@@ -76,6 +83,11 @@ class Coordinator:
     def begin(self) -> None:
         """Give out the first assignments."""
         self._handle(ins.Begin())
+
+    def preempt(self, reason: str, grace_s: float) -> None:
+        """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""
+        if not self._state.preempting:
+            self._handle(ins.Preempt(reason=reason, grace_s=grace_s))
 
     def step(self) -> bool:
         """Take in what has come, if anything; -> whether something had."""
@@ -91,7 +103,8 @@ class Coordinator:
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:
             self._handle(ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
-        if self._state.plan.budget.has_time and self._clock.monotonic_s() >= self._tick_at_s:
+        has_time = self._state.plan.budget.has_time or self._state.preempting
+        if has_time and self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
             self._handle(ins.Tick())
         return received is not None or suggestion is not None
@@ -104,6 +117,9 @@ class Coordinator:
         self._write([event], durable=True)
 
     def _take(self, received: Received) -> None:
+        if isinstance(received.message, PreemptionHeard):
+            self.heard_preemption()
+            return
         team = self._team_of.get(received.source)
         if team is None:
             raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
@@ -123,6 +139,7 @@ class Coordinator:
                     self._search.request_suggestion(instruction.number)
                 case ins.Finish():
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
+                    self.all_stopped = instruction.all_stopped
 
     def _told(self, tell: ins.Tell) -> TrialRecord:
         value = tell.value

@@ -63,7 +63,15 @@ class Tick:
     """Time has passed; comes a few times a second where the budget has a time."""
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | Tick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """This start has to end within `grace_s` seconds, its reports included; may come at any time, and again."""
+
+    reason: str
+    grace_s: float
+
+
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | Tick | Preempt
 
 # ---------------------------------------------------------------- instructions
 
@@ -113,6 +121,8 @@ class Finish:
 
     reason: str
     complete: bool = True
+    #: False: teams are at work that did not stop in time, and no longer count
+    all_stopped: bool = True
 
 
 Instruction: TypeAlias = Append | Send | Tell | Ask | Finish

@@ -6,6 +6,7 @@ instructions for the shell to carry out in order. It is the only mutator. What i
 """
 
 import logging
+import math
 from collections import deque
 from enum import Enum, auto
 from heapq import heappop, heappush
@@ -21,6 +22,7 @@ from nnlo_opt.coordinator.instructions import (
     Finish,
     FromMaster,
     Instruction,
+    Preempt,
     SearchPlan,
     Send,
     Suggested,
@@ -50,11 +52,13 @@ class Phase(Enum):
 
 #: which events each phase takes; `_drain` and `_settle` lead to the next one
 _ACCEPTED: dict[Phase, frozenset[type]] = {
-    Phase.OPENING: frozenset({Begin}),
-    Phase.SEARCHING: frozenset({Suggested, FromMaster, Tick}),
-    Phase.DRAINING: frozenset({Suggested, FromMaster, Tick}),
-    Phase.OVER: frozenset({Suggested, FromMaster, Tick}),
+    Phase.OPENING: frozenset({Begin, Preempt}),
+    Phase.SEARCHING: frozenset({Suggested, FromMaster, Tick, Preempt}),
+    Phase.DRAINING: frozenset({Suggested, FromMaster, Tick, Preempt}),
+    Phase.OVER: frozenset({Suggested, FromMaster, Tick, Preempt}),
 }
+#: parts of a grace: for folds to come to a checkpoint, and for those that did not to stop; the rest is for reports
+PAUSE_PART, STOP_PART = 0.75, 0.15
 
 
 class CoordinatorState:
@@ -86,8 +90,14 @@ class CoordinatorState:
         self.drain_reason = ""
         #: the time of this start ends the search before it is over
         self.cut_short = False
-        #: assignments under way were told to stop, and no other begins: the time is over; then `cut_short` too
+        #: assignments under way were told to pause or stop, and no other begins
         self.preempting = False
+        #: False: preempted teams that did not stop in time no longer count
+        self.all_stopped = True
+        #: while preempting: why
+        self.preempted_because = ""
+        #: while preempting: when what has not paused is told to stop (inf: it was), and when it no longer counts
+        self.stop_at_s = self.give_up_at_s = math.inf
         #: what trials have lasted, and how long none was better: of the trials that have ended
         self.durations, self.progress = Durations(), Progress(plan.objectives, plan.direction)
         #: whether paused trials may be promoted: until the target is reached, or time or patience are spent
@@ -110,7 +120,10 @@ class CoordinatorState:
                 self._take_suggestion(event)
             case FromMaster():
                 self._take_message(event.team, event.message)
-        if self.phase is not Phase.OVER:
+            case Preempt():
+                stop_at_s = now_s + PAUSE_PART * event.grace_s
+                self._preempt(event.reason, stop_at_s, stop_at_s + STOP_PART * event.grace_s)
+        if self.phase not in (Phase.OPENING, Phase.OVER):
             self._check_time()
             self._fill_blocks()
             self._ask_ahead()
@@ -161,6 +174,9 @@ class CoordinatorState:
             self._take_end(trial)
         if best := self.ledger.best(self.plan.direction):
             self._check_target(best)
+        if self.preempting:
+            self._drain_when_used_up()
+            self._drain(self.preempted_because)
 
     def _take_suggestion(self, suggestion: Suggested) -> None:
         if not self.asked:
@@ -184,6 +200,10 @@ class CoordinatorState:
             case msg.EpochReported():
                 self._take_report(team_index, assignment, message)
             case msg.FoldStopped() if self.preempting and not trial.state.ended:
+                self._preempted(team_index)
+            case msg.FoldFailed() if self.preempting and not trial.state.ended:
+                # The signal may have ended a process of the user's: the next start will tell.
+                logger.warning("trial %d failed while it was preempted: %s", trial.number, message.reason)
                 self._preempted(team_index)
             case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped() | msg.FoldFailed():
                 self._end_assignment(team_index, assignment, message)
@@ -284,7 +304,11 @@ class CoordinatorState:
         budget = self.plan.budget
         self._drain_when_used_up()
         if budget.is_over(self._now_s):
-            self._preempt()
+            assert budget.deadline_s is not None
+            give_up_at_s = budget.deadline_s - budget.end_s / 2 if budget.end_s else math.inf
+            self._preempt("the walltime is over", self._now_s, give_up_at_s)
+        if self.preempting:
+            self._end_preempted()
         elif budget.is_timed_out(self.ledger.sessions, self._now_s):
             self.promotes = False
             self._drain(f"its time of {budget.timeout_s:g} s is spent")
@@ -292,21 +316,34 @@ class CoordinatorState:
             self.cut_short = True
             self._drain("the walltime leaves no time for another trial")
 
-    def _preempt(self) -> None:
-        """Have everything stop where it is; what has a checkpoint goes on from it in the next start."""
+    def _preempt(self, reason: str, stop_at_s: float, give_up_at_s: float) -> None:
+        """Have everything come to a checkpoint until `stop_at_s`; the next start goes on from there."""
         nothing_left = self.phase is Phase.DRAINING and not (self.trial_of_block or self.to_resume)
-        if self.preempting or (nothing_left and self._next_promotion() is None):
+        if self.preempting or self.phase is Phase.OVER or (nothing_left and self._next_promotion() is None):
             return
-        self.preempting = self.cut_short = True
-        self._drain("")
-        self.drain_reason = "the walltime is over"
-        for team_index, assignment in self.assignment_of_team.items():
-            self._send(team_index, msg.StopFold(assignment=assignment.number))
+        self.preempting, self.preempted_because = True, reason
+        self.stop_at_s, self.give_up_at_s = stop_at_s, give_up_at_s
+        self._drain(reason)
+        if self._now_s < stop_at_s:
+            for team_index, assignment in self.assignment_of_team.items():
+                self._send(team_index, msg.PreemptFold(assignment=assignment.number))
+
+    def _end_preempted(self) -> None:
+        """Stop what has come to no checkpoint in time, and do without those that do not stop either."""
+        if self._now_s >= self.stop_at_s:
+            self.stop_at_s = math.inf
+            for team_index, assignment in self.assignment_of_team.items():
+                self._send(team_index, msg.StopFold(assignment=assignment.number))
+        elif self._now_s >= self.give_up_at_s and self.assignment_of_team:
+            self.all_stopped = False
+            for team_index in list(self.assignment_of_team):
+                self._preempted(team_index)
 
     def _preempted(self, team_index: int) -> None:
-        """An assignment has stopped for want of time. Its master is not told that it is recorded: checkpoints stay."""
+        """An assignment has ended for want of time. Its master is not told that it is recorded: checkpoints stay."""
         assignment = self.assignment_of_team.pop(team_index)
-        self._record(ev.AssignmentPreempted(time_s=self._now_s, assignment=assignment.number, reason=self.drain_reason))
+        event = ev.AssignmentPreempted(time_s=self._now_s, assignment=assignment.number, reason=self.preempted_because)
+        self._record(event)
 
     def _drain(self, reason: str) -> None:
         if self.phase is Phase.SEARCHING:
@@ -435,13 +472,18 @@ class CoordinatorState:
     def _settle(self) -> None:
         """Enter the next phase when nothing more can begin, or nothing more runs."""
         self._drain_when_used_up()
-        is_idle = not self.assignment_of_team if self.preempting else not (self.trial_of_block or self.to_resume)
-        if self.phase is Phase.DRAINING and is_idle:
-            for trial in self.ledger.trials if not self.cut_short else ():
-                if trial.state is TrialState.PAUSED:
-                    self._prune(trial, self.policy.why_left(trial.number))
-            self.phase = Phase.OVER
-            self._out.append(Finish(reason=self.drain_reason, complete=not self.cut_short))
+        is_left = bool(self.trial_of_block or self.to_resume)
+        if self.phase is not Phase.DRAINING or self.assignment_of_team or (is_left and not self.preempting):
+            return
+        # What was told to end may have been all there was.
+        is_left = is_left or (self.preempting and self._next_promotion() is not None)
+        complete = not (self.cut_short or is_left or self.drain_reason == self.preempted_because)
+        for trial in self.ledger.trials if complete else ():
+            if trial.state is TrialState.PAUSED:
+                self._prune(trial, self.policy.why_left(trial.number))
+        self.phase = Phase.OVER
+        reason = self.preempted_because if self.preempting and is_left else self.drain_reason
+        self._out.append(Finish(reason=reason, complete=complete, all_stopped=self.all_stopped))
 
     # ------------------------------------------------------------ output
 

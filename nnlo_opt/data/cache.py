@@ -133,7 +133,8 @@ class FileCache:
         assert self._command is not None
         places = iter((str(path.absolute()), str(part.absolute())))
         words = [_filled(word, places) for word in self._command]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        # In a session of its own, where signals that mpirun passes on to this process's group do not reach it.
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
         if done.returncode:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
             raise TrialError(

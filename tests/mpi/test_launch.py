@@ -1,0 +1,184 @@
+"""`nnlo-opt launch` and SIGUSR1 with real ranks."""
+
+import collections
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import launcher
+import objectives
+import psutil
+import pytest
+
+from nnlo_opt.report.results import read_ledger
+
+pytestmark = pytest.mark.mpi
+
+DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "L"]
+#: trials of a minute
+LONG = objectives.SLOW.replace("(1, 2, 3)", "range(1, 1200)")
+
+
+def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str = objectives.SLOW) -> launcher.Job:
+    """The launcher with five ranks, started."""
+    (folder / "objective.py").write_text(model)
+    return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
+
+
+def journal_of(folder: Path) -> list[dict]:
+    path = folder / "checkpoints/L/journal.jsonl"
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def wait_for(folder: Path, event: str, n: int, job: launcher.Job) -> None:
+    deadline = time.monotonic() + 90
+    while sum(e["event"] == event for e in journal_of(folder)) < n:
+        assert time.monotonic() < deadline
+        assert job.process.poll() is None
+        time.sleep(0.05)
+
+
+def family_of(job: launcher.Job) -> list[psutil.Process]:
+    return psutil.Process(job.process.pid).children(recursive=True)
+
+
+def rank_of(process: psutil.Process) -> str | None:
+    try:
+        environment = process.environ()
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        return None
+    return environment.get("PMIX_RANK", environment.get("PMI_RANK"))
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_path):
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "16")
+    wait_for(tmp_path, "TrialCompleted", 3, job)
+    family = family_of(job)
+    next(p for p in family if rank_of(p) == "3").kill()
+    outcome = job.wait(120)
+    assert outcome.code == 0, outcome.err
+    assert "restart 1 of at most 10" in outcome.err
+    events = journal_of(tmp_path)
+    assert sum(e["event"] == "RunStarted" for e in events) == 2
+    completed = collections.Counter(e["trial"] for e in events if e["event"] == "TrialCompleted")
+    assert completed == collections.Counter(range(16))
+    assert gone(family)
+
+
+def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_goes_on(tmp_path):
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "2", options=("--grace", "6"), model=LONG)
+    wait_for(tmp_path, "FoldBegan", 2, job)
+    second = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", model=LONG)
+    refused = second.wait(30)
+    assert refused.code == 2
+    assert "A run has one launcher at a time" in refused.err
+    family = family_of(job)
+    job.process.terminate()
+    time.sleep(0.3)
+    job.process.terminate()
+    outcome = job.wait(40)
+    assert outcome.code == 75, outcome.err
+    assert "restart" not in outcome.err.replace("restore", "")
+    assert gone(family)
+    ledger = read_ledger(tmp_path / "checkpoints/L")
+    assert ledger.preempted_because == "preempted by SIGUSR1"
+    assert ledger.n_by_state()["preempted"] == 2
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", options=("--grace", "2"), model=LONG)
+    wait_for(tmp_path, "FoldBegan", 4, job)
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.wait(40).code == 75
+    assert [trial.n_attempts(0) for trial in read_ledger(tmp_path / "checkpoints/L").trials] == [2, 2]
+
+
+def test_one_rank_that_hears_the_signal_tells_all(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    job = launcher.start(5, [*DRIVER, "--num-iterations", "500", "--grace", "10"], tmp_path)
+    wait_for(tmp_path, "TrialCompleted", 2, job)
+    next(p for p in family_of(job) if rank_of(p) == "4").send_signal(signal.SIGUSR1)
+    outcome = job.wait(40)
+    assert outcome.code == 75, outcome.err
+    # Trials of a sixth of a second come to their end meanwhile, and none is left half done.
+    ledger = read_ledger(tmp_path / "checkpoints/L")
+    assert {a.end for a in ledger.assignments} == {"finished"}
+
+
+def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW.replace("time.sleep(0.05)", "time.sleep(100)"))
+    job = launcher.start(5, [*DRIVER, "--num-iterations", "500", "--grace", "2"], tmp_path)
+    wait_for(tmp_path, "FoldBegan", 2, job)
+    began = time.monotonic()
+    job.process.send_signal(signal.SIGUSR1)
+    outcome = job.wait(40)
+    assert outcome.code == 75, outcome.err
+    assert time.monotonic() - began < 30
+    assert read_ledger(tmp_path / "checkpoints/L").n_by_state()["preempted"] == 2
+
+
+def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
+    deadly = objectives.SLOW.replace("    for epoch", "    import os; os.kill(os.getpid(), 9)\n    for epoch")
+    outcome = launch(tmp_path, *DRIVER, "--num-iterations", "4", model=deadly).wait(120)
+    assert outcome.code == 1
+    assert "2 starts in a row have added nothing to the journal: giving up" in outcome.err
+    assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
+
+
+def test_wrong_requests_of_a_launcher_start_nothing(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    cases = {
+        ("-n", "3"): "Behind `--` must stand OptimizationDriver or TrainingDriver",
+        ("-n", "3", "--", "ls"): "Behind `--` must stand",
+        ("-n", "0", "--", *DRIVER): "`-n` must be a whole number of ranks, at least 1",
+        ("--mpirun", "no-such-mpirun", "--", *DRIVER): "`--mpirun` must name a command that starts ranks",
+        ("-n", "3", "--", *DRIVER, "--num-iterations", "x"): "`--num-iterations` must be",
+    }
+    for words, sentence in cases.items():
+        done = subprocess.run(
+            [launcher.BIN / "nnlo-opt", "launch", *words],
+            cwd=tmp_path,
+            env={**os.environ, **launcher.ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert sentence in done.stderr
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.keras
+def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tmp_path, digits):
+    command = [
+        "TrainingDriver",
+        "--model",
+        "mnist",
+        "--epochs",
+        "12",
+        "--trial-name",
+        "L",
+        "--checkpoint-interval",
+        "12",
+    ]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    job = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *command], tmp_path)
+    wait_for(tmp_path, "EpochEnded", 1, job)
+    job.process.terminate()
+    outcome = job.wait(60)
+    assert outcome.code == 75, outcome.err
+    assert "of 12 epochs; `--restore` goes on" in outcome.out
+    epochs = [e for e in journal_of(tmp_path) if e["event"] == "EpochEnded"]
+    # Only the last has a checkpoint, which `--checkpoint-interval` would not have written.
+    assert [e["checkpointed"] for e in epochs] == [False] * (len(epochs) - 1) + [True]
+    outcome = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *command, "--restore"], tmp_path).wait(120)
+    assert outcome.code == 0, outcome.err
+    began = [e["epoch"] for e in journal_of(tmp_path) if e["event"] == "FoldBegan"]
+    assert began == [0, len(epochs)]
+    assert "Trained 12 epochs" in outcome.out
