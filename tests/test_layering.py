@@ -108,7 +108,7 @@ DOORS: dict[str, list[str]] = {
     "jax": ["models"],
     "torch": ["models"],
     "mlxtend": ["data.image_files"],
-    "filelock": ["trials.run_directory"],
+    "filelock": ["trials.run_lock"],
     "pandas": ["report"],
     "rich": ["report"],
     "pytest": ["testing"],

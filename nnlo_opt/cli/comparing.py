@@ -68,6 +68,13 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "lasted; stop and checkpoint what still runs shortly before, and leave with code 75, to be resumed",
     )
     group.add_argument(
+        "--trial-timeout",
+        metavar="TIME",
+        type=seconds,
+        help="fail a trial of which a fold takes longer than so many seconds, or HH:MM:SS, since it was assigned; if "
+        "its block is stuck in code of yours and does not come back, the search ends with code 1, to be resumed",
+    )
+    group.add_argument(
         "--stop-after-no-improvement",
         metavar="TRIALS",
         type=whole,
@@ -102,7 +109,11 @@ def comparison_of(arguments: argparse.Namespace) -> Comparison:
 
 def budget_of(arguments: argparse.Namespace) -> Budget:
     """What a search may spend besides trials, as far as it is known before it starts."""
-    return Budget(timeout_s=arguments.timeout, n_without_improvement=arguments.stop_after_no_improvement)
+    return Budget(
+        timeout_s=arguments.timeout,
+        n_without_improvement=arguments.stop_after_no_improvement,
+        trial_timeout_s=arguments.trial_timeout,
+    )
 
 
 def with_walltime(budget: Budget, walltime_s: float | None, began_at_s: float) -> Budget:

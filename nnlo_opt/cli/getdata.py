@@ -19,6 +19,7 @@ from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import bundled_digits, images_from_file
 from nnlo_opt.data.images import IMAGE_SHAPES, Images, ImageSet
 from nnlo_opt.data.lists import write_list
+from nnlo_opt.data.sums import sums_path, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 
 DEFAULT_N_FILES = (24, 4)
@@ -168,11 +169,13 @@ def _write(images: ImageSet, request: Request) -> list[Path]:
         # No list names files of which some are of this run and some of another, should this one be interrupted.
         for path in lists.values():
             path.unlink(missing_ok=True)
+            sums_path(path).unlink(missing_ok=True)
         files = {
             part: _write_files(samples, request.out / f"{request.name}_{part}", n_files)
             for part, (samples, n_files) in parts.items()
         }
         for part, path in lists.items():
+            write_sums(path, files[part])
             write_list(path, files[part])
     except OSError as error:
         raise _unwritable(request.out, error) from error

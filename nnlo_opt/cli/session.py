@@ -7,9 +7,11 @@ do differently stands in `cli.optimization` and `cli.training`.
 import hashlib
 import json
 import logging
+import os
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +24,7 @@ from nnlo_opt.cli.checks import check_mode, check_teams, check_training, corners
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.ranks import Own
+from nnlo_opt.cli.room import WaitForRoom
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
@@ -57,6 +60,8 @@ Answer = TypeVar("Answer", bound=msg.Message)
 BEST_MODEL = "best_model"
 #: why a start ends that was asked to
 PREEMPTED = "preempted by SIGUSR1"
+#: seconds that ranks have at least to leave after a search in which one may be stuck
+LEAVE_S = 60.0
 
 
 class Session(ABC):
@@ -250,17 +255,20 @@ class Session(ABC):
         if self.options.monitor and findings["kind"] == "objective":
             self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
         self._timeline.open(directory.path)
+        directory.journal.on_full = WaitForRoom(directory.path, self.say)
         self._record_start(directory, identity)
         reporter = Reporter(directory.path)
         coordinator = self._coordinate(directory, search, plan)
+        self._mind_suspects(coordinator.suspects)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
-        model_path = self._export_best(directory, findings["kind"]) if coordinator.all_stopped else None
+        model_path = None
+        if coordinator.all_stopped:
+            model_path = self._export_best(directory, findings["kind"], coordinator.suspects)
         if coordinator.is_complete:
             coordinator.complete()
         self._remove_stale_checkpoints(directory)
-        if not reporter.finish():
-            write_results(directory.path, ledger)
+        self._finish_reports(reporter, directory)
         code = self.conclude(directory, findings["figure"], model_path)
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
@@ -289,6 +297,37 @@ class Session(ABC):
             # Anew after everything that came: what answers it may come at once.
             wait_until(look, transport=self._ranks)
         return coordinator
+
+    def _mind_suspects(self, suspects: Collection[int]) -> None:
+        """Let no rank that is stuck in code of the user keep the job from ending."""
+        if not suspects:
+            return
+
+        def leave() -> None:
+            blocks = sorted({self.topology.teams[team].block for team in suspects})
+            self.say(
+                f"Block {' and '.join(map(str, blocks))} is stuck in a trial that took too long, and does not leave: "
+                "the job is ended. What is finished is in the journal.",
+                sys.stderr,
+            )
+            os._exit(EXIT_FAILURE)
+
+        timer = threading.Timer(max(LEAVE_S, self.options.plan.budget.trial_timeout_s or 0.0), leave)
+        timer.daemon = True  # a job whose ranks all leave is not kept by it
+        timer.start()
+
+    def _finish_reports(self, reporter: Reporter, directory: RunDirectory) -> None:
+        """Have the reports written for the last time; they can always be made again."""
+        if reporter.finish():
+            return
+        try:
+            write_results(directory.path, directory.ledger)
+        except OSError as error:
+            self.say(
+                f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
+                f"{directory.path}` makes them anew from the journal.",
+                sys.stderr,
+            )
 
     def _step(self, coordinator: Coordinator) -> bool:
         since = self._timeline.now()
@@ -319,9 +358,17 @@ class Session(ABC):
             adopted=[] if ledger.sessions else self.adopted,
         )
         ledger.apply(started)
-        directory.journal.append([started])
+        try:
+            directory.journal.append([started])
+        except OSError as error:
+            raise NnloError(f"`{directory.journal.path}` cannot be written ({error.strerror or error}).") from error
         fingerprint = hashlib.sha256(json.dumps(identity["search_space"], sort_keys=True).encode()).hexdigest()
-        directory.write_config({**settings, "search_space_fingerprint": fingerprint, **identity})
+        try:
+            directory.write_config({**settings, "search_space_fingerprint": fingerprint, **identity})
+        except OSError as error:
+            self.say(
+                f"config.json could not be written ({error.strerror or error}); the journal has it all.", sys.stderr
+            )
 
     def _remove_stale_checkpoints(self, directory: RunDirectory) -> None:
         """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
@@ -334,7 +381,7 @@ class Session(ABC):
 
     # ------------------------------------------------------------ the best model
 
-    def _export_best(self, directory: RunDirectory, kind: str) -> Path | None:
+    def _export_best(self, directory: RunDirectory, kind: str, suspects: Collection[int]) -> Path | None:
         """Have a trainer rank save the best model; its place, None where there is none."""
         best = self.trial_to_keep(directory.ledger)
         if best is None or not best.folds or kind != "model":
@@ -345,7 +392,9 @@ class Session(ABC):
             weights_path=str(weights.resolve()),
             path=str((directory.path / BEST_MODEL).resolve()),
         )
-        self._ranks.send(self.topology.teams[0].first_trainer_rank, order)
+        teams = self.topology.teams
+        team = next((team for team in teams if team.index not in suspects), teams[0])
+        self._ranks.send(team.first_trainer_rank, order)
         try:
             answer = self._await_answer(msg.ModelExported)
         except OutOfTimeError as error:

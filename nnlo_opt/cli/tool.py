@@ -21,6 +21,7 @@ from nnlo_opt.errors import (
 from nnlo_opt.report.lines import outcome
 from nnlo_opt.report.results import read_ledger, write_results
 from nnlo_opt.report.table import pareto_table, trials_table
+from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 
@@ -62,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nnlo-opt", description="Launch and plan runs, look at them and at search spaces, or simulate a run."
+        prog="nnlo-opt",
+        description="Launch and plan runs, look at them and at search spaces, repair a run, or simulate one.",
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -71,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write results.csv and summary.json of a run anew, from its journal")
     report.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     commands.add_parser("space", help="print the parameters of a search space and points of it; see its own --help")
+    repair = commands.add_parser(
+        "repair",
+        help="keep what is sound of a damaged journal, so that the run can be gone on with; the damaged one is kept "
+        "beside it as journal.jsonl.damaged-1, -2, …",
+    )
+    repair.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
     commands.add_parser("launch", help="run a driver under mpirun and start it again after a crash; see its own --help")
     commands.add_parser("plan", help="print roles, memory and batch script of a job, without starting it")
@@ -133,13 +141,15 @@ def _plan(argv: Sequence[str]) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> int:
-    """`show` and `report`."""
+    """`show`, `report` and `repair`."""
     try:
         if not (arguments.run / JOURNAL_NAME).is_file():
             raise ConfigurationError(
                 f"A run directory must hold a {JOURNAL_NAME}. Received: `{arguments.run}`, which does not; "
                 "runs are in `checkpoints/`."
             )
+        if arguments.command == "repair":
+            return _repair(arguments.run)
         ledger = read_ledger(arguments.run)
         if arguments.command == "report":
             write_results(arguments.run, ledger)
@@ -161,4 +171,28 @@ def _look(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_REQUEST
+    return EXIT_OK
+
+
+def _repair(run: Path) -> int:
+    repaired = repair(run)
+    if repaired is None:
+        print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
+        return EXIT_OK
+    found, damaged = repaired
+    print(f"Repaired `{run / JOURNAL_NAME}`: {len(found.events)} events kept. The damaged one is `{damaged}`.")
+    gaps = [f"{first}" if first == last else f"{first}-{last}" for first, last in found.gaps]
+    if gaps:
+        print(f"Lost lines: {', '.join(gaps)}.")
+    if found.n_damaged:
+        print(f"{found.n_damaged} lines of the file were damaged, or repeated another.")
+    for event in found.dropped:
+        print(f"Dropped, for what it depends on is lost: {event}.")
+    if found.lost:
+        print(f"Lost trials: {', '.join(map(str, found.lost))}.")
+    if found.renumbers:
+        changed = [f"{old} is now {new}" for old, new in found.moved.items() if old != new]
+        print(f"Trials have no gaps in their numbers: {', '.join(changed)}.")
+    if found.still_open:
+        print(f"Trials that have not ended, and go on with `--opt-restore`: {', '.join(map(str, found.still_open))}.")
     return EXIT_OK

@@ -32,11 +32,17 @@ class Budget:
     end_s: float = 0.0
     #: trials that may end in a row without being better than those before
     n_without_improvement: int | None = None
+    #: of one fold since its assignment; then its trial fails
+    trial_timeout_s: float | None = None
 
     @property
     def has_time(self) -> bool:
-        """Whether the time alone may end the search."""
-        return self.timeout_s is not None or self.deadline_s is not None
+        """Whether the time alone may end the search, or a trial."""
+        return any(time_s is not None for time_s in (self.timeout_s, self.deadline_s, self.trial_timeout_s))
+
+    def is_overdue(self, assigned_at_s: float, now_s: float) -> bool:
+        """Whether a fold that was assigned then, and has not ended, takes too long."""
+        return self.trial_timeout_s is not None and now_s - assigned_at_s > self.trial_timeout_s
 
     def is_timed_out(self, sessions: Sequence[Session], now_s: float) -> bool:
         """Whether `timeout_s` is spent; the last of the sessions is the one under way."""

@@ -80,6 +80,11 @@ class Coordinator:
         """Seconds since the first start of the run."""
         return self._clock.unix_s() - self._state.ledger.first_start_unix_s
 
+    @property
+    def suspects(self) -> frozenset[int]:
+        """Teams that may be stuck in code of the user."""
+        return frozenset(self._state.suspects)
+
     def begin(self) -> None:
         """Give out the first assignments."""
         self._handle(ins.Begin())
@@ -137,6 +142,8 @@ class Coordinator:
                     self._search.record([self._told(instruction)])
                 case ins.Ask():
                     self._search.request_suggestion(instruction.number)
+                case ins.GiveUp():
+                    raise NnloError(instruction.reason)
                 case ins.Finish():
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
                     self.all_stopped = instruction.all_stopped
@@ -161,8 +168,8 @@ class Coordinator:
             self._journal.append(events, durable=durable)
         except OSError as error:
             raise NnloError(
-                f"`{self._journal.path}` cannot be written ({error.strerror or error}): the search stops here, free "
-                "some space and go on with `--opt-restore`."
+                f"`{self._journal.path}` cannot be written ({error.strerror or error}): the search stops here, nothing "
+                "that it holds is lost; make the run directory writable again and go on with `--opt-restore`."
             ) from error
         for observer in self._observers:
             for event in events:

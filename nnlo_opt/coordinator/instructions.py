@@ -125,4 +125,11 @@ class Finish:
     all_stopped: bool = True
 
 
-Instruction: TypeAlias = Append | Send | Tell | Ask | Finish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """This start cannot go on: a team is stuck, which nobody can free in place."""
+
+    reason: str
+
+
+Instruction: TypeAlias = Append | Send | Tell | Ask | Finish | GiveUp

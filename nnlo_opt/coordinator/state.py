@@ -21,6 +21,7 @@ from nnlo_opt.coordinator.instructions import (
     CoordinatorEvent,
     Finish,
     FromMaster,
+    GiveUp,
     Instruction,
     Preempt,
     SearchPlan,
@@ -98,6 +99,9 @@ class CoordinatorState:
         self.preempted_because = ""
         #: while preempting: when what has not paused is told to stop (inf: it was), and when it no longer counts
         self.stop_at_s = self.give_up_at_s = math.inf
+        #: team whose trial took too long -> when it was told to stop; until something else is heard of it than that it
+        #: has, which a master can say while its workers are stuck
+        self.suspects: dict[int, float] = {}
         #: what trials have lasted, and how long none was better: of the trials that have ended
         self.durations, self.progress = Durations(), Progress(plan.objectives, plan.direction)
         #: whether paused trials may be promoted: until the target is reached, or time or patience are spent
@@ -195,6 +199,8 @@ class CoordinatorState:
         if assignment is None or assignment.number != number:
             logger.info("dropped a late %s about assignment %s", type(message).__name__, number)
             return
+        if not isinstance(message, msg.FoldStopped):
+            self.suspects.pop(team_index, None)
         trial = self.ledger.trials[assignment.trial]
         match message:
             case msg.EpochReported():
@@ -303,6 +309,8 @@ class CoordinatorState:
         """Begin no trial that the time does not allow; when it is over, stop those under way."""
         budget = self.plan.budget
         self._drain_when_used_up()
+        if budget.trial_timeout_s is not None:
+            self._check_trials(budget.trial_timeout_s)
         if budget.is_over(self._now_s):
             assert budget.deadline_s is not None
             give_up_at_s = budget.deadline_s - budget.end_s / 2 if budget.end_s else math.inf
@@ -315,6 +323,27 @@ class CoordinatorState:
         elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(self.durations.expected_s, self._now_s):
             self.cut_short = True
             self._drain("the walltime leaves no time for another trial")
+
+    def _check_trials(self, timeout_s: float) -> None:
+        """Fail trials of which a fold takes too long, and give up where the team does not come back from one."""
+        for team_index, assignment in self.assignment_of_team.items():
+            if not self.plan.budget.is_overdue(assignment.assigned_at_s, self._now_s):
+                continue
+            told_at_s = self.suspects.get(team_index)
+            if told_at_s is None:
+                self.suspects[team_index] = self._now_s
+                reason = f"it took longer than `--trial-timeout`, {timeout_s:g} s"
+                self._fail(self.ledger.trials[assignment.trial], assignment.fold, reason)
+            elif self.plan.budget.is_overdue(told_at_s, self._now_s):
+                self._out.append(
+                    GiveUp(
+                        reason=f"Block {assignment.block} is stuck in code of the model: a trial of it took longer "
+                        f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. That trial "
+                        "is recorded as failed, and nobody can free a rank from outside: the search ends here, the "
+                        "same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
+                    )
+                )
+                return
 
     def _preempt(self, reason: str, stop_at_s: float, give_up_at_s: float) -> None:
         """Have everything come to a checkpoint until `stop_at_s`; the next start goes on from there."""

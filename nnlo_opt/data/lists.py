@@ -37,13 +37,14 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
 
 def write_list(path: Path | str, files: Iterable[Path | str]) -> None:
     """Write `files`, one a line: relative to the folder of `path` where they are in or below it, else absolute."""
-    path = Path(path)
+    atomic_write(Path(path), "".join(f"{name}\n" for name in relative_names(Path(path), files)))
+
+
+def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
+    """How the list `path` names `files`."""
     folder = path.parent.absolute()
-    lines = []
-    for file in files:
-        absolute = Path(file).absolute()
-        lines.append(absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute)
-    atomic_write(path, "".join(f"{line}\n" for line in lines))
+    absolute = [Path(file).absolute() for file in files]
+    return [str(file.relative_to(folder) if file.is_relative_to(folder) else file) for file in absolute]
 
 
 def _text_of(path: Path) -> str:

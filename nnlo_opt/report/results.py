@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnlo_opt.files import atomic_write
 from nnlo_opt.report.summary import summarise
-from nnlo_opt.trials.journal import read_events
+from nnlo_opt.trials.journal import read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.trial import AssignmentEnd, Trial
@@ -36,8 +36,9 @@ def read_ledger(run_directory: Path) -> Ledger:
     """The ledger of a run, read from its journal without changing it."""
     path = run_directory / JOURNAL_NAME
     ledger = Ledger()
-    for event in read_events(path.read_bytes(), str(path))[0]:
-        ledger.apply(event)
+    with without_collection():
+        for event in read_events(path.read_bytes(), str(path))[0]:
+            ledger.apply(event)
     return ledger
 
 

@@ -211,12 +211,18 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(values: dict[str, Any]) -> Event:
-    """Inverse of `event_to_json`; JournalError for what is no event of ours."""
+    """Inverse of `event_to_json`; JournalError for what is no event of ours, or of a later format."""
     fields = dict(values)
     name = fields.pop("event", None)
     try:
-        return EVENT_TYPES[name](**fields)
+        event = EVENT_TYPES[name](**fields)
     except (KeyError, TypeError) as error:
         raise JournalError(
             f"The journal holds an event this version does not know: {name!r} ({error}); use the version that wrote it."
         ) from error
+    if type(event) is RunStarted and event.format > JOURNAL_FORMAT:
+        raise JournalError(
+            f"A journal must have format {JOURNAL_FORMAT} or an older one. Received: {event.format}; use the version "
+            f"that wrote it, nnlo_opt {event.settings.get('versions', {}).get('nnlo_opt', 'unknown')}, or a later one."
+        )
+    return event

@@ -7,12 +7,15 @@
 off at open; damage anywhere before it is refused, because nothing can be said of what followed.
 """
 
+import errno
+import gc
 import json
 import logging
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import JournalError
@@ -21,6 +24,8 @@ from nnlo_opt.trials.events import Event, event_from_json, event_to_json
 
 logger = logging.getLogger(__name__)
 
+#: lines of which the checksums are compared, and which are then parsed, together
+BATCH_LINES = 1000
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 #: how every line begins; inside a JSON string the quotes would be escaped
 _BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
@@ -34,15 +39,19 @@ def encode_line(seq: int, event: Event) -> bytes:
 
 def decode_line(seq: int, line: bytes) -> Event:
     """Inverse of `encode_line` (without the newline); ValueError where number or checksum do not agree."""
-    prefix = f'{{"seq":{seq},"crc":"'.encode()
+    return event_from_json(json.loads(_body(seq, line)))
+
+
+def _body(seq: int, line: bytes) -> bytes:
+    """The JSON of line `seq` without its number and checksum; ValueError where those do not agree."""
+    prefix = b'{"seq":%d,"crc":"' % seq
     if not line.startswith(prefix):
         raise ValueError(f"it does not begin with sequence number {seq}")
     start = len(prefix)
-    crc, separator, rest = line[start : start + 8], line[start + 8 : start + 10], line[start + 10 :]
-    body = "{" + rest.decode("ascii", "replace")
-    if separator != b'",' or _checksum(seq, body) != crc.decode("ascii", "replace"):
+    body = b"{" + line[start + 10 :]
+    if line[start : start + 10] != b'%08x",' % zlib.crc32(body, seq & 0xFFFFFFFF):
         raise ValueError("its checksum does not agree")
-    return event_from_json(json.loads(body))
+    return body
 
 
 def _checksum(seq: int, body: str) -> str:
@@ -62,24 +71,59 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
 
 def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
     """All events of a journal's bytes, and the number of sound bytes (a torn last line is not among them)."""
+    lines = data.split(b"\n")
+    # Behind the last newline nothing should be; before it, every line but the last must be sound.
+    torn = lines.pop()
     events: list[Event] = []
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start)
-        is_last = end == -1 or end == len(data) - 1
+    with without_collection():
+        for first in range(0, len(lines), BATCH_LINES):
+            batch = lines[first : first + BATCH_LINES]
+            try:
+                bodies = [_body(seq, line) for seq, line in enumerate(batch, first)]
+                # One call of the parser for many lines: a call for each takes twice as long.
+                batch_values = json.loads(b"[" + b",".join(bodies) + b"]")
+                if len(batch_values) != len(batch):
+                    raise ValueError("a line is not one object")
+                events += map(event_from_json, batch_values)
+            except ValueError:
+                del events[first:]
+                break
+    for seq in range(len(events), len(lines)):  # one by one, to say which is damaged
         try:
-            if end == -1:
-                raise ValueError("it has no end")
-            events.append(decode_line(len(events), data[start:end]))
+            events.append(decode_line(seq, lines[seq]))
         except ValueError as error:
-            if is_last and _may_be_torn(len(events), data[start:]):
-                return events, start
-            raise JournalError(
-                f"`{name}` is damaged in line {len(events) + 1} ({error}), and not by a write that was cut short; "
-                "restore the file from a copy, or start a new run under another name."
-            ) from error
-        start = end + 1
-    return events, start
+            if seq == len(lines) - 1 and not torn and _may_be_torn(seq, lines[seq] + b"\n"):
+                return events, len(data) - len(lines[seq]) - 1
+            raise _damaged(name, seq, error) from error
+    if torn and not _may_be_torn(len(events), torn):
+        raise _damaged(name, len(events), "it has no end")
+    return events, len(data) - len(torn)
+
+
+def _damaged(name: str, seq: int, error: object) -> JournalError:
+    return JournalError(
+        f"`{name}` is damaged in line {seq + 1} ({error}), and not by a write that was cut short: restore the file "
+        f"from a copy, keep what is sound by `nnlo-opt repair {Path(name).parent}`, or start a new run under another "
+        "name."
+    )
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Let the garbage collector rest: a long journal makes a million objects, all of them to be kept."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+#: what the operating system says where there is no room: on the disk, in a quota, or in a file
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: called where there is no room to write, before each further attempt; it waits, or raises to give up
+OnFull = Callable[[OSError], None]
 
 
 class Journal:
@@ -91,6 +135,8 @@ class Journal:
         Without `syncs` nothing waits for the disk, `durable` or not: for simulations, whose runs nobody resumes.
         """
         self.path = path
+        #: None: a write that finds no room raises
+        self.on_full: OnFull | None = None
         self._syncs = syncs
         existed = path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -109,19 +155,59 @@ class Journal:
             raise
         #: sequence number of the next line
         self._seq = len(self.events)
+        #: bytes that are known to be on disk, and the lines after them; without `syncs` always all, and none
+        self._n_synced, self._unsynced = n_sound, b""
+        #: whether the file may hold something else than these: a write failed, and so did `_restore`
+        self._is_broken = False
 
     def append(self, events: Sequence[Event], *, durable: bool = True) -> None:
-        """Write `events` with one write; `durable` returns only when they are on disk."""
+        """Write `events` with one write; `durable` returns only when they are on disk.
+
+        Where there is no room, `on_full` is called and the write repeated. An OSError leaves the file as it was.
+        """
         lines = b"".join(encode_line(self._seq + i, event) for i, event in enumerate(events))
-        end = os.fstat(self._fd).st_size
+        while True:
+            try:
+                self._write(lines, durable=durable and self._syncs)
+                break
+            except OSError as error:
+                if self.on_full is None or error.errno not in NO_ROOM:
+                    raise
+                self.on_full(error)
+        self._seq += len(events)
+
+    def _write(self, lines: bytes, *, durable: bool) -> None:
+        self._check_place()
+        if self._is_broken:
+            self._restore()
         try:
             write_fully(self._fd, lines)
+            if durable:
+                os.fsync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, end)  # half a line would make everything after it unreadable
+            self._is_broken = True
+            with suppress(OSError):
+                self._restore()
             raise
-        self._seq += len(events)
-        if durable and self._syncs:
-            os.fsync(self._fd)
+        self._unsynced += lines
+        if durable or not self._syncs:
+            self._n_synced += len(self._unsynced)
+            self._unsynced = b""
+
+    def _restore(self) -> None:
+        """Make the file what it was before a write that failed: half a line would make what follows unreadable.
+
+        Where the sync failed (a network's file system finds out only then that it is full), pages may be lost that
+        were written before it.
+        """
+        os.ftruncate(self._fd, self._n_synced)
+        write_fully(self._fd, self._unsynced)
+        self._is_broken = False
+
+    def _check_place(self) -> None:
+        """OSError where others would not find what is written: the file can be written to after it was removed."""
+        if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
+            raise OSError(errno.ESTALE, "another file has taken its place", str(self.path))
 
     def close(self) -> None:
         """Close the file."""

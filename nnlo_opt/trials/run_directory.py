@@ -1,7 +1,6 @@
 """The directory of a run: its name, its lock, its journal.
 
-One coordinator at a time: the lock is the operating system's, so it goes with the process that held it, however that
-died. A relaunch after a kill waits for the old coordinator to be gone before it reads the journal.
+A relaunch after a kill waits for the old coordinator to be gone before it reads the journal.
 """
 
 import json
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.files import atomic_write
-from nnlo_opt.trials.journal import Journal, read_events
+from nnlo_opt.trials.journal import Journal, read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_lock import RunLock
 
 JOURNAL_NAME = "journal.jsonl"
 #: ranks of a killed mpirun live for 1.5-3.5 s more
@@ -53,14 +51,15 @@ class RunRequest:
 class RunDirectory:
     """An open run directory; one process holds it."""
 
-    def __init__(self, path: Path, lock: FileLock, journal: Journal) -> None:
+    def __init__(self, path: Path, lock: RunLock, journal: Journal) -> None:
         self.path = path
         self._lock = lock
         self.journal = journal
         #: all events of earlier sessions applied
         self.ledger = Ledger()
-        for event in journal.events:
-            self.ledger.apply(event)
+        with without_collection():
+            for event in journal.events:
+                self.ledger.apply(event)
         journal.events.clear()  # the ledger has all of them
 
     @property
@@ -116,13 +115,7 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
     path = request.root / name
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / "run.lock")
-        lock.acquire(timeout=lock_timeout_s)
-    except Timeout:
-        raise ConfigurationError(
-            f"A run directory has one coordinator at a time, and another process holds `{path}`: wait for it to end, "
-            "or choose another name by `--checkpoint NAME`."
-        ) from None
+        lock = RunLock(path, lock_timeout_s)
     except OSError as error:
         raise ConfigurationError(
             f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "

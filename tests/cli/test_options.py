@@ -120,6 +120,7 @@ SEARCH = [
     (["--objective-epoch", "best"], "comparison.epoch", "best"),
     (["--figure-of-merit", "f.py:f"], "comparison.function", "f.py:f"),
     (["--timeout", "90.5"], "plan.budget.timeout_s", 90.5),
+    (["--trial-timeout", "0:10:00"], "plan.budget.trial_timeout_s", 600.0),
     (["--walltime", "1:30:05"], "walltime_s", 5405.0),
     (["--stop-after-no-improvement", "7"], "plan.budget.n_without_improvement", 7),
     (["--target-objective", "0.02"], "plan.target_objective", 0.02),

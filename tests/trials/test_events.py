@@ -44,7 +44,10 @@ FORMAT_1 = {
 
 
 def event_of(cls):
-    return st.builds(cls, **{name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()})
+    strategies = {name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()}
+    if cls is ev.RunStarted:
+        strategies["format"] = st.just(ev.JOURNAL_FORMAT)
+    return st.builds(cls, **strategies)
 
 
 @pytest.mark.parametrize("cls", ev.EVENT_TYPES.values(), ids=list(ev.EVENT_TYPES))
@@ -93,3 +96,10 @@ def test_a_line_with_nothing_but_the_required_fields_is_read(name):
 def test_what_is_no_event_of_this_version_is_refused_with_a_remedy(values):
     with pytest.raises(JournalError, match="use the version that wrote it"):
         ev.event_from_json(values)
+
+
+def test_a_journal_of_a_later_format_is_refused_with_the_version_that_wrote_it():
+    start = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
+    later = ev.event_to_json(start) | {"format": ev.JOURNAL_FORMAT + 1, "settings": {"versions": {"nnlo_opt": "9.9"}}}
+    with pytest.raises(JournalError, match=rf"Received: {ev.JOURNAL_FORMAT + 1}; use .* nnlo_opt 9\.9"):
+        ev.event_from_json(later)

@@ -104,7 +104,9 @@ def test_a_last_line_that_never_reached_the_disk_whole_is_cut(path):
 
 
 def refuses(data):
-    with pytest.raises(JournalError, match=r"damaged in line .*restore the file from a copy, or start a new run"):
+    with pytest.raises(
+        JournalError, match=r"damaged in line .*restore the file from a copy, keep what is sound by `nnlo-opt repair"
+    ):
         read_events(data, "journal.jsonl")
 
 

@@ -204,7 +204,9 @@ def fill(path):
 
 
 def files_of(path):
-    return {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != "run.lock"}
+    return {
+        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name not in ("run.lock", "run.owner")
+    }
 
 
 def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):

@@ -1,0 +1,86 @@
+"""Checksums of the data files of a list, in a file beside it that `sha256sum --check` reads too.
+
+`train.list.sha256` has a line for each data file: the SHA-256 of its content, two spaces, and its name as in the list.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from nnlo_opt.data.lists import read_list, relative_names
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_write
+
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def sums_path(list_path: Path) -> Path:
+    """Where the checksums of a list are."""
+    return list_path.with_name(list_path.name + ".sha256")
+
+
+def write_sums(list_path: Path, files: Iterable[Path | str]) -> None:
+    """Write the checksums of the data files of a list beside it."""
+    files = [Path(file) for file in files]
+    lines = [f"{_sha256(file)}  {name}\n" for file, name in zip(files, relative_names(list_path, files), strict=True)]
+    atomic_write(sums_path(list_path), "".join(lines))
+
+
+def verify(list_path: Path) -> int:
+    """Compare all data files of a list with their checksums; the number of files.
+
+    Raises ConfigurationError, which names the file, for one that differs, is in one of the two files only or cannot be
+    read, and where there are no checksums.
+    """
+    path = sums_path(list_path)
+    sums = _read_sums(path, list_path)
+    files = read_list(list_path)
+    if len(files) != len(sums) or {file.absolute() for file in files} != sums.keys():
+        only = sorted({file.absolute() for file in files} ^ sums.keys())
+        what = f"`{only[0]}` in one of them only" if only else "a file more than once"
+        raise ConfigurationError(
+            f"With `--verify-data` a list must name the files of its checksums, each once. Received: `{list_path}` and "
+            f"`{path}` with {what}; write both again."
+        )
+    for file in files:
+        try:
+            found = _sha256(file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"A data file must be readable. Received: {file} ({error.strerror or error})."
+            ) from error
+        if found != sums[file.absolute()]:
+            raise ConfigurationError(
+                f"With `--verify-data` a data file must be what its checksum says. Received: {file}, whose SHA-256 is "
+                f"not that in `{path}`: it is damaged, or was written anew. Write it again, or its checksum."
+            )
+    return len(files)
+
+
+def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
+    remedy = f"Write it where the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"`--verify-data` needs a file of checksums beside every list. Received: {list_path} without {path.name}. "
+            f"{remedy}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"A file of checksums must be readable text. Received: {path}. {remedy}") from error
+    sums: dict[Path, str] = {}
+    for number, line in enumerate(lines, start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or "\0" in line or (file := (path.parent / match[2]).absolute()) in sums:
+            raise ConfigurationError(
+                f"A file of checksums must have one line a data file, the SHA-256 and the name. Received: line "
+                f"{number} of {path}. {remedy}"
+            )
+        sums[file] = match[1]
+    return sums
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
