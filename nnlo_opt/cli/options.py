@@ -41,7 +41,7 @@ class DataOptions:
     #: "samples", "files", or the name of a data set whose equal values stay together
     fold_by: str = "samples"
     #: compare the data files with the checksums beside their lists before anything trains
-    verify: bool = False
+    verify_data: bool = False
     #: folder for copies of data files; None: they are read where they are
     cache: Path | None = None
     #: words of the command that copies, two with `{}`; None: we copy
@@ -253,7 +253,7 @@ def _data_options(arguments: argparse.Namespace) -> DataOptions:
         features_name=arguments.features_name,
         labels_name=arguments.labels_name,
         fold_by=getattr(arguments, "fold_by", "samples"),
-        verify=arguments.verify_data,
+        verify_data=arguments.verify_data,
         cache=Path(cache) if cache else None,
         copy_command=command,
         memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit << 20,

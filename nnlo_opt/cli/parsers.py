@@ -276,6 +276,12 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         help="windows of 64 MiB read ahead by a thread, where samples are not held in memory (default: %(default)s)",
     )
     group.add_argument(
+        "--verify-data",
+        action="store_true",
+        help="compare all data files with the SHA-256 in LIST.sha256 beside each list, which GetData writes, before "
+        "anything trains",
+    )
+    group.add_argument(
         "--cache-data",
         metavar="DIR",
         help="folder, of the node, for copies of the files that its ranks read samples of; removed at the end "

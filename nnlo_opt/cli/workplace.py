@@ -16,6 +16,7 @@ from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.data.ragged import padded
+from nnlo_opt.data.sums import verify
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
@@ -99,6 +100,7 @@ class Workplace:
             definition.check_parameters(())
         else:
             check_space(space, definition, self._options)
+        verified = self._verify_data() if self._options.data.verify_data else ()
         data = self._data
         info = data.source.info
         findings["data"] = {
@@ -113,7 +115,8 @@ class Workplace:
                 "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
                 "`--n-fold` of at least 2."
             )
-        return findings | self._inspect_model(space.middle() if space else {})
+        found = self._inspect_model(space.middle() if space else {})
+        return findings | found | {"remarks": [*verified, *found["remarks"]]}
 
     def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
         """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
@@ -335,6 +338,20 @@ class Workplace:
             trains = np.unique(np.concatenate([fold.train for fold in folds]))
             check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
         return _Data(source, folds, n_train, names, tables)
+
+    def _verify_data(self) -> tuple[str, ...]:
+        """Compare the data files with their checksums; what to say of it."""
+        given = self._options.data
+        asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
+        lists = [files for files in asked if files is not None]
+        for files in lists:
+            if not isinstance(files, Path):
+                raise ConfigurationError(
+                    "`--verify-data` compares the files of lists, which have their checksums beside them. Received: "
+                    f"data that `{self.definition.source}` names file by file; give `--train-data` and `--val-data`."
+                )
+        n_files = sum(verify(files) for files in lists if isinstance(files, Path))
+        return (f"Data verified: {n_files} files are what their checksums say.",)
 
     def _folds(self, source: Any, n_train: int) -> list[Fold]:
         n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info

@@ -338,9 +338,9 @@ class CoordinatorState:
                 self._out.append(
                     GiveUp(
                         reason=f"Block {assignment.block} is stuck in code of the model: a trial of it took longer "
-                        f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. That trial "
-                        "is recorded as failed, and nobody can free a rank from outside: the search ends here, the "
-                        "same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
+                        f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. The "
+                        "trial is recorded as failed, and nobody can free a rank from outside: the search ends here, "
+                        "the same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
                     )
                 )
                 return

@@ -22,8 +22,8 @@ def sums_path(list_path: Path) -> Path:
 
 def write_sums(list_path: Path, files: Iterable[Path | str]) -> None:
     """Write the checksums of the data files of a list beside it."""
-    files = [Path(file) for file in files]
-    lines = [f"{_sha256(file)}  {name}\n" for file, name in zip(files, relative_names(list_path, files), strict=True)]
+    paths = [Path(file) for file in files]
+    lines = [f"{_sha256(path)}  {name}\n" for path, name in zip(paths, relative_names(list_path, paths), strict=True)]
     atomic_write(sums_path(list_path), "".join(lines))
 
 

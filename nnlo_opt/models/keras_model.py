@@ -83,7 +83,7 @@ def model_from_architecture(text: str, source: str) -> Any:
 
     architecture = read_architecture(text, source, lambda name: keras.saving.get_registered_object(name) is not None)
     try:
-        return keras.saving.deserialize_keras_object(architecture)
+        return keras.saving.deserialize_keras_object(architecture, safe_mode=True)
     except Exception as error:
         raise ConfigurationError(
             f"A model architecture must be one that Keras can build. Received: {source}, {_innermost(error)}. "

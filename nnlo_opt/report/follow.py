@@ -66,11 +66,18 @@ class Reporter:
 def follow(run_directory: Path) -> None:
     """Keep the reports of `run_directory` up to date until standard input ends."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
-    over = False
+    over = is_behind = False
     while not over:
         over = bool(select.select([sys.stdin], [], [], INTERVAL_S)[0])
-        if follower.read() or over:
-            write_results(run_directory, follower.ledger)
+        is_behind |= follower.read()
+        if is_behind or over:
+            try:
+                write_results(run_directory, follower.ledger)
+                is_behind = False
+            except OSError:
+                # The disk may be full for a while, which the coordinator says. At the end it is told by our exit code.
+                if over:
+                    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -45,12 +45,11 @@ def decode_line(seq: int, line: bytes) -> Event:
 def _body(seq: int, line: bytes) -> bytes:
     """The JSON of line `seq` without its number and checksum; ValueError where those do not agree."""
     prefix = b'{"seq":%d,"crc":"' % seq
-    if not line.startswith(prefix):
-        raise ValueError(f"it does not begin with sequence number {seq}")
-    start = len(prefix)
-    body = b"{" + line[start + 10 :]
-    if line[start : start + 10] != b'%08x",' % zlib.crc32(body, seq & 0xFFFFFFFF):
-        raise ValueError("its checksum does not agree")
+    end = len(prefix) + 10
+    body = b"{" + line[end:]
+    if line[:end] != b'%b%08x",' % (prefix, zlib.crc32(body, seq & 0xFFFFFFFF)):
+        begins_well = line.startswith(prefix)
+        raise ValueError("its checksum does not agree" if begins_well else f"it does not begin with number {seq}")
     return body
 
 

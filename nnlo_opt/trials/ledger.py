@@ -84,8 +84,8 @@ class Ledger:
         if handler is None:
             raise ProtocolError(f"The ledger has no rule for {type(event).__name__}.")
         handler(self, event)
-        if self.sessions:
-            self.sessions[-1].last_at_s = max(self.sessions[-1].last_at_s, event.time_s)
+        if self.sessions and event.time_s > (session := self.sessions[-1]).last_at_s:
+            session.last_at_s = event.time_s
 
     # ------------------------------------------------------------ one method per event
 

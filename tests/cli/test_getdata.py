@@ -10,6 +10,7 @@ import pytest
 from nnlo_opt.cli import getdata
 from nnlo_opt.data.hdf5 import Hdf5Source
 from nnlo_opt.data.lists import read_list
+from nnlo_opt.data.sums import verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 
 N_TRAIN, N_TEST = 60, 20
@@ -62,7 +63,10 @@ def test_files_and_lists(folder: Path, npz: str, capsys: pytest.CaptureFixture[s
     assert getdata.main(["mnist", "--source", npz]) == EXIT_OK
     out = folder / "data" / "mnist"
     names = {f"mnist_train_{number}.h5" for number in range(24)} | {f"mnist_test_{number}.h5" for number in range(4)}
-    assert {path.name for path in out.iterdir()} == names | {"train_mnist.list", "test_mnist.list"}
+    assert {path.name for path in out.iterdir()} == names | {
+        f"{part}_mnist.list{suffix}" for part in ("train", "test") for suffix in ("", ".sha256")
+    }
+    assert [verify(out / f"{part}_mnist.list") for part in ("train", "test")] == [24, 4]
     assert (out / "test_mnist.list").read_text().splitlines() == [f"mnist_test_{number}.h5" for number in range(4)]
     assert sorted(values_in(out / "train_mnist.list")) == list(range(N_TRAIN))
     assert sorted(values_in(out / "test_mnist.list")) == list(range(N_TRAIN, N_TRAIN + N_TEST))

@@ -854,3 +854,83 @@ def test_a_walltime_gives_up_on_what_does_not_stop():
     assert of_type(step(state, Tick(), 95.0), ins.Finish) == [
         ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
     ]
+
+
+# ---------------------------------------------------------------- trials that take too long
+
+LIMITED = {"budget": Budget(trial_timeout_s=10.0)}
+
+
+def limited(topology):
+    """A trial on each block, assigned at 1 s, and a suggestion more where there is one block."""
+    state, _ = begin(topology, num_iterations=4, **LIMITED)
+    suggest(state, x=0)
+    suggest(state, x=1)
+    return state
+
+
+def test_a_trial_that_takes_too_long_fails_and_its_team_is_stopped():
+    state = limited(TWO_BLOCKS)
+    assert step(state, Tick(), 11.0) == []
+    out = step(state, Tick(), 11.1)
+    failed = [event for event in events_of(out) if isinstance(event, ev.TrialFailed)]
+    assert [(event.trial, event.reason) for event in failed] == [
+        (trial, "it took longer than `--trial-timeout`, 10 s") for trial in (0, 1)
+    ]
+    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
+    assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
+    assert step(state, Tick(), 11.6) == []  # said once
+
+
+def test_a_team_that_comes_back_gets_the_next_trial_and_its_own_time():
+    state = limited(ONE_BLOCK)
+    step(state, Tick(), 11.1)
+    out = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
+    assert [order.trial for order in sends_to(out, 0) if isinstance(order, msg.RunFold)] == [1]
+    step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=1, waited_s=None)), 15.0)
+    assert not state.suspects
+    out = step(state, Tick(), 21.3)
+    # It was heard of in between: its trial is too long, it is not stuck.
+    assert of_type(out, ins.GiveUp) == []
+    assert [event.trial for event in events_of(out) if isinstance(event, ev.TrialFailed)] == [1]
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["a silent team", "a master whose workers are silent"])
+def test_a_team_that_does_not_come_back_ends_the_start_and_the_next_trial_is_not_blamed(answers):
+    state = limited(ONE_BLOCK)
+    done = step(state, Tick(), 11.1)
+    if answers:
+        done += step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
+    assert of_type(step(state, Tick(), 21.0), ins.GiveUp) == []
+    (given_up,) = of_type(step(state, Tick(), 21.3), ins.GiveUp)
+    assert "Block 1 is stuck" in given_up.reason
+    assert "--opt-restore" in given_up.reason
+    states = [trial.state for trial in state.ledger.trials]
+    assert states == [TrialState.FAILED, TrialState.RUNNING][: len(states)]
+    assert len(states) == 1 + answers
+
+
+def test_a_result_that_comes_before_the_stop_order_is_too_late_and_shows_that_the_team_is_well():
+    state = limited(ONE_BLOCK)
+    step(state, Tick(), 11.1)
+    finish(state, 0, 0)
+    assert not state.suspects
+    assert state.ledger.trials[0].state is TrialState.FAILED
+
+
+def test_the_other_folds_of_a_trial_that_takes_too_long_are_stopped_too():
+    state, _ = begin(TWO_TEAMS, n_fold=2, **LIMITED)
+    suggest(state, x=0)
+    step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=0, waited_s=None)), 2.0)
+    out = step(state, Tick(), 11.1)
+    assert [event.reason for event in events_of(out) if isinstance(event, ev.TrialFailed)] == [
+        "fold 0: it took longer than `--trial-timeout`, 10 s"
+    ]
+    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
+    assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
+
+
+def test_without_a_limit_a_trial_takes_as_long_as_it_takes():
+    state, _ = begin(num_iterations=2)
+    suggest(state, x=0)
+    assert step(state, Tick(), 1e9) == []

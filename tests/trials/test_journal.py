@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials import journal as module
 from nnlo_opt.trials.journal import Journal, decode_line, encode_line, read_events
 
 EVENTS = [
@@ -240,6 +242,73 @@ def test_an_append_that_finds_the_disk_full_leaves_no_half_line_and_can_be_repea
         check=False,
     )
     assert done.stdout == "sound\n", done.stderr
+
+
+def no_room(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_the_disk_is_full_the_write_is_repeated_until_there_is_room(path, monkeypatch):
+    journal = Journal(path)
+    journal.append(EVENTS[:2])
+    tried = []
+
+    def on_full(error):
+        tried.append((error.errno, path.read_bytes()))
+        if len(tried) == 3:
+            monkeypatch.undo()
+
+    journal.on_full = on_full
+    monkeypatch.setattr(module, "write_fully", no_room)
+    journal.append(EVENTS[2:])
+    journal.close()
+    assert tried == [(errno.ENOSPC, b"".join(LINES[:2]))] * 3
+    assert path.read_bytes() == WHOLE
+
+
+def test_what_a_failed_sync_may_have_lost_is_written_again(path, monkeypatch):
+    # Network file systems find out only at the sync that there is no room, also for what was written before.
+    journal = Journal(path)
+    journal.append(EVENTS[:2])
+    journal.append(EVENTS[2:4], durable=False)
+
+    def lose(fd):
+        os.ftruncate(fd, len(b"".join(LINES[:2])) + 3)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    journal.on_full = lambda error: monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", lose)
+    journal.append(EVENTS[4:])
+    journal.close()
+    assert path.read_bytes() == WHOLE
+
+
+def test_an_error_that_no_waiting_mends_is_raised_at_once(path, monkeypatch):
+    journal = Journal(path)
+    journal.on_full = lambda error: pytest.fail("waits")
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(module, "write_fully", read_only)
+    with pytest.raises(OSError, match="Read-only"):
+        journal.append(EVENTS[:1])
+    monkeypatch.undo()
+    journal.append(EVENTS)
+    journal.close()
+    assert path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_journal_that_is_no_longer_where_it_was_is_not_written_to_in_secret(path, what):
+    journal = Journal(path)
+    journal.append(EVENTS[:1])
+    path.unlink()
+    if what == "replaced":
+        path.write_bytes(b"another")
+    with pytest.raises(OSError, match=r"No such file|another file has taken its place"):
+        journal.append(EVENTS[1:2])
+    journal.close()
 
 
 def test_a_directory_that_does_not_exist_is_said(tmp_path):

@@ -1,0 +1,90 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.data.lists import write_list
+from nnlo_opt.data.sums import sums_path, verify, write_sums
+from nnlo_opt.errors import ConfigurationError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A list of two files, one of them elsewhere, with their checksums."""
+    return written(tmp_path / "lists")
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir()
+    files = [folder / "a.h5", folder.parent / "b c.h5"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 100)
+    write_list(folder / "train.list", files)
+    write_sums(folder / "train.list", files)
+    return folder / "train.list"
+
+
+def test_files_that_are_what_they_were_are_counted(path: Path) -> None:
+    assert verify(path) == 2
+
+
+def test_the_checksums_are_those_of_sha256sum(path: Path) -> None:
+    command = ["sha256sum", "--check", "--strict", sums_path(path).name]
+    subprocess.run(command, cwd=path.parent, check=True, capture_output=True)
+
+
+def refused(path: Path, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        verify(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_changed_is_named(path: Path) -> None:
+    file = path.parent.parent / "b c.h5"
+    data = bytearray(file.read_bytes())
+    data[17] ^= 1
+    file.write_bytes(data)
+    refused(path, rf"Received: {file}, whose SHA-256 is not")
+
+
+def test_a_list_that_names_other_files_than_its_checksums_is_refused(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0])
+    refused(path, r"b c\.h5` in one of them only")
+    path.write_text("".join([*lines, lines[0]]))
+    refused(path, "a file more than once")
+    (path.parent / "new.h5").touch()
+    path.write_text("".join([*lines, "new.h5\n"]))
+    refused(path, r"new\.h5` in one of them only")
+
+
+def test_checksums_that_are_not_there_or_are_none_are_said(path: Path) -> None:
+    sums = sums_path(path)
+    text = sums.read_text()
+    for wrong in ("hello\n", text + "\n", text + text, text[3:], text.upper()):
+        sums.write_text(wrong)
+        refused(path, r"one line a data file.*Received: line \d of .*Write it where")
+    sums.write_bytes(b"\xff\xfe")
+    refused(path, "must be readable text")
+    sums.unlink()
+    refused(path, r"without train\.list\.sha256.*sha256sum")
+
+
+@given(where=st.integers(0, 10**6), bit=st.integers(0, 7), which=st.sampled_from(["list", "sums", "data"]))
+@settings(max_examples=100, deadline=None)
+def test_a_flipped_bit_in_any_of_the_files_is_refused_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, where: int, bit: int, which: str
+) -> None:
+    path = written(tmp_path_factory.mktemp("sums") / "lists")
+    target = {"list": path, "sums": sums_path(path), "data": path.parent / "a.h5"}[which]
+    data = bytearray(target.read_bytes())
+    data[where % len(data)] ^= 1 << bit
+    target.write_bytes(data)
+    try:
+        assert verify(path) == 2
+    except ConfigurationError:
+        return
+    # A line break of another kind, such as a vertical tab, separates lines as well.
+    assert which != "data"

@@ -1,0 +1,89 @@
+"""A trial that never returns, and a disk that is full, with real ranks."""
+
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import launcher
+import pytest
+
+from nnlo_opt.report.results import read_ledger
+
+pytestmark = pytest.mark.mpi
+
+STUCK = """
+import time
+from nnlo_opt.space import Integer
+
+def objective(parameters, comm, report):
+    report(1, 1.0)
+    time.sleep(1000 if MODE == "silent" else 0.05)
+    return float(parameters["x"])
+
+objective.parameter_range = [Integer(0, 1000, name="x")]
+"""
+
+
+def command(folder: Path, mode: str, *options: str) -> list[str]:
+    (folder / "stuck.py").write_text(f"MODE = {mode!r}\n{STUCK}")
+    return ["OptimizationDriver", "--model", "stuck.py", "--hyper-opt", "random", "--num-iterations", "3", *options]
+
+
+def test_a_block_that_is_stuck_in_a_trial_ends_the_search_which_goes_on_without_that_trial(tmp_path):
+    options = ["--checkpoint", "S", "--opt-restore", "--trial-timeout", "2"]
+    outcome = launcher.run(3, command(tmp_path, "silent", *options), tmp_path)
+    assert outcome.code == 1, outcome.err[-3000:]
+    assert "Block 1 is stuck in code of the model" in outcome.err
+    assert "Traceback" not in outcome.err
+    ledger = read_ledger(tmp_path / "checkpoints/S")
+    assert ledger.trials[0].reason == "it took longer than `--trial-timeout`, 2 s"
+    outcome = launcher.run(3, command(tmp_path, "silent", *options), tmp_path)
+    assert outcome.code == 1
+    assert [trial.state for trial in read_ledger(tmp_path / "checkpoints/S").trials] == ["failed", "failed"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_search_waits_where_the_disk_is_full_says_so_and_loses_nothing(tmp_path, small_disk):
+    run = small_disk / "D"
+    job = launcher.start(3, command(tmp_path, "quick", "--checkpoint", str(run), "--num-iterations", "60"), tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and b"TrialCompleted" not in journal_of(run):
+            time.sleep(0.01)
+        with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        size = None
+        while time.monotonic() < deadline and size != len(journal_of(run)):
+            size = len(journal_of(run))
+            time.sleep(1.0)
+        assert job.process.poll() is None, "ended where it should wait"
+        (small_disk / "filler").unlink()
+    finally:
+        outcome = job.wait(60)
+    assert outcome.code == 0, outcome.err[-3000:]
+    assert "cannot be written (No space left on device): free some space" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert len((run / "results.csv").read_text().splitlines()) == 61
+    ledger = read_ledger(run)
+    assert ledger.complete
+    assert ledger.n_by_state()["complete"] == 60
+
+
+def journal_of(run: Path) -> bytes:
+    path = run / "journal.jsonl"
+    return path.read_bytes() if path.exists() else b""

@@ -1,0 +1,99 @@
+"""What the README promises: only model and space modules are executed, nothing is unpickled, no shell runs."""
+
+import ast
+from pathlib import Path
+
+import nnlo_opt
+
+ROOT = Path(nnlo_opt.__file__).parent
+SOURCES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+#: the ways of Python to execute code that is not ours: by name, by attribute
+EXECUTES = {"eval", "exec", "compile", "__import__"}
+EXECUTES_BY = {
+    ("runpy", "run_path"),
+    ("runpy", "run_module"),
+    ("importlib", "import_module"),
+    ("util", "spec_from_file_location"),
+    ("loader", "exec_module"),
+}
+#: where modules of users are imported
+USERS = {"models/user_module.py", "models/user_figure.py", "space/loading.py", "simulate/loading.py"}
+#: where a module of ours is imported by its name in a table of ours
+OURS = {"__init__.py", "models/keras_model.py", "models/keras_adapter.py", "models/framework.py"}
+SHELLS = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput")}
+#: readers that can execute what they read, and the argument that forbids it
+SAFE_READERS = {
+    ("np", "load"): ("allow_pickle", False),
+    ("numpy", "load"): ("allow_pickle", False),
+    ("torch", "load"): ("weights_only", True),
+    ("saving", "deserialize_keras_object"): ("safe_mode", True),
+}
+
+
+def calls():
+    """(file, line, name or (module, attribute), keyword arguments) of every call in the package."""
+    for file, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            keywords = {k.arg: k.value.value if isinstance(k.value, ast.Constant) else ... for k in node.keywords}
+            match node.func:
+                case ast.Name(id=name):
+                    yield file, node.lineno, name, keywords
+                case ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=name):
+                    yield file, node.lineno, (owner, name), keywords
+
+
+def test_code_of_users_is_executed_in_the_places_that_load_their_modules_only():
+    found = {file for file, _, called, _ in calls() if called in EXECUTES or called in EXECUTES_BY}
+    assert found == USERS | OURS
+
+
+def test_no_shell_runs():
+    assert not [call for call in calls() if call[2] in SHELLS or call[3].get("shell", False) is not False]
+
+
+def test_what_is_read_cannot_execute_anything():
+    readers = [
+        (file, line, SAFE_READERS[called], words) for file, line, called, words in calls() if called in SAFE_READERS
+    ]
+    assert len(readers) > 3
+    wrong = [f"{file} line {line}" for file, line, (word, value), words in readers if words.get(word) is not value]
+    assert not wrong
+
+
+def test_no_unsafe_yaml_or_pickling_of_arrays_or_frames():
+    unsafe = {"read_pickle", "to_pickle", "unsafe_load", "enable_unsafe_deserialization"}
+    assert not [call for call in calls() if (call[2] if isinstance(call[2], str) else call[2][1]) in unsafe]
+    assert not [call for call in calls() if call[3].get("allow_pickle", False) is not False]
+    assert not [call for call in calls() if call[3].get("weights_only", True) is not True]
+    assert not [call for call in calls() if call[3].get("safe_mode", True) is not True]
+
+
+def test_no_file_is_given_other_rights_than_the_umask_leaves():
+    names = {"umask", "chmod", "fchmod"}
+    assert not [call for call in calls() if isinstance(call[2], tuple) and call[2][1] in names]
+
+
+def test_a_module_of_ours_is_imported_by_a_constant_or_from_a_table():
+    for file in OURS:
+        for node in ast.walk(SOURCES[file]):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+                # A table of the module, in capitals: nothing that a user says.
+                tables = [
+                    name.id for name in ast.walk(node.args[0]) if isinstance(name, ast.Name) and name.id.isupper()
+                ]
+                assert tables or file == "__init__.py", f"{file} line {node.lineno}"
+
+
+def test_every_file_is_made_with_rights_for_the_umask_to_take_from():
+    made = [
+        node
+        for tree in SOURCES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.open" and "O_CREAT" in ast.unparse(node)
+    ]
+    assert len(made) >= 2
+    # Locks of a node's cache are the owner's alone.
+    assert {node.args[2].value for node in made} == {0o666, 0o600}

@@ -1,0 +1,146 @@
+import os
+import shutil
+
+import pytest
+
+from nnlo_opt.cli import tool
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.files import atomic_write
+from nnlo_opt.report.results import read_ledger
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials import repair as module
+from nnlo_opt.trials.journal import encode_line
+from nnlo_opt.trials.repair import repair
+from nnlo_opt.trials.run_directory import RunRequest, open_run
+
+DAMAGED = "journal.jsonl.damaged-1"
+
+
+def trial(number):
+    t = 1.0 + number
+    return [
+        ev.TrialSuggested(time_s=t, trial=number, point={"x": number}),
+        ev.FoldAssigned(time_s=t, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        ev.FoldBegan(time_s=t, assignment=number),
+        ev.AssignmentFinished(time_s=t, assignment=number, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=0.5),
+        ev.TrialCompleted(time_s=t, trial=number, figure_of_merit=0.5, figure_of_merit_std=0.0),
+    ]
+
+
+START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
+LINES = [encode_line(seq, event) for seq, event in enumerate([START, *trial(0), *trial(1), *trial(2)])]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose second of three trials has lost its suggestion, with a file of each trial."""
+    run = tmp_path / "run"
+    for number in range(3):
+        folder = run / "trials" / f"{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(str(number))
+    (run / "journal.jsonl").write_bytes(b"".join([*LINES[:6], b"#" + LINES[6][1:], *LINES[7:]]))
+    return run
+
+
+def weights_of(run):
+    return {path.parent.name: path.read_text() for path in (run / "trials").rglob("weights")}
+
+
+def test_a_repaired_run_can_be_gone_on_with_and_the_damaged_journal_is_kept(run):
+    damaged = (run / "journal.jsonl").read_bytes()
+    found, place = repair(run)
+    assert place == run / DAMAGED
+    assert place.read_bytes() == damaged
+    assert [trial.point for trial in read_ledger(run).trials] == [{"x": 0}, {"x": 2}]
+    # The files of a trial follow its number; those of the lost one are kept.
+    assert weights_of(run) == {"0000": "0", "0001": "2"}
+    assert (run / "trials.damaged-1/0001/weights").read_text() == "1"
+    directory = open_run(RunRequest(root=run.parent, name=run.name, restore=True), run.name)
+    assert len(directory.ledger.trials) == 2
+    directory.close()
+    assert found.lost == [1]
+
+
+def test_a_second_repair_finds_nothing_to_do_and_a_second_damage_has_a_name_of_its_own(run):
+    repair(run)
+    before = (run / "journal.jsonl").read_bytes()
+    assert repair(run) is None
+    assert (run / "journal.jsonl").read_bytes() == before
+    lines = before.splitlines(keepends=True)
+    (run / "journal.jsonl").write_bytes(b"".join(lines[:4] + lines[5:]))
+    assert repair(run)[1] == run / "journal.jsonl.damaged-2"
+    assert (run / DAMAGED).exists()
+
+
+@pytest.mark.parametrize("n_done", range(5))
+def test_a_repair_that_was_cut_short_anywhere_is_done_again(run, monkeypatch, n_done):
+    whole = run.with_name("whole")
+    shutil.copytree(run, whole)
+    repair(whole)
+    left = n_done
+
+    def counted(function):
+        def call(*arguments):
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            return function(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "atomic_write", counted(atomic_write))
+        patch.setattr("pathlib.Path.rename", counted(os.rename))
+        with pytest.raises(KeyboardInterrupt):
+            repair(run)
+    repair(run)
+    assert (run / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
+    assert weights_of(run) == weights_of(whole)
+    assert (run / "trials.damaged-1/0001/weights").read_text() == "1"
+    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in whole.iterdir())
+
+
+def test_the_command_says_what_was_lost(run, capsys):
+    assert tool.main(["show", str(run)]) == EXIT_WRONG_REQUEST
+    error = capsys.readouterr().err
+    assert "damaged in line 7" in error
+    assert f"`nnlo-opt repair {run}`" in error
+    assert tool.main(["repair", str(run)]) == EXIT_OK
+    out = capsys.readouterr().out
+    for words in ("Lost lines: 7.", "Lost trials: 1.", "2 is now 1", "TrialCompleted of trial 1", DAMAGED):
+        assert words in out
+    assert tool.main(["repair", str(run)]) == EXIT_OK
+    assert "is sound: nothing to repair" in capsys.readouterr().out
+
+
+def test_a_torn_tail_is_no_damage(run, capsys):
+    data = b"".join(LINES)[:-5]
+    (run / "journal.jsonl").write_bytes(data)
+    assert tool.main(["repair", str(run)]) == EXIT_OK
+    assert (run / "journal.jsonl").read_bytes() == data
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_what_cannot_be_repaired_or_is_no_run_is_said(run, tmp_path, capsys):
+    (run / "journal.jsonl").write_bytes(b"hello\n")
+    assert tool.main(["repair", str(run)]) == EXIT_WRONG_REQUEST
+    assert "sound RunStarted" in capsys.readouterr().err
+    assert (run / "journal.jsonl").read_bytes() == b"hello\n"
+    assert tool.main(["repair", str(tmp_path / "none")]) == EXIT_WRONG_REQUEST
+    assert "must hold a journal.jsonl" in capsys.readouterr().err
+
+
+def test_a_run_that_a_coordinator_holds_is_refused(run, capsys):
+    sound = b"".join(LINES)
+    damaged = (run / "journal.jsonl").read_bytes()
+    (run / "journal.jsonl").write_bytes(sound)
+    directory = open_run(RunRequest(root=run.parent, name=run.name, restore=True), run.name)
+    try:
+        (run / "journal.jsonl").write_bytes(damaged)
+        assert tool.main(["repair", str(run)]) == EXIT_WRONG_REQUEST
+        assert f"process {os.getpid()} on " in capsys.readouterr().err
+        assert (run / "journal.jsonl").read_bytes() == damaged
+    finally:
+        directory.close()

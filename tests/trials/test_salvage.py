@@ -1,0 +1,190 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import JournalError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.salvage import salvage
+
+GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
+GOLDEN_LINES = GOLDEN.splitlines(keepends=True)
+START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
+
+
+def trial(number, figure=0.5):
+    """All that happens in one trial of one fold."""
+    t = 1.0 + number
+    return [
+        ev.TrialSuggested(time_s=t, trial=number, point={"x": number}),
+        ev.FoldAssigned(time_s=t, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        ev.FoldBegan(time_s=t, assignment=number),
+        ev.AssignmentFinished(time_s=t, assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=0.5),
+        ev.TrialCompleted(time_s=t, trial=number, figure_of_merit=figure, figure_of_merit_std=0.0),
+    ]
+
+
+EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
+
+
+def lines_of(events):
+    return [encode_line(seq, event) for seq, event in enumerate(events)]
+
+
+def without(*numbers):
+    """The journal of `EVENTS` without some of its lines, and what is salvaged of it."""
+    return salvage(b"".join(line for n, line in enumerate(lines_of(EVENTS)) if n not in numbers), "j")
+
+
+def ledger_of(events):
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    return ledger
+
+
+def states(found):
+    return [(t.point["x"], t.state.value) for t in ledger_of(found.events).trials]
+
+
+def test_of_a_sound_journal_everything_is_kept():
+    found = without()
+    assert found.events == EVENTS
+    assert (found.gaps, found.n_damaged, found.dropped, found.lost, found.still_open) == ([], 0, [], [], [])
+    assert not found.renumbers
+
+
+def test_a_lost_suggestion_takes_its_trial_with_it_and_the_later_ones_move_up():
+    found = without(6)
+    assert states(found) == [(0, "complete"), (2, "complete")]
+    assert found.gaps == [(7, 7)]
+    assert (found.lost, found.moved) == ([1], {0: 0, 2: 1})
+    assert found.dropped == [
+        "FoldAssigned of trial 1",
+        "FoldBegan of assignment 1",
+        "AssignmentFinished of assignment 1",
+        "TrialCompleted of trial 1",
+    ]
+
+
+def test_a_lost_end_of_a_fold_opens_its_trial_again():
+    found = without(9)
+    assert states(found) == [(0, "complete"), (1, "running"), (2, "complete")]
+    assert found.still_open == [1]
+    assert found.dropped == ["TrialCompleted of trial 1"]
+    assert not found.renumbers
+
+
+def test_a_lost_assignment_opens_its_trial_again_and_the_later_assignments_move_up():
+    found = without(7)
+    assert states(found) == [(0, "complete"), (1, "pending"), (2, "complete")]
+    assert [a.number for a in ledger_of(found.events).assignments] == [0, 1]
+    assert not found.renumbers
+
+
+@pytest.mark.parametrize("number", [5, 8, 16])
+def test_a_lost_event_on_which_no_other_depends_is_all_that_is_lost(number):
+    found = without(number)
+    assert len(found.events) == len(EVENTS) - 1
+    assert found.dropped == []
+
+
+def test_a_lost_end_of_an_assignment_that_was_made_again_is_put_in():
+    again = replace(EVENTS[2], assignment=1, attempt=2)
+    events = [*EVENTS[:3], ev.AssignmentLost(time_s=2.0, assignment=0), START, again]
+    lines = lines_of(events)
+    found = salvage(b"".join(lines[:3] + lines[4:]), "j")
+    assert [type(event).__name__ for event in found.events[-3:]] == ["RunStarted", "AssignmentLost", "FoldAssigned"]
+    assert found.dropped == []
+
+
+def test_a_lost_first_start_is_told_by_a_later_one():
+    later = replace(START, time_s=50.0, unix_s=150.0, n_blocks=2)
+    lines = lines_of([*EVENTS[:-1], later])
+    found = salvage(b"".join(lines[1:]), "j")
+    ledger = ledger_of(found.events)
+    assert (ledger.identity, ledger.first_start_unix_s) == (START.identity, 100.0)
+    assert len(ledger.sessions) == 2
+    assert len(ledger.trials) == 3
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello\n", b"".join(lines_of(EVENTS)[1:]), bytes(1000)], ids=["1", "2", "3", "4"]
+)
+def test_without_a_start_nothing_can_be_gone_on_with(data):
+    with pytest.raises(JournalError, match="sound RunStarted"):
+        salvage(data, "j")
+
+
+def test_lines_twice_or_exchanged_lose_nothing():
+    lines = lines_of(EVENTS)
+    found = salvage(b"".join([*lines[:4], lines[5], lines[4], lines[4], *lines[6:]]), "j")
+    assert found.events == EVENTS
+    assert (found.n_damaged, found.gaps) == (1, [])
+
+
+def damaged(data, kind, where, bit):
+    position = where % len(data)
+    lines = data.splitlines(keepends=True)
+    number = where % len(lines)
+    match kind:
+        case "flip":
+            return data[:position] + bytes([data[position] ^ (1 << bit)]) + data[position + 1 :]
+        case "cut":
+            return data[:position]
+        case "delete":
+            return b"".join(lines[:number] + lines[number + 1 :])
+        case "repeat":
+            return b"".join(lines[: number + 1] + lines[number:])
+        case "remove a byte":
+            return data[:position] + data[position + 1 :]
+    raise ValueError(kind)
+
+
+damages = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "cut", "delete", "repeat", "remove a byte"]),
+        st.integers(0, len(GOLDEN) - 1),
+        st.integers(0, 7),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(damages=damages)
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_damaged_is_refused_or_cut_and_what_is_salvaged_replays(damages):
+    data = GOLDEN
+    for damage in damages:
+        if data:
+            data = damaged(data, *damage)
+    written = [line.rstrip(b"\n") for line in GOLDEN_LINES]
+    try:
+        events, n_sound = read_events(data, "j")
+    except JournalError:
+        pass
+    else:
+        # Nothing but the beginning of what was written is ever taken for sound.
+        assert GOLDEN.startswith(data[:n_sound])
+        assert len(events) == data[:n_sound].count(b"\n")
+    try:
+        found = salvage(data, "j")
+    except JournalError as error:
+        assert "sound RunStarted" in str(error)  # noqa: PT017
+        assert b'"event":"RunStarted"' not in b"".join(line for line in data.split(b"\n") if line in written)
+        return
+    repaired = b"".join(encode_line(seq, event) for seq, event in enumerate(found.events))
+    assert read_events(repaired, "j") == (found.events, len(repaired))
+    ledger = ledger_of(found.events)
+    points = [t.point for t in ledger_of(read_events(GOLDEN, "j")[0]).trials]
+    assert {old: points[old] for old in found.moved} == {
+        old: ledger.trials[new].point for old, new in found.moved.items()
+    }
+    again = salvage(repaired, "j")
+    assert again.events == found.events
+    assert again.dropped == []
