@@ -1,5 +1,7 @@
 """What a trainer rank makes of the user's model and data, with real frameworks and without ranks."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from nnlo_opt.cli.options import parse_training
 from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.sums import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.trees import leaves
 from nnlo_opt.vectors import aligned_empty
@@ -120,3 +123,25 @@ def test_batches_of_the_data_train_the_model(workplace):
     metrics = adapter.gradient(x, y, aligned_empty(adapter.n_weights))
     assert tuple(metrics.sums) == adapter.figures == ("loss", "acc", "kind_loss", "energy_loss", "kind_acc")
     place._release()
+
+
+def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplace, tmp_path):
+    data = ["--features-name", "features/a", "--labels-name", "labels/a", "--verify-data"]
+    source = 'def get_model():\n    import keras\n    return keras.Sequential([keras.layers.Dense(3, "softmax")])\n'
+    with pytest.raises(ConfigurationError, match=r"without data\.list\.sha256"):
+        workplace(source, *data).inspect(None)
+    write_sums(tmp_path / "data.list", [tmp_path / "data.h5"])
+    findings = workplace(source, *data).inspect(None)
+    assert findings["remarks"][0] == "Data verified: 2 files are what their checksums say."
+    with h5py.File(tmp_path / "data.h5", "a") as file:
+        file["features/a"][7, 3] += 1.0
+    with pytest.raises(ConfigurationError, match=r"data\.h5, whose SHA-256 is not that in"):
+        workplace(source, *data).inspect(None)
+
+
+def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
+    source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
+    made = workplace(source, "--verify-data")
+    made._options = replace(made._options, data=replace(made._options.data, train_data=None))
+    with pytest.raises(ConfigurationError, match="file by file; give `--train-data`"):
+        made.inspect(None)
