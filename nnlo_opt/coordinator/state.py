@@ -332,8 +332,9 @@ class CoordinatorState:
             told_at_s = self.suspects.get(team_index)
             if told_at_s is None:
                 self.suspects[team_index] = self._now_s
-                reason = f"it took longer than `--trial-timeout`, {timeout_s:g} s"
-                self._fail(self.ledger.trials[assignment.trial], assignment.fold, reason)
+                trial = self.ledger.trials[assignment.trial]
+                if not trial.state.ended:  # else this fold was told to stop, and does not
+                    self._fail(trial, assignment.fold, f"it took longer than `--trial-timeout`, {timeout_s:g} s")
             elif self.plan.budget.is_overdue(told_at_s, self._now_s):
                 self._out.append(
                     GiveUp(
