@@ -17,7 +17,8 @@ from nnlo_opt.launcher.job import Job
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.preemption import Preemption
 from nnlo_opt.trials.journal import read_events
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, lock_for_launcher, refuse_existing
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
+from nnlo_opt.trials.run_lock import lock_for_launcher
 
 #: part of the grace that the ranks are told of: what takes longer is ended from here
 GRACE_PART = 0.9

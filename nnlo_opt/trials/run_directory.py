@@ -136,25 +136,6 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
         raise
 
 
-def lock_for_launcher(path: Path) -> FileLock:
-    """The lock of the one launcher of the run directory `path`, taken; ConfigurationError where another has it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / "launch.lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigurationError(
-            f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
-            "another name by `--checkpoint NAME`."
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(
-            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
-            "place by `--checkpoint DIR/NAME`."
-        ) from None
-    return lock
-
-
 def _remove_run(path: Path) -> None:
     """Remove what a run writes, and nothing else: a wrong name must not cost a user's own files.
 

@@ -93,3 +93,22 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _in_words(owner: dict[str, Any] | None) -> str:
     return "" if owner is None else f" (process {owner.get('pid')} on {owner.get('host')})"
+
+
+def lock_for_launcher(path: Path) -> FileLock:
+    """The lock of the one launcher of the run directory `path`, taken; ConfigurationError where another has it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / "launch.lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigurationError(
+            f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
+            "another name by `--checkpoint NAME`."
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
+            "place by `--checkpoint DIR/NAME`."
+        ) from None
+    return lock
