@@ -18,7 +18,7 @@ from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.preemption import Preemption
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
-from nnlo_opt.trials.run_lock import lock_for_launcher
+from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
 
 #: part of the grace that the ranks are told of: what takes longer is ended from here
 GRACE_PART = 0.9
@@ -158,6 +158,8 @@ def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Na
         finally:
             job.end()
         after = standing(driver.directory)
+        if after.start != before.start:
+            forget_owner(driver.directory)  # it was of this job, which may begin on another machine next
         verdict = supervisor.judge(Ended(before=before, after=after, exit_code=code, ordered=told.is_asked))
         if verdict.exit_code != EXIT_OK:
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)

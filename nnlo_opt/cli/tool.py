@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nnlo-opt",
-        description="Launch and plan runs, look at them and at search spaces, repair a run, or simulate one.",
+        description="Launch and plan runs, look at them, repair them, look at search spaces, or simulate.",
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

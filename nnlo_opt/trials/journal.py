@@ -48,8 +48,9 @@ def _body(seq: int, line: bytes) -> bytes:
     end = len(prefix) + 10
     body = b"{" + line[end:]
     if line[:end] != b'%b%08x",' % (prefix, zlib.crc32(body, seq & 0xFFFFFFFF)):
-        begins_well = line.startswith(prefix)
-        raise ValueError("its checksum does not agree" if begins_well else f"it does not begin with number {seq}")
+        if not line.startswith(prefix):
+            raise ValueError(f"it does not begin with sequence number {seq}")
+        raise ValueError("its checksum does not agree")
     return body
 
 

@@ -74,25 +74,10 @@ def hold(run: Path) -> Iterator[None]:
         lock.release()
 
 
-def this_process() -> dict[str, Any]:
-    """What `run.owner` says of the process that asks."""
-    boot = ""
+def forget_owner(run: Path) -> None:
+    """Remove the note of an owner that is known to be gone, whatever machine it was on."""
     with suppress(OSError):
-        boot = _BOOT.read_text().strip()
-    return {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot or socket.gethostname()}
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The owner; None where there is none that can be read."""
-    try:
-        owner = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return owner if isinstance(owner, dict) else None
-
-
-def _in_words(owner: dict[str, Any] | None) -> str:
-    return "" if owner is None else f" (process {owner.get('pid')} on {owner.get('host')})"
+        (run / OWNER_NAME).unlink()
 
 
 def lock_for_launcher(path: Path) -> FileLock:
@@ -112,3 +97,24 @@ def lock_for_launcher(path: Path) -> FileLock:
             "place by `--checkpoint DIR/NAME`."
         ) from None
     return lock
+
+
+def this_process() -> dict[str, Any]:
+    """What `run.owner` says of the process that asks."""
+    boot = ""
+    with suppress(OSError):
+        boot = _BOOT.read_text().strip()
+    return {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot or socket.gethostname()}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The owner; None where there is none that can be read."""
+    try:
+        owner = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, dict) else None
+
+
+def _in_words(owner: dict[str, Any] | None) -> str:
+    return "" if owner is None else f" (process {owner.get('pid')} on {owner.get('host')})"

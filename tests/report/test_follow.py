@@ -35,7 +35,7 @@ def test_a_follower_takes_in_whole_lines_only_however_they_come(tmp_path):
 def test_a_follower_stops_at_a_line_that_is_damaged(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_bytes(encode_line(0, STARTED) + encode_line(2, suggested(0)))
-    with pytest.raises(ValueError, match="it does not begin with number 1"):
+    with pytest.raises(ValueError, match="sequence number 1"):
         JournalFollower(path).read()
 
 
