@@ -73,6 +73,7 @@ LAYERS: dict[str, list[str]] = {
         "coordinator.policy",
         "coordinator.records",
         "coordinator.state",
+        "block.instructions",
         "block.master_state",
         "block.submaster_state",
         "search.random",

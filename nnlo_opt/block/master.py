@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.block import instructions as ins
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.central import CentralRule, central_rule
 from nnlo_opt.block.reasons import reason_of
@@ -287,49 +288,49 @@ class Master:
             fold.central = aligned_empty(len(received.payload))
             np.copyto(fold.central, received.payload)
 
-    def _carry_out(self, fold: _Fold, instruction: ms.Instruction, received: Received | None) -> None:
+    def _carry_out(self, fold: _Fold, instruction: ins.Instruction, received: Received | None) -> None:
         match instruction:
-            case ms.Initialise():
+            case ins.Initialise():
                 self._initialise(fold, instruction)
-            case ms.ApplyUpdate():
+            case ins.ApplyUpdate():
                 self._scale_learning_rate(fold)
                 self._rule(fold).apply(fold.central[: fold.n_weights], _payload(received), instruction.weight)
-            case ms.HoldUpdate():
+            case ins.HoldUpdate():
                 self._hold(fold, instruction, received)
-            case ms.ApplyRound():
+            case ins.ApplyRound():
                 self._scale_learning_rate(fold)
                 updates = [fold.held[worker] for worker in instruction.workers if worker in fold.held]
                 self._rule(fold).apply_round(fold.central[: fold.n_weights], updates)
-            case ms.SendWeights():
+            case ins.SendWeights():
                 self._send_weights(fold, instruction, received)
-            case ms.SendFence():
+            case ins.SendFence():
                 self._send_fence(fold, instruction, received)
-            case ms.HoldState():
+            case ins.HoldState():
                 self._hold_state(fold, instruction, received)
-            case ms.SendValidate():
+            case ins.SendValidate():
                 for worker in fold.state.workers:
                     self._send(worker, msg.Validate(assignment=fold.order.assignment), fold.central)
-            case ms.SendCallBack():
+            case ins.SendCallBack():
                 self._send_call_back(fold, instruction)
-            case ms.TakeWishes():
+            case ins.TakeWishes():
                 self._take_wishes(fold, received)
-            case ms.SendHalt():
+            case ins.SendHalt():
                 self._send(instruction.worker, msg.Halt(assignment=fold.order.assignment))
-            case ms.Stopped():
+            case ins.Stopped():
                 self._unrecorded[fold.order.assignment] = fold.directory
                 self._end(fold, msg.FoldStopped(assignment=fold.order.assignment))
-            case ms.Paused():
+            case ins.Paused():
                 # Not among the unrecorded: when the journal has this end, its checkpoints stay.
                 self._end(fold, msg.FoldPaused(assignment=fold.order.assignment, epoch=instruction.epoch))
-            case ms.KeepBest():
+            case ins.KeepBest():
                 fold.best = fold.central.copy()
-            case ms.ReportEpoch():
+            case ins.ReportEpoch():
                 self._report_epoch(fold, instruction)
-            case ms.SendJudge():
+            case ins.SendJudge():
                 self._send_judge(fold, instruction)
-            case ms.Finish():
+            case ins.Finish():
                 self._finish(fold, instruction)
-            case ms.Fail():
+            case ins.Fail():
                 failed = msg.FoldFailed(
                     assignment=fold.order.assignment,
                     reason=instruction.reason,
@@ -339,7 +340,7 @@ class Master:
                 )
                 self._fail(fold, failed)
 
-    def _initialise(self, fold: _Fold, instruction: ms.Initialise) -> None:
+    def _initialise(self, fold: _Fold, instruction: ins.Initialise) -> None:
         fold.rule = central_rule(fold.options, fold.n_weights, len(fold.state.workers))
         if fold.checkpoint is not None:
             arrays = fold.checkpoint.arrays
@@ -362,7 +363,7 @@ class Master:
             self._rule(fold).scale_learning_rate(factor * fold.rate_factor)
         fold.n_applied = state.n_samples
 
-    def _send_call_back(self, fold: _Fold, instruction: ms.SendCallBack) -> None:
+    def _send_call_back(self, fold: _Fold, instruction: ins.SendCallBack) -> None:
         message = msg.CallBack(
             assignment=fold.order.assignment,
             epoch=instruction.epoch,
@@ -380,7 +381,7 @@ class Master:
         if received.payload is not None:
             np.copyto(fold.central, received.payload)
 
-    def _hold(self, fold: _Fold, instruction: ms.HoldUpdate, received: Received | None) -> None:
+    def _hold(self, fold: _Fold, instruction: ins.HoldUpdate, received: Received | None) -> None:
         if received is not None and received.payload is None:
             return  # allreduce: the weights of one worker are those of all
         _, buffer = fold.held.get(instruction.worker, (0, None))
@@ -394,7 +395,7 @@ class Master:
             return None
         return fold.held[worker][1] if fold.state.plan.synchronous else _payload(received)
 
-    def _send_weights(self, fold: _Fold, instruction: ms.SendWeights, received: Received | None) -> None:
+    def _send_weights(self, fold: _Fold, instruction: ins.SendWeights, received: Received | None) -> None:
         kind = self._rule(fold).answers
         workers, resumed = self._all_workers(fold), fold.checkpoint
         if resumed is not None and not are_the_same(resumed, workers, self.ranks_per_worker):
@@ -424,7 +425,7 @@ class Master:
             self._send(worker, train, payload)
         fold.checkpoint = None
 
-    def _send_fence(self, fold: _Fold, instruction: ms.SendFence, received: Received | None) -> None:
+    def _send_fence(self, fold: _Fold, instruction: ins.SendFence, received: Received | None) -> None:
         if instruction.checkpoint and self.writes_checkpoints and fold.writing is None:
             try:
                 fold.writing = checkpoint.begin(fold.directory, instruction.epoch)
@@ -439,7 +440,7 @@ class Master:
             )
             self._send(worker, fence, answer)
 
-    def _hold_state(self, fold: _Fold, instruction: ms.HoldState, received: Received | None) -> None:
+    def _hold_state(self, fold: _Fold, instruction: ins.HoldState, received: Received | None) -> None:
         assert received is not None
         message = received.message
         assert isinstance(message, msg.FenceReached)
@@ -465,7 +466,7 @@ class Master:
             fold.central[fold.n_weights :] = average_states(states, [len(self._led_by(worker)) for worker in workers])
         fold.model_states.clear()
 
-    def _report_epoch(self, fold: _Fold, instruction: ms.ReportEpoch) -> None:
+    def _report_epoch(self, fold: _Fold, instruction: ins.ReportEpoch) -> None:
         written = fold.checkpoint is not None  # the epoch that was gone on from
         if instruction.checkpoint and self.writes_checkpoints:
             try:
@@ -511,7 +512,7 @@ class Master:
             workers=fold.positions,
         )
 
-    def _send_judge(self, fold: _Fold, instruction: ms.SendJudge) -> None:
+    def _send_judge(self, fold: _Fold, instruction: ins.SendJudge) -> None:
         facts = {
             "epochs": fold.state.history.epochs,
             "epoch": instruction.epoch,
@@ -524,7 +525,7 @@ class Master:
         }
         self._send(1, msg.Judge(assignment=fold.order.assignment, fold=facts))
 
-    def _objectives(self, fold: _Fold, finish: ms.Finish, train_s: float) -> dict[str, float]:
+    def _objectives(self, fold: _Fold, finish: ins.Finish, train_s: float) -> dict[str, float]:
         """The value of every objective; TrialError for one that is not measured."""
         values = {
             **finish.metrics,
@@ -541,7 +542,7 @@ class Master:
                 f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
             ) from None
 
-    def _finish(self, fold: _Fold, instruction: ms.Finish) -> None:
+    def _finish(self, fold: _Fold, instruction: ins.Finish) -> None:
         weights = fold.best if instruction.restore_best and fold.best is not None else fold.central
         if not np.isfinite(weights).all():
             # An update after the last loss that was looked at: no figure shows it.

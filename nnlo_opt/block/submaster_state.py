@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
-from nnlo_opt.block.master_state import HoldState, HoldUpdate
+from nnlo_opt.block.instructions import HoldState, HoldUpdate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from nnlo_opt.block import instructions as ins
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.local import base_learning_rate
 from nnlo_opt.comm import messages as msg
@@ -160,9 +161,9 @@ def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tm
 def state_at_the_end_of_an_epoch(epochs=2):
     state = ms.MasterState(ms.FoldPlan(n_workers=1, epochs=epochs, calls_back=True))
     ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
-    assert state.handle(1, ready)[-1] == ms.SendCallBack(epoch=0, metrics=None, is_last=False)
+    assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
-    assert [type(i) for i in out] == [ms.TakeWishes, ms.SendWeights]
+    assert [type(i) for i in out] == [ins.TakeWishes, ins.SendWeights]
     push = msg.PushUpdate(assignment=0, base_version=0, n_samples=4, n_batches=1, sums={"loss": 4.0}, end_of_pass=True)
     state.handle(1, push)
     return state, state.handle(1, msg.FenceReached(assignment=0, position={}))
@@ -170,10 +171,10 @@ def state_at_the_end_of_an_epoch(epochs=2):
 
 def test_the_epoch_is_reported_when_the_callbacks_have_answered():
     state, out = state_at_the_end_of_an_epoch()
-    assert out[-1] == ms.SendCallBack(epoch=1, metrics={"loss": 1.0}, is_last=False)
+    assert out[-1] == ins.SendCallBack(epoch=1, metrics={"loss": 1.0}, is_last=False)
     assert state.phase is ms.Phase.CALLING_BACK
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=0.5))
-    assert [type(i) for i in out] == [ms.TakeWishes, ms.ReportEpoch, ms.SendWeights]
+    assert [type(i) for i in out] == [ins.TakeWishes, ins.ReportEpoch, ins.SendWeights]
 
 
 def test_the_last_epoch_is_announced_as_such():
@@ -185,7 +186,7 @@ def test_nothing_else_is_taken_meanwhile_and_stopping_ends_it():
     state, _ = state_at_the_end_of_an_epoch()
     with pytest.raises(ProtocolError, match="CALLING_BACK"):
         state.handle(1, msg.Validated(assignment=0, n_samples=1, sums={}))
-    assert state.stop() == [ms.Stopped()]
+    assert state.stop() == [ins.Stopped()]
 
 
 @pytest.mark.parametrize(

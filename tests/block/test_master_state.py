@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.block import instructions as ins
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -44,12 +45,12 @@ JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
 
-def applied(worker: int, weight: float = 1.0) -> ms.ApplyUpdate:
-    return ms.ApplyUpdate(worker=worker, weight=weight)
+def applied(worker: int, weight: float = 1.0) -> ins.ApplyUpdate:
+    return ins.ApplyUpdate(worker=worker, weight=weight)
 
 
-def fence(*workers: int) -> ms.SendFence:
-    return ms.SendFence(workers=workers, epoch=1, checkpoint=True)
+def fence(*workers: int) -> ins.SendFence:
+    return ins.SendFence(workers=workers, epoch=1, checkpoint=True)
 
 
 def plan(**changes: Any) -> ms.FoldPlan:
@@ -81,24 +82,24 @@ def validating(**changes: Any) -> ms.MasterState:
     return state
 
 
-def one_epoch(state: ms.MasterState, val_loss: float) -> list[ms.Instruction]:
+def one_epoch(state: ms.MasterState, val_loss: float) -> list[ins.Instruction]:
     """Drive a state of one worker from the start of an epoch to its end."""
     out = state.handle(1, push(base_version=state.version, n_samples=state.n_train, end_of_pass=True))
-    assert isinstance(out[-1], ms.SendFence)
-    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1), ms.SendValidate()]
+    assert isinstance(out[-1], ins.SendFence)
+    assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1), ins.SendValidate()]
     return state.handle(1, validated(val_loss))
 
 
-def run(state: ms.MasterState, val_losses: list[float]) -> ms.Finish:
+def run(state: ms.MasterState, val_losses: list[float]) -> ins.Finish:
     """Drive a state of one worker to its end; `val_losses` has one value an epoch, and may have too many."""
     for val_loss in val_losses:
         out = one_epoch(state, val_loss)
-        if isinstance(out[-1], ms.Finish):
+        if isinstance(out[-1], ins.Finish):
             return out[-1]
     raise AssertionError("it has not finished")
 
 
-def instructions_of(kind: type, out: list[ms.Instruction]) -> list[Any]:
+def instructions_of(kind: type, out: list[ins.Instruction]) -> list[Any]:
     return [i for i in out if isinstance(i, kind)]
 
 
@@ -110,8 +111,8 @@ def test_training_begins_when_the_last_worker_is_ready_and_not_before():
     assert state.handle(2, ready()) == []
     assert state.phase is ms.Phase.STARTING
     assert state.handle(1, ready()) == [
-        ms.Initialise(epoch=0),
-        ms.SendWeights(workers=(1, 2), version=0, with_state=True),
+        ins.Initialise(epoch=0),
+        ins.SendWeights(workers=(1, 2), version=0, with_state=True),
     ]
     assert state.phase is ms.Phase.TRAINING
     assert (state.n_train, state.has_validation) == (10, True)
@@ -125,9 +126,9 @@ def test_every_update_is_applied_at_once_and_answered_with_the_next_version():
     for version in (1, 2, 3):
         assert state.handle(2, push(base_version=version - 1)) == [
             applied(2),
-            ms.SendWeights(workers=(2,), version=version),
+            ins.SendWeights(workers=(2,), version=version),
         ]
-    assert state.handle(1, push(base_version=0)) == [applied(1), ms.SendWeights(workers=(1,), version=4)]
+    assert state.handle(1, push(base_version=0)) == [applied(1), ins.SendWeights(workers=(1,), version=4)]
     assert state.staleness.histogram == {0: 3, 3: 1}
 
 
@@ -143,10 +144,10 @@ def test_an_epoch_is_full_when_the_workers_together_have_trained_all_samples():
 def test_at_the_fence_the_update_on_its_way_still_counts_and_is_the_last():
     state = started(ms.MasterState(plan()), n_train=10)
     state.handle(1, push(n_samples=10))
-    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1)]
+    assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1)]
     assert state.handle(2, push(n_samples=3)) == [applied(2), fence(2)]
     assert (state.n_samples, state.version) == (13, 2)
-    assert state.handle(2, fence_reached()) == [ms.HoldState(worker=2), ms.SendValidate()]
+    assert state.handle(2, fence_reached()) == [ins.HoldState(worker=2), ins.SendValidate()]
 
 
 def test_samples_over_the_end_of_an_epoch_count_for_the_next():
@@ -165,7 +166,7 @@ def test_a_worker_that_overlaps_pushes_once_more_behind_the_fence_and_is_not_ans
     state = started(ms.MasterState(plan()), n_train=10)
     assert state.handle(1, push(n_samples=10)) == [applied(1), fence(1)]
     assert state.handle(1, push(n_samples=2)) == [applied(1)]
-    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1)]
+    assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1)]
     with pytest.raises(ProtocolError, match="without having been sent weights"):
         state.handle(1, push())
 
@@ -174,7 +175,7 @@ def test_what_was_trained_but_not_pushed_counts_at_the_fence():
     state = started(ms.MasterState(plan(n_workers=1)), n_train=10, has_validation=False)
     state.handle(1, push(n_samples=10, loss=1.0))
     left = msg.FenceReached(assignment=0, position={}, n_samples=10, sums={"loss": 30.0})
-    (report,) = instructions_of(ms.ReportEpoch, state.handle(1, left))
+    (report,) = instructions_of(ins.ReportEpoch, state.handle(1, left))
     assert report.metrics == {"loss": 2.0}
     assert state.n_samples == 20
 
@@ -183,7 +184,7 @@ def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
     state = started(ms.MasterState(plan(staleness=StalenessPolicy.parse("drop:1"))), n_train=100)
     for version in range(2):
         state.handle(2, push(base_version=version))
-    assert state.handle(1, push(base_version=0)) == [ms.SendWeights(workers=(1,), version=2)]
+    assert state.handle(1, push(base_version=0)) == [ins.SendWeights(workers=(1,), version=2)]
     assert (state.staleness.n_dropped, state.version, state.n_samples) == (1, 2, 15)
 
 
@@ -195,10 +196,10 @@ def test_an_update_may_count_less_the_older_it_is():
 
 def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is_over():
     state = started(ms.MasterState(plan(synchronous=True, together=True)))
-    assert state.stop() == [ms.SendHalt(worker=2)]
+    assert state.stop() == [ins.SendHalt(worker=2)]
     assert state.stop() == []
     assert state.handle(2, push()) == []
-    assert state.handle(1, push()) == [ms.Stopped()]
+    assert state.handle(1, push()) == [ins.Stopped()]
     assert state.phase is ms.Phase.OVER
 
 
@@ -207,11 +208,11 @@ def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is
 
 def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_workers():
     state = started(ms.MasterState(plan(synchronous=True)))
-    assert state.handle(2, push(n_samples=3)) == [ms.HoldUpdate(worker=2, n_samples=3)]
+    assert state.handle(2, push(n_samples=3)) == [ins.HoldUpdate(worker=2, n_samples=3)]
     assert state.handle(1, push(n_samples=4)) == [
-        ms.HoldUpdate(worker=1, n_samples=4),
-        ms.ApplyRound(workers=(1, 2)),
-        ms.SendWeights(workers=(1, 2), version=1),
+        ins.HoldUpdate(worker=1, n_samples=4),
+        ins.ApplyRound(workers=(1, 2)),
+        ins.SendWeights(workers=(1, 2), version=1),
     ]
     assert state.staleness.histogram == {0: 2}
 
@@ -220,11 +221,11 @@ def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
     state = started(ms.MasterState(plan(synchronous=True)))
     state.handle(1, push(end_of_pass=True))
     assert state.handle(2, push())[1:] == [
-        ms.ApplyRound(workers=(1, 2)),
-        ms.SendWeights(workers=(2,), version=1),
+        ins.ApplyRound(workers=(1, 2)),
+        ins.SendWeights(workers=(2,), version=1),
     ]
     assert state.handle(2, push(base_version=1, end_of_pass=True))[1:] == [
-        ms.ApplyRound(workers=(2,)),
+        ins.ApplyRound(workers=(2,)),
         fence(1, 2),
     ]
 
@@ -244,17 +245,17 @@ def test_what_a_worker_took_of_its_machine_goes_into_the_history_of_the_epoch():
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_validation_begins_when_all_workers_have_handed_in(synchronous):
     state = fencing(synchronous=synchronous)
-    assert state.handle(2, fence_reached()) == [ms.HoldState(worker=2)]
-    assert state.handle(1, fence_reached()) == [ms.HoldState(worker=1), ms.SendValidate()]
+    assert state.handle(2, fence_reached()) == [ins.HoldState(worker=2)]
+    assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1), ins.SendValidate()]
 
 
 def test_without_validation_samples_the_epoch_ends_at_the_fence():
     state = started(ms.MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
     state.handle(1, push(n_samples=10))
     assert state.handle(1, fence_reached()) == [
-        ms.HoldState(worker=1),
-        ms.ReportEpoch(epoch=1, metrics={"loss": 1.0}, checkpoint=True),
-        ms.SendWeights(workers=(1,), version=1, with_state=True),
+        ins.HoldState(worker=1),
+        ins.ReportEpoch(epoch=1, metrics={"loss": 1.0}, checkpoint=True),
+        ins.SendWeights(workers=(1,), version=1, with_state=True),
     ]
 
 
@@ -264,8 +265,8 @@ def test_the_next_epoch_begins_with_weights_and_state_for_all(synchronous):
     assert state.handle(2, validated(loss=2.0, n_samples=4)) == []
     out = state.handle(1, validated(loss=5.0, n_samples=8))
     assert out == [
-        ms.ReportEpoch(epoch=1, metrics={"loss": 1.0, "val_loss": 4.0}, checkpoint=True),
-        ms.SendWeights(workers=(1, 2), version=state.version, with_state=True),
+        ins.ReportEpoch(epoch=1, metrics={"loss": 1.0, "val_loss": 4.0}, checkpoint=True),
+        ins.SendWeights(workers=(1, 2), version=state.version, with_state=True),
     ]
     assert state.phase is ms.Phase.TRAINING
 
@@ -282,7 +283,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
     state = validating()
     state.handle(1, validated())
     (fail,) = state.handle(2, validated(loss=value))
-    assert isinstance(fail, ms.Fail)
+    assert isinstance(fail, ins.Fail)
     assert "val_loss" in fail.reason
     assert state.phase is ms.Phase.OVER
 
@@ -295,7 +296,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
 )
 def test_checkpoints_are_due_at_every_interval_and_at_the_last_epoch(interval, expected):
     state = started(ms.MasterState(plan(n_workers=1, epochs=5, checkpoint_interval=interval)))
-    reports = [instructions_of(ms.ReportEpoch, one_epoch(state, 1.0))[0] for _ in range(5)]
+    reports = [instructions_of(ins.ReportEpoch, one_epoch(state, 1.0))[0] for _ in range(5)]
     assert [report.epoch for report in reports] == [1, 2, 3, 4, 5]
     assert [report.epoch for report in reports if report.checkpoint] == expected
 
@@ -331,10 +332,10 @@ def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
     stopping = EarlyStopping(metric="val_loss", better="<", patience=9)
     state = started(ms.MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 2.0, 2.0, 4.0, 1.0, 1.5)]
-    kept = [bool(instructions_of(ms.KeepBest, out)) for out in outs]
+    kept = [bool(instructions_of(ins.KeepBest, out)) for out in outs]
     assert kept == [True, True, False, False, True, False]
     # The copy has to be in the checkpoint of the same epoch.
-    assert all(isinstance(out[0], ms.KeepBest) for out, keep in zip(outs, kept, strict=True) if keep)
+    assert all(isinstance(out[0], ins.KeepBest) for out, keep in zip(outs, kept, strict=True) if keep)
 
 
 def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_asked_for():
@@ -342,8 +343,8 @@ def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_
     comparison = Comparison(objectives=objectives, epoch="best")
     state = started(ms.MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 1.0, 2.0, 1.5)]
-    assert [bool(instructions_of(ms.KeepBest, out)) for out in outs] == [True, True, False, False]
-    (finish,) = instructions_of(ms.Finish, outs[-1])
+    assert [bool(instructions_of(ins.KeepBest, out)) for out in outs] == [True, True, False, False]
+    (finish,) = instructions_of(ins.Finish, outs[-1])
     assert (finish.metrics["val_loss"], finish.restore_best, finish.n_epochs) == (1.0, True, 4)
 
 
@@ -360,7 +361,7 @@ def test_an_objective_that_no_epoch_has_fails_the_trial_with_what_there_is():
         one_epoch(state, 1.0)
 
 
-def judging(**changes: Any) -> tuple[ms.MasterState, list[ms.Instruction]]:
+def judging(**changes: Any) -> tuple[ms.MasterState, list[ins.Instruction]]:
     """All is trained, and worker 1 was asked for the user's figure of merit."""
     state = started(ms.MasterState(plan(n_workers=1, epochs=2, comparison=Comparison(function="f"), **changes)))
     one_epoch(state, 3.0)
@@ -369,7 +370,7 @@ def judging(**changes: Any) -> tuple[ms.MasterState, list[ms.Instruction]]:
 
 def test_a_figure_of_merit_of_the_user_s_is_asked_of_worker_1_when_all_is_trained():
     state, out = judging()
-    assert out[-1] == ms.SendJudge(epoch=2, metrics={"loss": 1.0, "val_loss": 2.0})
+    assert out[-1] == ins.SendJudge(epoch=2, metrics={"loss": 1.0, "val_loss": 2.0})
     assert state.phase is ms.Phase.JUDGING
     (finish,) = state.handle(1, msg.Judged(assignment=0, figure_of_merit=42.0))
     assert (finish.figure_of_merit, finish.n_epochs) == (42.0, 2)
@@ -384,12 +385,12 @@ def test_a_figure_of_merit_that_raises_fails_the_fold():
 
 def test_a_fold_can_be_stopped_while_it_is_judged():
     state, _ = judging()
-    assert state.stop() == [ms.Stopped()]
+    assert state.stop() == [ins.Stopped()]
 
 
 def test_nothing_is_kept_without_early_stopping():
     state = started(ms.MasterState(plan(n_workers=1)))
-    assert not instructions_of(ms.KeepBest, one_epoch(state, 1.0))
+    assert not instructions_of(ins.KeepBest, one_epoch(state, 1.0))
 
 
 def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
@@ -427,7 +428,7 @@ def insides(state: ms.MasterState) -> dict[str, Any]:
 @pytest.mark.parametrize("phase", [phase for phase in states_in_every_phase() if phase != "OVER"])
 def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
     state = states_in_every_phase()[phase]
-    assert state.handle(2, FAILED) == [ms.Fail(reason="no", traceback="tb", world_rank=7, host="node")]
+    assert state.handle(2, FAILED) == [ins.Fail(reason="no", traceback="tb", world_rank=7, host="node")]
     assert state.phase is ms.Phase.OVER
 
 
@@ -544,11 +545,11 @@ def history_of(val_losses: list[float]) -> FoldHistory:
 def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
     state = ms.MasterState(plan(n_workers=1, epochs=5), history_of([3.0, 2.0]), n_samples=20, version=2)
     assert state.handle(1, ready()) == [
-        ms.Initialise(epoch=2),
-        ms.SendWeights(workers=(1,), version=2, with_state=True),
+        ins.Initialise(epoch=2),
+        ins.SendWeights(workers=(1,), version=2, with_state=True),
     ]
     out = one_epoch(state, 1.0)
-    assert instructions_of(ms.ReportEpoch, out)[0].epoch == 3
+    assert instructions_of(ins.ReportEpoch, out)[0].epoch == 3
     assert (state.n_samples, state.version) == (30, 3)
 
 
@@ -573,8 +574,8 @@ def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, fi
     history = history_of(val_losses)
     state = ms.MasterState(plan(n_workers=1, **changes), history, n_samples=30, version=3)
     initialise, finish = state.handle(1, ready())
-    assert initialise == ms.Initialise(epoch=len(val_losses))
-    assert isinstance(finish, ms.Finish)
+    assert initialise == ins.Initialise(epoch=len(val_losses))
+    assert isinstance(finish, ins.Finish)
     assert (finish.figure_of_merit, finish.n_epochs) == (figure, len(val_losses))
     assert state.phase is ms.Phase.OVER
 
@@ -593,22 +594,22 @@ class Imitation:
         #: worker -> what it will send next
         self.answers: dict[int, msg.Message] = {w: ready(n_train=sum(shards)) for w in range(1, len(shards) + 1)}
         self.trained = [0] * len(shards)
-        self.finished: ms.Finish | None = None
+        self.finished: ins.Finish | None = None
 
     def deliver(self, worker: int) -> None:
         message = self.answers.pop(worker)
         for instruction in self.state.handle(worker, message):
             match instruction:
-                case ms.SendWeights():
+                case ins.SendWeights():
                     for w in instruction.workers:
                         self.answers[w] = self._train(w, instruction.version)
-                case ms.SendFence():
+                case ins.SendFence():
                     for w in instruction.workers:
                         self.answers[w] = fence_reached()
-                case ms.SendValidate():
+                case ins.SendValidate():
                     for w in self.state.workers:
                         self.answers[w] = validated()
-                case ms.Finish():
+                case ins.Finish():
                     self.finished = instruction
 
     def _train(self, worker: int, version: int) -> msg.PushUpdate:
@@ -648,7 +649,7 @@ def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, 
 # ---------------------------------------------------------------- the coordinator's word
 
 
-def after_an_epoch(state: ms.MasterState) -> list[ms.Instruction]:
+def after_an_epoch(state: ms.MasterState) -> list[ins.Instruction]:
     """What the last message of the epoch under way leads to, for one worker."""
     state.handle(1, push(base_version=state.version, n_samples=10, end_of_pass=True))
     state.handle(1, fence_reached())
@@ -665,20 +666,20 @@ def awaiting(**changes: Any) -> ms.MasterState:
 def test_after_each_epoch_but_the_last_the_word_is_awaited():
     state = started(ms.MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_word=True)))
     (report,) = after_an_epoch(state)
-    assert isinstance(report, ms.ReportEpoch)
+    assert isinstance(report, ins.ReportEpoch)
     assert report.waits
-    assert state.go_on() == [ms.SendWeights(workers=(1,), version=1, with_state=True)]
+    assert state.go_on() == [ins.SendWeights(workers=(1,), version=1, with_state=True)]
     last, finish = after_an_epoch(state)
-    assert isinstance(last, ms.ReportEpoch)
+    assert isinstance(last, ins.ReportEpoch)
     assert not last.waits
-    assert isinstance(finish, ms.Finish)
+    assert isinstance(finish, ins.Finish)
 
 
 def test_a_fold_is_paused_or_stopped_while_it_waits():
-    assert awaiting().pause() == [ms.Paused(epoch=1)]
-    assert awaiting().stop() == [ms.Stopped()]
-    assert awaiting(together=True).stop() == [ms.Stopped()]
-    assert isinstance(awaiting().handle(1, FAILED)[0], ms.Fail)
+    assert awaiting().pause() == [ins.Paused(epoch=1)]
+    assert awaiting().stop() == [ins.Stopped()]
+    assert awaiting(together=True).stop() == [ins.Stopped()]
+    assert isinstance(awaiting().handle(1, FAILED)[0], ins.Fail)
 
 
 def test_a_word_that_nobody_awaits_is_a_bug():
@@ -696,8 +697,8 @@ def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(paus
     fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
     state.handle(1, fence_reached())
     report = state.handle(1, validated())[0]
-    assert isinstance(fence, ms.SendFence)
-    assert isinstance(report, ms.ReportEpoch)
+    assert isinstance(fence, ins.SendFence)
+    assert isinstance(report, ins.ReportEpoch)
     assert (fence.checkpoint, report.checkpoint) == (due, due)
 
 
@@ -705,6 +706,6 @@ def test_gone_on_from_a_checkpoint_it_asks_again_about_its_epoch():
     done = awaiting()
     state = ms.MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
     initialise, report = state.handle(1, ready())
-    assert initialise == ms.Initialise(epoch=1)
-    assert report == ms.ReportEpoch(epoch=1, metrics=done.history.metrics_of(0), checkpoint=False, waits=True)
-    assert state.go_on() == [ms.SendWeights(workers=(1,), version=1, with_state=True)]
+    assert initialise == ins.Initialise(epoch=1)
+    assert report == ins.ReportEpoch(epoch=1, metrics=done.history.metrics_of(0), checkpoint=False, waits=True)
+    assert state.go_on() == [ins.SendWeights(workers=(1,), version=1, with_state=True)]
