@@ -96,7 +96,7 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
 @pytest.mark.keras
 def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
-    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "8", "--checkpoint", "K"]
+    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "12", "--checkpoint", "K"]
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
     command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [2.0, 3.0])
@@ -104,7 +104,7 @@ def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digi
     assert ledger.complete
     assert all(trial.state in ("complete", "pruned") for trial in ledger.trials)
     ends = collections.Counter(e["trial"] for e in events if e["event"] in ("TrialCompleted", "TrialPruned"))
-    assert ends == collections.Counter(range(8)), "a trial was lost or ended twice"
+    assert ends == collections.Counter(range(12)), "a trial was lost or ended twice"
     assert ledger.n_by_state()["complete"] >= 1
     n_gone_on = 0
     for trial in ledger.trials:
