@@ -16,6 +16,7 @@ from nnlo_opt.comm import codec, mpi
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import GatedComm, World, finalize
 from nnlo_opt.comm.node import Neighbour
+from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
@@ -147,7 +148,8 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
 
                 return FoldTaskFactory(build, lambda: None, linear_source(60, 4), [single_fold(50, 10)], options, 0)
 
-            team = Team(Ranks(world._comm), options, make_tasks, n_processes, None)
+            plan = plan_single_block(world.size, ranks_per_worker=n_processes).teams[0]
+            team = Team(Ranks(world._comm), plan, options, make_tasks, None)
             with TemporaryDirectory() as directory:
                 team.directory = Path(directory)
                 if world.rank:
