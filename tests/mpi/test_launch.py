@@ -173,7 +173,7 @@ def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tm
     job.process.terminate()
     outcome = job.wait(60)
     assert outcome.code == 75, outcome.err
-    # What is printed last is lost now and then where mpirun ends a job for its exit code.
+    assert "of 12 epochs; `--restore` goes on" in outcome.out
     assert [e["reason"] for e in journal_of(tmp_path) if e["event"] == "RunPreempted"] == ["preempted by SIGUSR1"]
     epochs = [e for e in journal_of(tmp_path) if e["event"] == "EpochEnded"]
     # Only the last has a checkpoint, which `--checkpoint-interval` would not have written.
