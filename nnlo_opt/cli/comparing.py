@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import replace
 
-from nnlo_opt.cli.values import number, seconds
+from nnlo_opt.cli.values import finite, seconds, whole
 from nnlo_opt.coordinator.budget import Budget, end_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials.objectives import EPOCHS, FIGURE, MEASURED, Comparison, Objective
@@ -46,11 +46,10 @@ def add_comparison(parser: argparse.ArgumentParser) -> None:
 def add_budget(parser: argparse.ArgumentParser) -> None:
     """The options of `budget_of`, and other reasons to stop."""
     group = parser.add_argument_group("when a search stops (may be changed on resume; running trials end first)")
-    whole = number(int, "a whole number, at least 1", 1)
     group.add_argument(
         "--num-iterations",
         metavar="TRIALS",
-        type=whole,
+        type=whole(),
         default=10,
         help="trials in the journal at the end, failed ones included; may be raised on resume (default: %(default)s)",
     )
@@ -77,15 +76,20 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stop-after-no-improvement",
         metavar="TRIALS",
-        type=whole,
+        type=whole(),
         help="stop after so many trials in a row that are not better than those before; of several objectives, that do "
         "not enter the Pareto set",
     )
+    add_target(group, "; not with several objectives")
+
+
+def add_target(group: argparse._ActionsContainer, restriction: str = "") -> None:
+    """`--target-objective`."""
     group.add_argument(
         "--target-objective",
         metavar="FIGURE",
-        type=number(float, "a finite number"),
-        help="stop when a figure of merit is better than this; not with several objectives",
+        type=finite(),
+        help=f"stop when a figure of merit is better than this{restriction}",
     )
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
-from nnlo_opt.cli.parsers import HelpRequested
-from nnlo_opt.cli.values import number
+from nnlo_opt.cli.parsing import HelpRequested
+from nnlo_opt.cli.run_options import add_grace
+from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import Job
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
@@ -27,29 +28,22 @@ _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_tr
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `run`."""
-    whole = number(int, "a whole number of ranks, at least 1", 1)
     parser.add_argument(
         "-n",
         metavar="RANKS",
-        type=whole,
+        type=whole(unit="ranks"),
         dest="n_ranks",
         help="ranks (default: as mpirun or the batch system says)",
     )
     parser.add_argument(
         "--max-restarts",
         metavar="N",
-        type=number(int, "a whole number, at least 0", 0),
+        type=whole(0),
         default=10,
         help="restarts at most; after two starts in a row that add nothing to the journal there are none "
         "(default: %(default)s)",
     )
-    parser.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=number(float, "a finite number of seconds, at least 1", 1),
-        default=60.0,
-        help="after SIGUSR1, SIGTERM or Ctrl-C, to checkpoint and leave with code 75 (default: %(default)g)",
-    )
+    add_grace(parser, "after SIGUSR1, SIGTERM or Ctrl-C, to checkpoint and leave with code 75")
     parser.add_argument(
         "--mpirun",
         metavar="COMMAND",

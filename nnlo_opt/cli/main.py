@@ -64,7 +64,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     from nnlo_opt import devices
 
     devices.cap_threads()
-    from nnlo_opt.cli.parsers import HelpRequested
+    from nnlo_opt.cli.parsing import HelpRequested
     from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi import World

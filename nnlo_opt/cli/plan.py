@@ -4,7 +4,7 @@ import argparse
 import shlex
 
 from nnlo_opt.cli.checks import check_mode, check_teams
-from nnlo_opt.cli.values import number
+from nnlo_opt.cli.values import whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.launcher.planning import NOTICE_S, SCHEDULERS, JobPlan, Memory
@@ -14,29 +14,27 @@ MODES = ("downpour", "easgd", "gem", "allreduce")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `run`."""
-    whole = number(int, "a whole number, at least 1", 1)
-    megabytes = number(int, "a whole number of MB, at least 0", 0)
-    parser.add_argument("-n", metavar="RANKS", type=whole, dest="n_ranks", required=True, help="ranks of the job")
+    parser.add_argument("-n", metavar="RANKS", type=whole(), dest="n_ranks", required=True, help="ranks of the job")
     parser.add_argument(
-        "--block-size", metavar="RANKS", type=whole, default=2, help="as OptimizationDriver (default: %(default)s)"
+        "--block-size", metavar="RANKS", type=whole(), default=2, help="as OptimizationDriver (default: %(default)s)"
     )
     parser.add_argument(
-        "--n-fold", metavar="FOLDS", type=whole, default=1, help="as OptimizationDriver (default: %(default)s)"
+        "--n-fold", metavar="FOLDS", type=whole(), default=1, help="as OptimizationDriver (default: %(default)s)"
     )
     for option, of in (("--n-masters", "masters of a team"), ("--n-processes", "ranks of a worker")):
         parser.add_argument(
-            option, metavar="N", type=whole, default=1, help=f"{of}, as OptimizationDriver (default: %(default)s)"
+            option, metavar="N", type=whole(), default=1, help=f"{of}, as OptimizationDriver (default: %(default)s)"
         )
     parser.add_argument(
         "--mode", choices=MODES, default=MODES[0], help="update rule, as OptimizationDriver (default: %(default)s)"
     )
     parser.add_argument(
-        "--node-cores", metavar="CORES", type=whole, default=64, help="ranks on a node (default: %(default)s)"
+        "--node-cores", metavar="CORES", type=whole(), default=64, help="ranks on a node (default: %(default)s)"
     )
     parser.add_argument(
         "--walltime",
         metavar="MINUTES",
-        type=number(int, "a whole number of minutes, at least 5", 5),
+        type=whole(5, "minutes"),
         default=240,
         help="of one allocation (default: %(default)s)",
     )
@@ -46,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{role}-mb",
             metavar="MB",
-            type=megabytes,
+            type=whole(0, "MB"),
             default=getattr(known, role),
             help="memory of this role, less samples and weights (default: %(default)s)",
         )

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from nnlo_opt.cli.values import number
+from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
@@ -18,7 +18,6 @@ _PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband
 def add_pruning(parser: argparse.ArgumentParser) -> None:
     """The options of `pruning_of` and `fold_racing_of`."""
     group = parser.add_argument_group("giving up trials early")
-    epochs = number(int, "a whole number of epochs, at least 1", 1)
     group.add_argument(
         "--pruner",
         metavar="NAME",
@@ -31,25 +30,25 @@ def add_pruning(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pruner-eta",
         metavar="N",
-        type=number(int, "a whole number, at least 2", 2),
+        type=whole(2),
         help="asha, hyperband: one trial in N goes past a rung, and the next has N times its epochs (default: 3)",
     )
     group.add_argument(
         "--pruner-min-epochs",
         metavar="EPOCHS",
-        type=epochs,
+        type=whole(unit="epochs"),
         help="that every trial is given: the first rung, or from which epoch on the median rule looks (default: 1)",
     )
     group.add_argument(
         "--pruner-min-trials",
         metavar="TRIALS",
-        type=number(int, "a whole number of trials, at least 1", 1),
+        type=whole(unit="trials"),
         help="median: others that must have come as far (default: 4)",
     )
     group.add_argument(
         "--pruner-max-epochs",
         metavar="EPOCHS",
-        type=epochs,
+        type=whole(unit="epochs"),
         help="asha, hyperband: epochs of a whole training, of which the rungs are fractions (default: --epochs)",
     )
     group.add_argument(

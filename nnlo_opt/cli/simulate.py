@@ -2,16 +2,18 @@
 
 import argparse
 import json
-import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.cli.comparing import add_target
 from nnlo_opt.cli.identity import n_initial_points
+from nnlo_opt.cli.run_options import add_seed
+from nnlo_opt.cli.values import finite, share, whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
@@ -206,13 +208,16 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `nnlo-opt simulate`."""
-    whole = _number(int, "a whole number, at least 1", 1)
-    seconds = _number(float, "finite seconds, at least 0", 0)
     add = parser.add_argument
     add(
-        "--blocks", metavar="N", type=whole, nargs="+", default=[10], help="numbers of blocks, one simulation each (10)"
+        "--blocks",
+        metavar="N",
+        type=whole(),
+        nargs="+",
+        default=[10],
+        help="numbers of blocks, one simulation each (10)",
     )
-    add("--trials", metavar="TRIALS", type=whole, default=100, help="trials of a search, failed ones included (100)")
+    add("--trials", metavar="TRIALS", type=whole(), default=100, help="trials of a search, failed ones included (100)")
     add("--hyper-opt", metavar="NAME", default="random", help="search algorithm, as in OptimizationDriver (random)")
     add(
         "--objective",
@@ -225,7 +230,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--optimum",
         metavar="FIGURE",
-        type=_number(float, "a finite number"),
+        type=finite(),
         help="its best value, for the regret (the function's own `optimum`)",
     )
     add(
@@ -235,51 +240,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how long a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
         "`train_s`, such as results.csv), or a function of a point as with --objective (lognormal:60:0.5)",
     )
-    add("--startup", metavar="SECONDS", type=seconds, default=0.0, help="from the order to the start of a training (0)")
-    add("--epochs", metavar="EPOCHS", type=whole, default=1, help="reports of a trial whose objective is a number (1)")
+    add(
+        "--startup",
+        metavar="SECONDS",
+        type=finite(0, "seconds"),
+        default=0.0,
+        help="from the order to the start of a training (0)",
+    )
+    add(
+        "--epochs", metavar="EPOCHS", type=whole(), default=1, help="reports of a trial whose objective is a number (1)"
+    )
     add(
         "--failures",
         metavar="SHARE",
-        type=_number(float, "a number from 0 to 1", 0, 1),
+        type=share,
         default=0.0,
         help="probability that an attempt at a fold fails (0)",
     )
-    add("--n-fold", metavar="FOLDS", type=whole, default=1, help="folds of a trial (1)")
+    add("--n-fold", metavar="FOLDS", type=whole(), default=1, help="folds of a trial (1)")
     add(
         "--block-size",
         metavar="RANKS",
-        type=whole,
+        type=whole(),
         default=1,
         help="ranks of a block: of 2 * FOLDS, folds share it (1)",
     )
     add("--direction", choices=("min", "max"), default="min", help="whether the objective is minimised (min)")
-    add(
-        "--target-objective",
-        metavar="FIGURE",
-        type=_number(float, "a finite number"),
-        help="stop when a figure of merit is better than this",
-    )
+    add_target(parser)
     costs = "free, measured (as long as it takes here), or seconds (%(default)s)"
     add("--suggestion-cost", metavar="COST", default="free", help=f"time that a suggestion takes: {costs}")
     add("--coordinator-cost", metavar="COST", default="free", help=f"time to handle a message: {costs}")
-    add(
-        "--seed", metavar="SEED", type=_number(int, "a whole number, at least 0", 0), default=0, help="of all draws (0)"
-    )
+    add_seed(parser, "of all draws")
     add("--fsync", action="store_true", help="wait for the disk as a run does; without it nothing is synced")
     add("--out", metavar="DIRECTORY", help="keep the journal there, for `nnlo-opt show`")
     add("--json", action="store_true", help="print one JSON object for each number of blocks")
-
-
-def _number(
-    kind: type[int] | type[float], rule: str, low: float = -math.inf, high: float = math.inf
-) -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and low <= value <= high):
-            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {text}.")
-        return value
-
-    return convert

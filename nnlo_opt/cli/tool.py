@@ -6,9 +6,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import nnlo_opt
+from nnlo_opt.cli.parsing import Parser
 from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -23,14 +23,6 @@ from nnlo_opt.report.results import read_ledger, write_results
 from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        option, colon, rule = message.removeprefix("argument ").partition(": ")
-        if message.startswith("argument ") and colon:
-            raise ConfigurationError(f"`{option}` {rule}")
-        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +83,7 @@ def _simulate(argv: Sequence[str]) -> int:
         os.environ.setdefault(name, "1")
     from nnlo_opt.cli import simulate
 
-    parser = _Parser(
+    parser = Parser(
         prog="nnlo-opt simulate",
         description="Run a search with the real coordinator, journal and search algorithm on virtual blocks, in "
         "virtual time: how many blocks it keeps busy and what it finds. Nothing is trained.",
@@ -107,7 +99,7 @@ def _simulate(argv: Sequence[str]) -> int:
 def _space(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import spaces
 
-    parser = _Parser(
+    parser = Parser(
         prog="nnlo-opt space", description="Print the parameters of a search space, and some of its points."
     )
     spaces.add_options(parser)
@@ -117,7 +109,7 @@ def _space(argv: Sequence[str]) -> int:
 def _launch(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import launch
 
-    parser = _Parser(
+    parser = Parser(
         prog="nnlo-opt launch",
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
         description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
@@ -131,7 +123,7 @@ def _launch(argv: Sequence[str]) -> int:
 def _plan(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import plan
 
-    parser = _Parser(
+    parser = Parser(
         prog="nnlo-opt plan",
         description="Print which rank of a search plays which role, what memory nodes need, and a batch script. "
         "Nothing is started.",

@@ -10,7 +10,8 @@ import numpy as np
 
 from nnlo_opt.cli.checks import check_space, check_training
 from nnlo_opt.cli.comparing import check_objectives
-from nnlo_opt.cli.options import DataOptions, Options
+from nnlo_opt.cli.data_options import DataOptions
+from nnlo_opt.cli.options import Options
 from nnlo_opt.config import TrainingOptions, model_parameters, option_name
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
