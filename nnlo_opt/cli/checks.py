@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from typing import Any, Protocol
 
+from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.local import local_rule
@@ -76,6 +77,30 @@ def check_teams(topology: Topology, n_masters: int, n: int) -> None:
                 f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
                 f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
             )
+
+
+def check_shares(options: Options, topology: Topology, findings: dict[str, Any]) -> None:
+    """ConfigurationError for a fold with fewer training samples than its team has workers, or too strong a force.
+
+    `findings`: what a trainer rank has found in model and data.
+    """
+    if not findings["data"]:
+        return
+    every_rank = options.training.mode == "allreduce"
+    n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
+    space = Space.from_json(findings["space"]) if findings["space"] else None
+    forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
+    if space is not None and "train.elastic_force" in space.names:
+        forces += corners(space, "train.elastic_force")
+    for force in forces:
+        moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
+    n_train = findings["n_train_smallest"]
+    if n_train < n_workers:
+        raise ConfigurationError(
+            f"Every worker must have at least one training sample. Received: {n_train} samples"
+            f"{' in a fold' * (options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
+            "blocks (`--block-size`) or more data."
+        )
 
 
 def _check_loss(name: str) -> None:

@@ -4,27 +4,23 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `cli.optimization` and `cli.training`.
 """
 
-import hashlib
-import json
 import logging
 import os
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-import nnlo_opt
-from nnlo_opt.algorithms.easgd import moving_rate
-from nnlo_opt.cli.checks import check_mode, check_teams, check_training, corners
+from nnlo_opt.cli.checks import check_mode, check_shares, check_teams, check_training
+from nnlo_opt.cli.console import Console
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.ranks import Own
 from nnlo_opt.cli.room import WaitForRoom
+from nnlo_opt.cli.start import record_start, settings_of
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
@@ -45,7 +41,6 @@ from nnlo_opt.errors import (
 from nnlo_opt.report.follow import Reporter
 from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
-from nnlo_opt.space.space import Space
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.training.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.trials.events import RunStarted
@@ -90,7 +85,9 @@ class Session(ABC):
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._log: TextIO | None = None
+        self._console = Console()
+        #: tells a person a line
+        self.say = self._console.say
         #: what other runs have measured and the search begins with; known when it has been started
         self.adopted: list[dict[str, Any]] = []
         #: whether other ranks may be at work
@@ -149,7 +146,7 @@ class Session(ABC):
                 code = EXIT_WRONG_REQUEST
         finally:
             self.close()
-            self._close_log()
+            self._console.close()
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank:
                 self._ranks.send(rank, msg.Shutdown(exit_code=code))
@@ -163,12 +160,7 @@ class Session(ABC):
         check_mode(options, options.training.mode)
         check_teams(self.topology, options.n_masters, options.n_processes)
         if options.log_file is not None:
-            try:
-                self._log = options.log_file.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
-            except OSError as error:
-                raise ConfigurationError(
-                    f"`--log-file` must be writable. Received: `{options.log_file}` ({error.strerror}); choose another."
-                ) from None
+            self._console.keep(options.log_file)
         check_training(options.training)
         for path in (options.data.train_data, options.data.val_data):
             if path is not None:
@@ -200,29 +192,10 @@ class Session(ABC):
         every_rank = self.options.training.mode == "allreduce"
         return team.n_workers(every_rank=every_rank)
 
-    def _check_shares(self, findings: dict[str, Any]) -> None:
-        """ConfigurationError where a fold has fewer training samples than its team has workers."""
-        if not findings["data"]:
-            return
-        n_workers = max(self.n_workers(team) for team in self.topology.teams)
-        space = Space.from_json(findings["space"]) if findings["space"] else None
-        forces = [self.options.training.elastic_force] if self.options.training.mode == "easgd" else []
-        if space is not None and "train.elastic_force" in space.names:
-            forces += corners(space, "train.elastic_force")
-        for force in forces:
-            moving_rate(force, min(n for team in self.topology.teams for n in team.n_children()))
-        n_train = findings["n_train_smallest"]
-        if n_train < n_workers:
-            raise ConfigurationError(
-                f"Every worker must have at least one training sample. Received: {n_train} samples"
-                f"{' in a fold' * (self.options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
-                "blocks (`--block-size`) or more data."
-            )
-
     def _run(self) -> int:
         findings = self._inspect()
         self.check_findings(findings)
-        self._check_shares(findings)
+        check_shares(self.options, self.topology, findings)
         name, remark = choose_name(self.options.run, findings["model"], self.program)
         if remark:
             self.say(remark)
@@ -256,7 +229,7 @@ class Session(ABC):
             self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
         self._timeline.open(directory.path)
         directory.journal.on_full = WaitForRoom(directory.path, self.say)
-        self._record_start(directory, identity)
+        record_start(directory, self._started(ledger, identity), self.say)
         reporter = Reporter(directory.path)
         coordinator = self._coordinate(directory, search, plan)
         self._mind_suspects(coordinator.suspects)
@@ -337,38 +310,17 @@ class Session(ABC):
             self._timeline.flush()
         return stepped
 
-    def _record_start(self, directory: RunDirectory, identity: dict[str, Any]) -> None:
-        options, ledger = self.options, directory.ledger
+    def _started(self, ledger: Ledger, identity: dict[str, Any]) -> RunStarted:
         unix_s = self._clock.unix_s()
-        settings = {
-            "command_line": [self.program, *options.command_line],
-            "versions": versions(),
-            "hyper_opt": options.search.algorithm,
-            "search": options.search.to_json(),
-            "plan": asdict(options.plan),
-            "block_size": options.block_size,
-        }
-        started = RunStarted(
+        return RunStarted(
             time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
             unix_s=unix_s,
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity,
-            settings=settings,
+            settings=settings_of(self.program, self.options),
             adopted=[] if ledger.sessions else self.adopted,
         )
-        ledger.apply(started)
-        try:
-            directory.journal.append([started])
-        except OSError as error:
-            raise NnloError(f"`{directory.journal.path}` cannot be written ({error.strerror or error}).") from error
-        fingerprint = hashlib.sha256(json.dumps(identity["search_space"], sort_keys=True).encode()).hexdigest()
-        try:
-            directory.write_config({**settings, "search_space_fingerprint": fingerprint, **identity})
-        except OSError as error:
-            self.say(
-                f"config.json could not be written ({error.strerror or error}); the journal has it all.", sys.stderr
-            )
 
     def _remove_stale_checkpoints(self, directory: RunDirectory) -> None:
         """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
@@ -430,35 +382,8 @@ class Session(ABC):
             raise OutOfTimeError(f"{PREEMPTED}, and its {self.options.grace_s:g} s are over.")
         return found[0]
 
-    # ------------------------------------------------------------ what a person sees
-
-    def _close_log(self) -> None:
-        log, self._log = self._log, None
-        if log is not None:
-            with suppress(OSError):
-                log.close()
-
-    def say(self, text: str, stream: TextIO | None = None) -> None:
-        """Print a line, and write it to the log file if there is one; a run outlives both."""
-        with suppress(OSError):
-            print(text, file=stream or sys.stdout, flush=True)
-        if self._log is not None:
-            with suppress(OSError):
-                self._log.write(text + "\n")
-
 
 def best_fold(trial: Trial, direction: str) -> int:
     """The fold of a complete trial whose model is kept: that with the best figure of merit."""
     sign = -1.0 if direction == "max" else 1.0
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
-
-
-def versions() -> dict[str, str]:
-    """Versions of what takes part, without importing it."""
-    found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
-    for package in ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
