@@ -40,6 +40,8 @@ LAYERS: dict[str, list[str]] = {
         "trials.objectives",
         "trials.pareto",
         "comm.messages",
+        "comm.objective_messages",
+        "comm.run_messages",
         "comm.codec",
         "comm.topology",
         "comm.transport",

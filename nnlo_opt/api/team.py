@@ -26,6 +26,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm import topology
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
@@ -213,7 +214,7 @@ class Team:
 
     # ------------------------------------------------------------ roles (`block.server.Roles`)
 
-    def master(self, run: msg.OpenRun) -> Master | None:
+    def master(self, run: OpenRun) -> Master | None:
         """The master, on rank 0."""
         end, plan = self._ends.master_end, self._ends.team
         if end is None:
@@ -224,7 +225,7 @@ class Team:
         master.calls_back = bool(run.settings["calls_back"])
         return master
 
-    def worker(self, run: msg.OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun) -> Worker | None:
         """A worker, or the first rank of one."""
         ends = self._ends
         if not ends.is_worker:
@@ -233,7 +234,7 @@ class Team:
         worker.callbacks = self.callbacks
         return worker
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None:
+    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
         """Another rank of a worker, or a sub-master."""
         ends = self._ends
         if ends.above is not None:
@@ -242,7 +243,7 @@ class Team:
             return None
         return RingFollower(ends.worker_end, ends.leader_end, self._tasks(), self._ranks.rank, ends.ring)
 
-    def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
+    def objective(self, run: OpenRun) -> ObjectiveRank | None:
         """None here."""
         return None
 
@@ -261,12 +262,12 @@ class Team:
 
         Each is plain data: "fold", then "error" and "traceback", or "figure_of_merit", "metrics" and "history".
         """
-        opened = msg.OpenRun(directory=str(self.directory), settings={"calls_back": calls_back})
+        opened = OpenRun(directory=str(self.directory), settings={"calls_back": calls_back})
         self._tell(opened)
         try:
             return [self._train(fold) for fold in folds]
         finally:
-            self._tell(msg.Shutdown(exit_code=0))
+            self._tell(Shutdown(exit_code=0))
 
     def weights_of(self, fold: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights and model state of a fold that has been trained. On rank 0."""

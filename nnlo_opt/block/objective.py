@@ -19,6 +19,13 @@ import numpy as np
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.objective_messages import (
+    CallObjective,
+    ObjectiveArrived,
+    ObjectiveFailed,
+    ObjectiveProceed,
+    ObjectiveReturned,
+)
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
@@ -79,11 +86,11 @@ class ObjectiveRank:
         #: the communicator of the last call, where that failed and the ranks were not together; else None
         self._comm: BlockComm | None = None
         #: ranks that are out of the call under way: rank -> their message (at the root only)
-        self._returned: dict[int, msg.ObjectiveReturned] = {}
+        self._returned: dict[int, ObjectiveReturned] = {}
         #: where the other ranks wait: rank -> name of the collective call (at the root only)
         self._arrived: dict[int, str] = {}
         #: the root's answer to the last arrival of this rank
-        self._proceed: msg.ObjectiveProceed | None = None
+        self._proceed: ObjectiveProceed | None = None
         self._stop_asked = False
         #: whether a report waits for the coordinator's word, and whether that was to go on (at the root only)
         self._waits_for_word = False
@@ -91,13 +98,13 @@ class ObjectiveRank:
         #: last epoch reported in this call
         self._last_epoch = 0
         #: why the call cannot succeed any more; empty while it can
-        self._failure: msg.ObjectiveReturned | None = None
+        self._failure: ObjectiveReturned | None = None
 
     def handle_order(self, message: msg.Message) -> None:
         """Take in one message of the coordinator (block rank 0)."""
         match message:
             case msg.RunFold():
-                call = msg.CallObjective(assignment=message.assignment, point=message.point)
+                call = CallObjective(assignment=message.assignment, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._waits_for_word = message.waits_for_word
@@ -113,12 +120,12 @@ class ObjectiveRank:
 
     def handle(self, message: msg.Message) -> None:
         """Take in one message of block rank 0 between two calls (other ranks)."""
-        if isinstance(message, msg.CallObjective):
+        if isinstance(message, CallObjective):
             _, returned = self._call(message)
             self._block.send(ROOT, returned)
             if returned.error and not wait_until(self._has_failed, GRACE_S):
                 self._give_up_on_root(returned)
-        elif not isinstance(message, msg.ObjectiveFailed):
+        elif not isinstance(message, ObjectiveFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
     def _has_failed(self) -> bool:
@@ -126,7 +133,7 @@ class ObjectiveRank:
         self._take_in()
         return self._failure is not None
 
-    def _give_up_on_root(self, returned: msg.ObjectiveReturned) -> NoReturn:
+    def _give_up_on_root(self, returned: ObjectiveReturned) -> NoReturn:
         """Block rank 0 hears nothing: have the coordinator write down what failed, and end the job."""
         failed = msg.FoldFailed(
             assignment=returned.assignment,
@@ -145,7 +152,7 @@ class ObjectiveRank:
 
     # ------------------------------------------------------------ the call, on every rank
 
-    def _call(self, call: msg.CallObjective) -> tuple[Any, msg.ObjectiveReturned]:
+    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned]:
         self._assignment = call.assignment
         self._returned, self._arrived, self._proceed, self._failure = {}, {}, None, None
         self._last_epoch = 0
@@ -157,11 +164,11 @@ class ObjectiveRank:
             self.meet(_RETURN)
             comm.close()
             self._comm = None
-            return value, msg.ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
+            return value, ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:
-            returned = msg.ObjectiveReturned(
+            returned = ObjectiveReturned(
                 assignment=call.assignment,
                 error=reason_of(error),
                 traceback="" if isinstance(error, _CallFailed) else "".join(traceback.format_exception(error)),
@@ -185,7 +192,7 @@ class ObjectiveRank:
         self.look_out()
         if not self._is_root:
             self._proceed = None
-            self._block.send(ROOT, msg.ObjectiveArrived(assignment=self._assignment, at=name))
+            self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name))
             self._await(lambda: self._proceed is not None)
             assert self._proceed is not None
             return self._proceed.go_on
@@ -200,7 +207,7 @@ class ObjectiveRank:
         self._arrived.clear()
         if reported is not None:
             self._pass_on(*reported)
-        proceed = msg.ObjectiveProceed(assignment=self._assignment, go_on=not self._stop_asked)
+        proceed = ObjectiveProceed(assignment=self._assignment, go_on=not self._stop_asked)
         for rank in range(1, self._block.size):
             self._block.send(rank, proceed)
         return proceed.go_on
@@ -230,7 +237,7 @@ class ObjectiveRank:
     def _give_up(self, reason: str) -> NoReturn:
         """Fail the call on every rank, also where the objective catches what is raised here."""
         self._spread(
-            msg.ObjectiveReturned(
+            ObjectiveReturned(
                 assignment=self._assignment, error=reason, world_rank=self._world_rank, host=socket.gethostname()
             )
         )
@@ -255,29 +262,29 @@ class ObjectiveRank:
             if getattr(message, "assignment", None) != self._assignment:
                 continue
             match message:
-                case msg.ObjectiveReturned():
+                case ObjectiveReturned():
                     self._returned[received.source] = message
                     if message.error and self._failure is None:
                         self._spread(message)
-                case msg.ObjectiveArrived():
+                case ObjectiveArrived():
                     self._arrived[received.source] = message.at
-                case msg.ObjectiveProceed():
+                case ObjectiveProceed():
                     self._proceed = message
-                case msg.ObjectiveFailed():
-                    self._failure = msg.ObjectiveReturned(
+                case ObjectiveFailed():
+                    self._failure = ObjectiveReturned(
                         assignment=message.assignment, error=message.reason, world_rank=message.world_rank
                     )
 
-    def _spread(self, failure: msg.ObjectiveReturned) -> None:
+    def _spread(self, failure: ObjectiveReturned) -> None:
         """Tell every rank that the call has failed."""
         self._failure = failure
-        failed = msg.ObjectiveFailed(assignment=failure.assignment, reason=failure.error, world_rank=failure.world_rank)
+        failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.error, world_rank=failure.world_rank)
         for rank in range(1, self._block.size):
             self._block.send(rank, failed)
 
     # ------------------------------------------------------------ block rank 0
 
-    def _run_at_root(self, call: msg.CallObjective) -> None:
+    def _run_at_root(self, call: CallObjective) -> None:
         self._stop_asked = False
         began_s = self._clock.monotonic_s()
         waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s

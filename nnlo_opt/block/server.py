@@ -15,6 +15,15 @@ from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.run_messages import (
+    ExportModel,
+    Inspect,
+    Inspected,
+    ModelExported,
+    OpenRun,
+    PreemptionHeard,
+    Shutdown,
+)
 from nnlo_opt.comm.transport import Received, Transport, receive
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.preemption import Preemption
@@ -41,13 +50,13 @@ class Desk(Protocol):
 class Roles(Protocol):
     """Makes the roles of this rank once the run is open."""
 
-    def master(self, run: msg.OpenRun) -> Master | None: ...
+    def master(self, run: OpenRun) -> Master | None: ...
 
-    def worker(self, run: msg.OpenRun) -> Worker | None: ...
+    def worker(self, run: OpenRun) -> Worker | None: ...
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None: ...
+    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None: ...
 
-    def objective(self, run: msg.OpenRun) -> ObjectiveRank | None: ...
+    def objective(self, run: OpenRun) -> ObjectiveRank | None: ...
 
 
 class RankServer:
@@ -87,7 +96,7 @@ class RankServer:
         while self.exit_code is None or self._is_busy:
             if self._has_to_tell():
                 self._has_told = True
-                self._orders.send(COORDINATOR, msg.PreemptionHeard())
+                self._orders.send(COORDINATOR, PreemptionHeard())
             if not self.step():
                 with self._timeline.span("wait", "wait"):
                     found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
@@ -132,14 +141,14 @@ class RankServer:
     def _take_order(self, received: Received) -> None:
         message = received.message
         match message:
-            case msg.Shutdown():
+            case Shutdown():
                 self.exit_code = message.exit_code
-            case msg.Inspect():
+            case Inspect():
                 with self._timeline.span("look at model and data", "data"):
                     self._inspect(message)
-            case msg.ExportModel():
+            case ExportModel():
                 self._export(message)
-            case msg.OpenRun():
+            case OpenRun():
                 self._open(message)
             case _:
                 if self._objective is not None:
@@ -150,7 +159,7 @@ class RankServer:
                 else:
                     raise ProtocolError(f"{type(message).__name__} came before the run was open.")
 
-    def _open(self, run: msg.OpenRun) -> None:
+    def _open(self, run: OpenRun) -> None:
         self._master = self._roles.master(run)
         self._worker = self._roles.worker(run)
         self._follower = self._roles.follower(run)
@@ -182,29 +191,29 @@ class RankServer:
 
     # ------------------------------------------------------------ model and data
 
-    def _inspect(self, message: msg.Inspect) -> None:
+    def _inspect(self, message: Inspect) -> None:
         if not message.report:
             self._desk.prepare()
             return
         try:
             self._desk.prepare()
-            answer = msg.Inspected(findings=self._desk.inspect(message.space))
+            answer = Inspected(findings=self._desk.inspect(message.space))
         except NnloError as error:
-            answer = msg.Inspected(error=str(error))
+            answer = Inspected(error=str(error))
         except (Exception, SystemExit) as error:
             logger.exception("could not read model or data")
             last = traceback.extract_tb(error.__traceback__)[-1]
-            answer = msg.Inspected(
+            answer = Inspected(
                 error=f"Model or data could not be read: {reason_of(error)} (`{last.filename}`, line {last.lineno})."
             )
         self._orders.send(COORDINATOR, answer)
 
-    def _export(self, message: msg.ExportModel) -> None:
+    def _export(self, message: ExportModel) -> None:
         try:
             with self._timeline.span("save the best model", "data"):
                 path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
-            answer = msg.ModelExported(path=str(path))
+            answer = ModelExported(path=str(path))
         except (Exception, SystemExit) as error:
             logger.exception("could not save the best model")
-            answer = msg.ModelExported(path="", error=reason_of(error))
+            answer = ModelExported(path="", error=reason_of(error))
         self._orders.send(COORDINATOR, answer)

@@ -19,6 +19,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi import Gate, GatedComm, World
+from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Team, Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
@@ -111,7 +112,7 @@ class _Roles:
         self._means = means
         self._searches = searches
 
-    def master(self, run: msg.OpenRun) -> Master | None:
+    def master(self, run: OpenRun) -> Master | None:
         directory, timeline = Path(run.directory), self._means.timeline
         self._means.output.open_log(directory)
         timeline.open(directory)
@@ -126,7 +127,7 @@ class _Roles:
         master.comparison = self._options.comparison
         return master
 
-    def worker(self, run: msg.OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun) -> Worker | None:
         ends, means = self._place.ends, self._means
         if run.settings["kind"] == "objective" or not ends.is_worker:
             return None
@@ -142,7 +143,7 @@ class _Roles:
         assert figure is not None
         return figure.function(fold)
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | SubMaster | None:
+    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
         ends, world_rank, timeline = self._place.ends, self._place.orders.rank, self._means.timeline
         if run.settings["kind"] == "objective":
             return None
@@ -155,7 +156,7 @@ class _Roles:
     def _tasks(self) -> "_LateTasks":
         return _LateTasks(self._workplace, searches=self._searches)
 
-    def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
+    def objective(self, run: OpenRun) -> ObjectiveRank | None:
         if run.settings["kind"] != "objective":
             return None
         place = self._place

@@ -23,6 +23,15 @@ from nnlo_opt.cli.room import WaitForRoom
 from nnlo_opt.cli.start import record_start, settings_of
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.run_messages import (
+    ExportModel,
+    Inspect,
+    Inspected,
+    ModelExported,
+    OpenRun,
+    PreemptionHeard,
+    Shutdown,
+)
 from nnlo_opt.comm.topology import Team, Topology
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
@@ -149,7 +158,7 @@ class Session(ABC):
             self._console.close()
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank:
-                self._ranks.send(rank, msg.Shutdown(exit_code=code))
+                self._ranks.send(rank, Shutdown(exit_code=code))
         self._ranks.flush(timeout_s=30.0)
         self._preemption.end()
         return code
@@ -181,8 +190,8 @@ class Session(ABC):
         reporter = self.topology.teams[0].first_trainer_rank
         for team in self.topology.teams:
             for rank in team.trainer_ranks(every_rank=self.options.training.mode == "allreduce"):
-                self._ranks.send(rank, msg.Inspect(report=rank == reporter, space=space))
-        inspected = self._await_answer(msg.Inspected)
+                self._ranks.send(rank, Inspect(report=rank == reporter, space=space))
+        inspected = self._await_answer(Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
         return inspected.findings
@@ -220,7 +229,7 @@ class Session(ABC):
         search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
             clear_parts(directory.path)
-        opened = msg.OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
+        opened = OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank or self.topology.team_of_rank(rank):
                 self._ranks.send(rank, opened)
@@ -339,7 +348,7 @@ class Session(ABC):
         if best is None or not best.folds or kind != "model":
             return None
         weights = fold_directory(directory.path, best.number, best_fold(best, self.options.plan.direction))
-        order = msg.ExportModel(
+        order = ExportModel(
             point=best.point,
             weights_path=str(weights.resolve()),
             path=str((directory.path / BEST_MODEL).resolve()),
@@ -348,9 +357,9 @@ class Session(ABC):
         team = next((team for team in teams if team.index not in suspects), teams[0])
         self._ranks.send(team.first_trainer_rank, order)
         try:
-            answer = self._await_answer(msg.ModelExported)
+            answer = self._await_answer(ModelExported)
         except OutOfTimeError as error:
-            answer = msg.ModelExported(path="", error=str(error))
+            answer = ModelExported(path="", error=str(error))
         if answer.error:
             self.say(f"The best model could not be saved: {answer.error}", sys.stderr)
             return None
@@ -373,7 +382,7 @@ class Session(ABC):
                         return False
                 elif isinstance(received.message, kind):
                     found.append(received.message)
-                elif isinstance(received.message, msg.PreemptionHeard):
+                elif isinstance(received.message, PreemptionHeard):
                     self._preemption.ask()
             return True
 

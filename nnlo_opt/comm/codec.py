@@ -11,7 +11,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from nnlo_opt.comm.messages import MESSAGE_TYPES, Message
+from nnlo_opt.comm import messages, objective_messages, run_messages
+from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
 
@@ -19,7 +20,13 @@ _HEAD = struct.Struct("<II")
 #: room kept for head and JSON in front of a payload; longer JSON moves the payload back
 _USUAL_OFFSET = 512
 
-
+#: message classes by name: what is accepted, and nothing else
+MESSAGE_TYPES: dict[str, type[Message]] = {
+    name: cls
+    for module in (messages, objective_messages, run_messages)
+    for name, cls in vars(module).items()
+    if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
+}
 #: a dataclass's own fields, looked up once: `dataclasses.asdict` would copy deeply and costs ten times as much
 _FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in MESSAGE_TYPES.values()}
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

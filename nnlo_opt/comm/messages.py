@@ -1,10 +1,8 @@
-"""All messages, by who sends them to whom.
+"""Messages between coordinator and masters, and between the ranks of a team that trains, by who sends them to whom.
 
 Plain data only; a float32 vector may travel beside a message (its *payload*, named in the docstring). Every message
 about an assignment repeats its number, so that a late one is recognised and dropped.
 
-    coordinator -> every rank    OpenRun, Shutdown
-    coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
     coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
@@ -12,8 +10,9 @@ about an assignment repeats its number, so that a late one is recognised and dro
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
     leader of a ring -> a follower   StartFold, Train, RingStep, Fence, Validate, EndFold
     follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
-    between ranks that run an objective    CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned,
-                                           ObjectiveFailed
+
+Those of a run as a whole are in `comm.run_messages`, those between ranks that run an objective in
+`comm.objective_messages`.
 """
 
 from dataclasses import dataclass, field
@@ -25,65 +24,6 @@ Json: TypeAlias = Any
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """Base of all messages."""
-
-
-# ---------------------------------------------------------------- coordinator and ranks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun(Message):
-    """The run is open: its directory, and what every rank has to know of it."""
-
-    directory: str
-    settings: dict[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown(Message):
-    """Leave with this exit code."""
-
-    exit_code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspect(Message):
-    """Read the model module and the data; `report`: say what they are (one rank), else only be ready.
-
-    `space`: the search space where it does not come from the model module.
-    """
-
-    report: bool
-    space: Json = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected(Message):
-    """What a trainer rank found: `findings` as plain data, or `error`, the sentence for the user."""
-
-    findings: dict[str, Json] = field(default_factory=dict)
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptionHeard(Message):
-    """This rank was sent SIGUSR1; from any rank at any time, once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportModel(Message):
-    """Build the model at `point`, load `weights_path` into it and save it as `path`."""
-
-    point: dict[str, Json]
-    weights_path: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelExported(Message):
-    """The model is at `path`; or `error` says why not."""
-
-    path: str
-    error: str = ""
 
 
 # ---------------------------------------------------------------- coordinator and master
@@ -404,62 +344,5 @@ class WorkerFailed(Message):
     host: str = ""
 
 
-# ---------------------------------------------------------------- ranks of a block that runs an objective
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallObjective(Message):
-    """Call the objective at this point, together with all ranks of the block."""
-
-    assignment: int
-    point: dict[str, Json]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveArrived(Message):
-    """This rank waits for the others in a collective call of the objective: `at` says in which."""
-
-    assignment: int
-    at: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveProceed(Message):
-    """All ranks have arrived at the same call: make it. `go_on` is the answer of `report`."""
-
-    assignment: int
-    go_on: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveReturned(Message):
-    """This rank is out of the objective; `error` is empty unless it raised."""
-
-    assignment: int
-    error: str = ""
-    traceback: str = ""
-    world_rank: int = -1
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveFailed(Message):
-    """The call cannot succeed any more (a rank raised, or the ranks disagree): give it up."""
-
-    assignment: int
-    reason: str
-    world_rank: int = -1
-
-
-def _all_types(cls: type[Message]) -> dict[str, type[Message]]:
-    found: dict[str, type[Message]] = {}
-    for sub in cls.__subclasses__():
-        found[sub.__name__] = sub
-        found.update(_all_types(sub))
-    return found
-
-
-#: message classes by name: what the codec accepts, and nothing else
-MESSAGE_TYPES: dict[str, type[Message]] = _all_types(Message)
 #: what workers send to their master; all else between them goes the other way
 FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
-from nnlo_opt.comm.messages import Message, PreemptionHeard
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.state import CoordinatorState

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
+from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.transport import Received, Transport, receive, wait_until
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.vectors import ALIGNMENT_BYTES
@@ -121,7 +123,7 @@ def a_payload_is_float32_aligned_and_holds_until_the_next_poll(end: Transport) -
     dest = (end.rank + 1) % end.size
     for number, size in enumerate(sizes):
         # A message of every length, so that the payload stands anywhere behind it.
-        end.send(dest, msg.ObjectiveFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
+        end.send(dest, ObjectiveFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
     for size in sizes:
         received = yield from _next(end)
         yield  # others go on sending
@@ -149,7 +151,7 @@ def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
     """A non-finite figure, an object, a vector of the wrong type."""
     dest = (end.rank + 1) % end.size
     bad_value = msg.EpochReported(assignment=0, epoch=1, metrics={"loss": float("nan")})
-    bad_type = msg.CallObjective(assignment=0, point={"x": object()})
+    bad_type = CallObjective(assignment=0, point={"x": object()})
     wrong: list[tuple[msg.Message, np.ndarray | None]] = [
         (bad_value, None),
         (bad_type, None),
@@ -167,12 +169,12 @@ def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
 def a_flushed_message_needs_nothing_more_from_its_sender(end: Transport) -> Steps:
     """An end may leave after `flush`: what it sent arrives without another call of it."""
     for dest in range(end.size):
-        end.send(dest, msg.Shutdown(exit_code=end.rank), _numbers(10))
+        end.send(dest, Shutdown(exit_code=end.rank), _numbers(10))
     end.flush(timeout_s=10.0)
     codes = set()
     for _ in range(end.size):
         received = yield from _next(end)
-        assert received.message == msg.Shutdown(exit_code=received.source)
+        assert received.message == Shutdown(exit_code=received.source)
         codes.add(received.source)
     assert codes == set(range(end.size))
 

@@ -13,6 +13,7 @@ from nnlo_opt.block.server import RankServer
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import linear_tasks
@@ -42,24 +43,24 @@ class WorkerOnly:
         self._network = network
         self._tasks = tasks
 
-    def master(self, run: msg.OpenRun) -> Master | None:
+    def master(self, run: OpenRun) -> Master | None:
         return None
 
-    def worker(self, run: msg.OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun) -> Worker | None:
         return Worker(self._network.end(1), self._tasks, world_rank=2)
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | None:
+    def follower(self, run: OpenRun) -> RingFollower | None:
         return None
 
-    def objective(self, run: msg.OpenRun) -> ObjectiveRank | None:
+    def objective(self, run: OpenRun) -> ObjectiveRank | None:
         return None
 
 
 class FollowerOnly(WorkerOnly):
-    def worker(self, run: msg.OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun) -> Worker | None:
         return None
 
-    def follower(self, run: msg.OpenRun) -> RingFollower | None:
+    def follower(self, run: OpenRun) -> RingFollower | None:
         return RingFollower(self._network.end(1), 0, self._tasks, 2, NoOthers())
 
 
@@ -77,7 +78,7 @@ def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_
         pass
     assert master.poll() is None, "nothing may be answered before the run is open"
 
-    coordinator.send(1, msg.OpenRun(directory="run", settings={"kind": "model"}))
+    coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
     while server.step():
         pass
     answer = master.poll()
@@ -93,11 +94,11 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
     tasks = linear_tasks(linear_source(8), [single_fold(6, 2)], TrainingOptions(batch=2))()
     server = RankServer(world.end(1), [team.end(1)], NothingToDo(), roles(team, tasks))
     leader, coordinator = team.end(0), world.end(0)
-    coordinator.send(1, msg.OpenRun(directory="run", settings={"kind": "model"}))
+    coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
     leader.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
     while server.step():
         pass
-    coordinator.send(1, msg.Shutdown(exit_code=3))
+    coordinator.send(1, Shutdown(exit_code=3))
     leader.send(1, msg.Validate(assignment=0), np.zeros(5, np.float32))
     leader.send(1, msg.EndFold(assignment=0))
     assert server.serve() == 3
@@ -108,6 +109,6 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
 def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, NoModel()))
-    world.end(0).send(1, msg.OpenRun(directory="run", settings={"kind": "model"}))
-    world.end(0).send(1, msg.Shutdown(exit_code=0))
+    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0

@@ -11,6 +11,7 @@ import pytest
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.coordinator import Coordinator
@@ -192,7 +193,7 @@ def test_an_order_to_stop_that_comes_too_late_changes_nothing(master):
     assert kinds(master)[n_reports:] == ["FoldStarted", *["EpochReported"] * N_EPOCHS, "FoldFinished"]
 
 
-@pytest.mark.parametrize("message", [msg.FoldStarted(assignment=0), msg.Shutdown(exit_code=0)], ids=str)
+@pytest.mark.parametrize("message", [msg.FoldStarted(assignment=0), Shutdown(exit_code=0)], ids=str)
 def test_what_is_no_order_is_a_bug(master, message):
     master.order(message)
     with pytest.raises(ProtocolError, match="takes no"):
