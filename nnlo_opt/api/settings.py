@@ -1,7 +1,7 @@
 """What both managers are asked for, as one value, and the training options that follow from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ class Settings:
     num_epochs: int
     train_list: Iterable[str | Path]
     val_list: Iterable[str | Path]
-    n_fold: int
     num_masters: int
     num_processes: int
     synchronous: bool
@@ -35,8 +34,15 @@ class Settings:
     monitor: bool
     checkpoint: str | Path | None
     checkpoint_interval: int
-    callbacks: Sequence[Any]
     seed: int
+    callbacks: Sequence[Any] = ()
+    n_fold: int = 1
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], **others: Any) -> "Settings":
+        """The settings out of the arguments of a constructor, its `locals()`, and of those it calls otherwise."""
+        named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
+        return cls(**named | others)
 
     def plan(self, n_ranks: int) -> Team:
         """The roles of a team of `n_ranks`; ConfigurationError where they cannot be dealt out."""

@@ -5,7 +5,9 @@ trials, then from every event that is applied to it.
 """
 
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.search.pruning import Decision, Pruner, Reports, make_pruner
+from nnlo_opt.search.curves import Reports
+from nnlo_opt.search.pruners import make_pruner
+from nnlo_opt.search.pruning import Decision, Pruner
 from nnlo_opt.search.racing import SIGNIFICANCE, race
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger, mean_and_std

@@ -1,5 +1,7 @@
 """What is written and told of masters' messages and of trials: pure translations, no decisions."""
 
+from dataclasses import fields
+
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.budget import trial_losses
 from nnlo_opt.coordinator.instructions import SearchPlan, Tell
@@ -8,50 +10,37 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import mean_and_std
 from nnlo_opt.trials.trial import Assignment, Trial, TrialState
 
+#: fields of the events that are written of messages, but the time; looked up once
+_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind) if f.name != "time_s")
+    for kind in (ev.FoldBegan, ev.EpochEnded, ev.AssignmentFailed, ev.AssignmentFinished, ev.AssignmentPaused)
+}
+
 
 def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
     """What the journal says of a master's message about its assignment; ProtocolError for one no master sends.
 
     Of a trial that has ended no result is written any more: its folds are stopped.
     """
-    number = assignment.number
     match message:
         case msg.FoldStarted():
-            return ev.FoldBegan(time_s=now_s, assignment=number, epoch=message.epoch, waited_s=message.waited_s)
+            return _copied(message, ev.FoldBegan, now_s)
         case msg.EpochReported():
-            return ev.EpochEnded(
-                time_s=now_s,
-                assignment=number,
-                epoch=message.epoch,
-                metrics=message.metrics,
-                checkpointed=message.checkpointed,
-                figure_of_merit=message.figure_of_merit,
-            )
+            return _copied(message, ev.EpochEnded, now_s)
         case msg.FoldFailed():
-            return ev.AssignmentFailed(
-                time_s=now_s,
-                assignment=number,
-                reason=message.reason,
-                traceback=message.traceback,
-                world_rank=message.world_rank,
-                host=message.host,
-            )
+            return _copied(message, ev.AssignmentFailed, now_s)
         case msg.FoldFinished() if not trial.state.ended:
-            return ev.AssignmentFinished(
-                time_s=now_s,
-                assignment=number,
-                figure_of_merit=message.figure_of_merit,
-                metrics=message.metrics,
-                n_epochs=message.n_epochs,
-                train_s=message.train_s,
-                reason=message.reason,
-                objectives=message.objectives,
-            )
+            return _copied(message, ev.AssignmentFinished, now_s)
         case msg.FoldPaused() if not trial.state.ended:
-            return ev.AssignmentPaused(time_s=now_s, assignment=number, epoch=message.epoch)
+            return _copied(message, ev.AssignmentPaused, now_s)
         case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped():
-            return ev.AssignmentStopped(time_s=now_s, assignment=number, reason=trial.reason)
+            return ev.AssignmentStopped(time_s=now_s, assignment=assignment.number, reason=trial.reason)
     raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
+
+
+def _copied(message: msg.Message, kind: type[ev.Event], now_s: float) -> ev.Event:
+    """An event of `kind` with the fields of a message, which has all of them but the time."""
+    return kind(time_s=now_s, **{name: getattr(message, name) for name in _FIELDS[kind]})
 
 
 def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialCompleted:

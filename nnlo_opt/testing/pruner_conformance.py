@@ -11,7 +11,8 @@ import copy
 import numpy as np
 import pytest
 
-from nnlo_opt.search.pruning import Pruner, Reports, Verdict
+from nnlo_opt.search.curves import Reports
+from nnlo_opt.search.pruning import Pruner, Verdict
 
 N_TRIALS, N_EPOCHS = 24, 12
 
