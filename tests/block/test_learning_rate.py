@@ -207,8 +207,9 @@ def test_workers_at_their_own_pace_end_with_rates_near_the_schedules_end(
 
 
 def test_without_a_schedule_no_rate_is_touched(tmp_path, monkeypatch):
-    def refuse(self, part):
-        raise AssertionError("the learning rate is constant")
-
-    monkeypatch.setattr(PushWeights, "scale_learning_rate", refuse)
-    trained(tmp_path, options_of(mode="easgd"))
+    touched = []
+    monkeypatch.setattr(PushWeights, "scale_learning_rate", lambda self, part: touched.append(part))
+    trained(tmp_path / "constant", options_of(mode="easgd"))
+    assert not touched
+    trained(tmp_path / "scheduled", options_of(mode="easgd", lr_schedule="linear"))
+    assert touched

@@ -179,4 +179,8 @@ def test_no_framework_is_imported(npz: str) -> None:
         "assert not {'keras', 'tensorflow', 'mpi4py', 'mlxtend'} & set(sys.modules)"
     )
     root = Path(getdata.__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(root)})
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,3 +1,4 @@
+import re
 import subprocess
 from pathlib import Path
 
@@ -32,13 +33,18 @@ def test_files_that_are_what_they_were_are_counted(path: Path) -> None:
 
 def test_the_checksums_are_those_of_sha256sum(path: Path) -> None:
     command = ["sha256sum", "--check", "--strict", sums_path(path).name]
-    subprocess.run(command, cwd=path.parent, check=True, capture_output=True)
+    done = subprocess.run(command, check=False, cwd=path.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": OK") == 2
 
 
-def refused(path: Path, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def refusal(path: Path) -> str:
+    """The sentence with which this list is refused; empty where it is not."""
+    try:
         verify(path)
-    assert "\n" not in str(caught.value)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
 
 
 def test_a_file_that_changed_is_named(path: Path) -> None:
@@ -46,18 +52,18 @@ def test_a_file_that_changed_is_named(path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[17] ^= 1
     file.write_bytes(data)
-    refused(path, rf"Received: {file}, whose SHA-256 is not")
+    assert f"Received: {file}, whose SHA-256 is not" in refusal(path)
 
 
 def test_a_list_that_names_other_files_than_its_checksums_is_refused(path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0])
-    refused(path, r"b c\.h5` in one of them only")
+    assert "b c.h5` in one of them only" in refusal(path)
     path.write_text("".join([*lines, lines[0]]))
-    refused(path, "a file more than once")
+    assert "a file more than once" in refusal(path)
     (path.parent / "new.h5").touch()
     path.write_text("".join([*lines, "new.h5\n"]))
-    refused(path, r"new\.h5` in one of them only")
+    assert "new.h5` in one of them only" in refusal(path)
 
 
 def test_checksums_that_are_not_there_or_are_none_are_said(path: Path) -> None:
@@ -65,11 +71,11 @@ def test_checksums_that_are_not_there_or_are_none_are_said(path: Path) -> None:
     text = sums.read_text()
     for wrong in ("hello\n", text + "\n", text + text, text[3:], text.upper()):
         sums.write_text(wrong)
-        refused(path, r"one line a data file.*Received: line \d of .*Write it where")
+        assert re.fullmatch(r".*one line a data file.*Received: line \d of .*Write it where.*", refusal(path))
     sums.write_bytes(b"\xff\xfe")
-    refused(path, "must be readable text")
+    assert "must be readable text" in refusal(path)
     sums.unlink()
-    refused(path, r"without train\.list\.sha256.*sha256sum")
+    assert re.fullmatch(r".*without train\.list\.sha256.*sha256sum.*", refusal(path))
 
 
 @given(where=st.integers(0, 10**6), bit=st.integers(0, 7), which=st.sampled_from(["list", "sums", "data"]))
@@ -82,9 +88,5 @@ def test_a_flipped_bit_in_any_of_the_files_is_refused_or_changes_nothing(
     data = bytearray(target.read_bytes())
     data[where % len(data)] ^= 1 << bit
     target.write_bytes(data)
-    try:
-        assert verify(path) == 2
-    except ConfigurationError:
-        return
-    # A line break of another kind, such as a vertical tab, separates lines as well.
-    assert which != "data"
+    # In a list, a line break of another kind, such as a vertical tab, separates lines as well.
+    assert refusal(path) or (which != "data" and verify(path) == 2)

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -105,11 +106,14 @@ def test_a_last_line_that_never_reached_the_disk_whole_is_cut(path):
         assert path.read_bytes() == b"".join(LINES[:-1])
 
 
-def refuses(data):
-    with pytest.raises(
-        JournalError, match=r"damaged in line .*restore the file from a copy, keep what is sound by `nnlo-opt repair"
-    ):
+def is_refused(data):
+    """Whether these bytes are said to be damaged, and what to do about it."""
+    try:
         read_events(data, "journal.jsonl")
+    except JournalError as error:
+        remedy = "restore the file from a copy, keep what is sound by `nnlo-opt repair"
+        return bool(re.search(f"damaged in line .*{remedy}", str(error)))
+    return False
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
@@ -117,7 +121,7 @@ def test_a_changed_byte_anywhere_before_the_last_line_is_refused(flip):
     for position in range(len(WHOLE) - len(LINES[-1])):
         data = bytearray(WHOLE)
         data[position] ^= flip
-        refuses(bytes(data))
+        assert is_refused(bytes(data))
 
 
 def test_a_newline_or_a_nul_anywhere_before_the_last_line_is_refused():
@@ -126,13 +130,13 @@ def test_a_newline_or_a_nul_anywhere_before_the_last_line_is_refused():
             data = bytearray(WHOLE)
             if data[position] != value:
                 data[position] = value
-                refuses(bytes(data))
+                assert is_refused(bytes(data))
 
 
 def test_a_missing_or_added_byte_anywhere_before_the_last_line_is_refused():
     for position in range(len(WHOLE) - len(LINES[-1])):
-        refuses(WHOLE[:position] + WHOLE[position + 1 :])
-        refuses(WHOLE[:position] + b"#" + WHOLE[position:])
+        assert is_refused(WHOLE[:position] + WHOLE[position + 1 :])
+        assert is_refused(WHOLE[:position] + b"#" + WHOLE[position:])
 
 
 @pytest.mark.parametrize("data", [WHOLE[10:], WHOLE.replace(b"attempt", b"Attempt"), b"hello", b"".join(LINES[::2])])
@@ -147,18 +151,18 @@ def test_a_file_that_is_refused_is_left_as_it_is(path, data):
 
 @pytest.mark.parametrize("missing", range(len(LINES) - 1))
 def test_a_hole_in_the_sequence_is_refused_wherever_it_is(missing):
-    refuses(b"".join(LINES[:missing] + LINES[missing + 1 :]))
+    assert is_refused(b"".join(LINES[:missing] + LINES[missing + 1 :]))
 
 
 def test_a_line_twice_or_two_lines_exchanged_is_refused():
     for n in range(len(LINES)):
-        refuses(b"".join(LINES[: n + 1] + LINES[n:]))
+        assert is_refused(b"".join(LINES[: n + 1] + LINES[n:]))
     for n in range(len(LINES) - 1):
-        refuses(b"".join([*LINES[:n], LINES[n + 1], LINES[n], *LINES[n + 2 :]]))
+        assert is_refused(b"".join([*LINES[:n], LINES[n + 1], LINES[n], *LINES[n + 2 :]]))
 
 
 def test_an_empty_line_is_refused():
-    refuses(LINES[0] + b"\n" + b"".join(LINES[1:]))
+    assert is_refused(LINES[0] + b"\n" + b"".join(LINES[1:]))
 
 
 def test_an_event_of_a_later_version_is_refused_even_in_the_last_line(path):
@@ -183,7 +187,7 @@ def test_a_file_that_is_something_else_is_refused():
         b"\x89PNG\r\n\x1a\n" * 9,
         bytes(100) + WHOLE,
     ):
-        refuses(data)
+        assert is_refused(data)
 
 
 def test_reading_says_how_many_bytes_are_sound():

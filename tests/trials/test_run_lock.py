@@ -40,7 +40,8 @@ def test_an_owner_on_another_machine_is_refused_with_a_remedy_that_works(tmp_pat
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\0"])
 def test_a_note_that_cannot_be_read_names_nobody(tmp_path, text):
     (tmp_path / OWNER_NAME).write_text(text)
-    RunLock(tmp_path, timeout_s=0.0).release()
+    with hold(tmp_path):
+        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
 
 
 def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
@@ -51,3 +52,6 @@ def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
         path.unlink()
     run.rmdir()
     lock.release()
+    run.mkdir()
+    with hold(run):
+        assert json.loads((run / OWNER_NAME).read_text()) == this_process()
