@@ -44,6 +44,13 @@ def test_a_note_that_cannot_be_read_names_nobody(tmp_path, text):
         assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
 
 
+def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):
+    first = RunLock(tmp_path, timeout_s=0.0)
+    first.release()
+    with hold(tmp_path):
+        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+
+
 def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
