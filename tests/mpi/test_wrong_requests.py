@@ -1,5 +1,7 @@
 """Wrong requests of every kind: one clear sentence, exit code 2, before any rank trains, and nothing is left behind."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -7,6 +9,10 @@ import launcher
 import pytest
 
 pytestmark = pytest.mark.mpi
+
+Run = Callable[[list[str], Path], launcher.Outcome]
+#: what takes seconds to import
+HEAVY = {"keras", "tensorflow", "torch", "jax", "skopt", "scipy", "h5py", "pandas"}
 
 MODEL = """
 import keras
@@ -114,10 +120,10 @@ EARLY = {
     "fixed to no value": (["--model", "model.py", *SPACE, "--fix", "n_units=99"], "--fix n_units="),
     "fixed without a value": (["--model", "model.py", *SPACE, "--fix", "n_units"], "NAME=VALUE"),
     "fixed, but no parameter": (["--model", "model.py", *SPACE, "--fix", "n_unit=9"], "n_units"),
-    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
     "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
 }
 LATE = {
+    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
     "unknown parameter": (["--model", "model.py", "--search-space", "unknown_name.py"], "n_unit"),
     "unknown train option": (["--model", "model.py", "--search-space", "unknown_option.py"], "train.bach"),
     "value no option takes": (["--model", "model.py", "--search-space", "bad_choice.py"], "adamm"),
@@ -140,42 +146,62 @@ LATE = {
 }
 
 
-def refused(n_ranks: int, options: list[str], folder: Path, digits: Path, word: str) -> None:
+@pytest.fixture(scope="module")
+def light():
+    """Processes of one rank that have no framework before they import one."""
+    processes = launcher.Preloaded()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def with_keras():
+    processes = launcher.Preloaded("keras")
+    yield processes
+    processes.close()
+
+
+def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[str, launcher.Outcome]:
+    """The sentence with which a request is refused, in the way that all are."""
     files(folder, digits)
     before = {path.name for path in folder.iterdir()}
     command = ["OptimizationDriver", *options]
     if "--train-data" not in options:
         command += ["--train-data", str(digits / "train_mnist.list")]
     command += ["--val-data", str(digits / "test_mnist.list")]
-    outcome = launcher.run(n_ranks, command, folder)
+    outcome = run(command, folder)
     assert outcome.code == 2, outcome.out + outcome.err
     said = outcome.err.split("\n---")[0].strip()
-    assert word in said
     assert "Traceback" not in outcome.err
     assert len(said.splitlines()) == 1, said
-    after = {path.name for path in folder.iterdir() if not path.name.startswith((".out", ".err"))}
+    after = {path.name for path in folder.iterdir() if not path.name.startswith((".out", ".err", ".modules"))}
     assert after - before <= {"__pycache__", "checkpoints"}
     assert not list(folder.glob("checkpoints/*/journal.jsonl"))
+    return said, outcome
 
 
 @pytest.mark.parametrize("name", EARLY)
-def test_refused_before_anything_is_imported(tmp_path, digits, name):
+def test_refused_before_anything_is_imported(tmp_path, digits, light, name):
     options, word = EARLY[name]
-    refused(1, options, tmp_path, digits, word)
+    said, outcome = refused(light.run, options, tmp_path, digits)
+    assert word in said
+    assert not outcome.modules & HEAVY
 
 
 @pytest.mark.keras
 @pytest.mark.parametrize("name", LATE)
-def test_refused_by_a_trainer_rank(tmp_path, digits, name):
+def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
     options, word = LATE[name]
-    refused(1, options, tmp_path, digits, word)
+    said, _ = refused(with_keras.run, options, tmp_path, digits)
+    assert word in said
 
 
 @pytest.mark.keras
 @pytest.mark.parametrize("name", ["block size 0", "list is empty", "features do not fit"])
 def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
     options, word = (EARLY | LATE)[name]
-    refused(3, options, tmp_path, digits, word)
+    said, _ = refused(partial(launcher.run, 3), options, tmp_path, digits)
+    assert word in said
 
 
 @pytest.mark.keras
@@ -185,7 +211,8 @@ def test_fewer_samples_than_workers(tmp_path, digits):
             file[name] = source[name][:1]
     (tmp_path / "one.list").write_text("one.h5\n")
     options = ["--model", "model.py", "--train-data", "one.list", "--block-size", "3", *SPACE]
-    refused(4, options, tmp_path, digits, "1 samples for 2 workers")
+    said, _ = refused(partial(launcher.run, 4), options, tmp_path, digits)
+    assert "1 samples for 2 workers" in said
 
 
 @pytest.mark.keras
