@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -66,6 +67,8 @@ BEST_MODEL = "best_model"
 PREEMPTED = "preempted by SIGUSR1"
 #: seconds that ranks have at least to leave after a search in which one may be stuck
 LEAVE_S = 60.0
+#: how long the ranks of this process work before the coordinator looks again; what is slower is one batch
+PUMP_S = 1e-3
 
 
 class Session(ABC):
@@ -273,12 +276,22 @@ class Session(ABC):
             if left_s is not None:
                 coordinator.preempt(PREEMPTED, left_s)
             # The ranks of this process work only while the coordinator has nothing to do.
-            return bool(coordinator.finished_because) or self._step(coordinator) or self._pump()
+            return bool(coordinator.finished_because) or self._step(coordinator) or self._pump_for_a_while()
 
         while not coordinator.finished_because:
             # Anew after everything that came: what answers it may come at once.
             wait_until(look, transport=self._ranks)
         return coordinator
+
+    def _pump_for_a_while(self) -> bool:
+        """Let the ranks of this process work, a look at the coordinator's messages every `PUMP_S`."""
+        until_s = time.perf_counter() + PUMP_S
+        worked = False
+        while self._pump():
+            worked = True
+            if time.perf_counter() >= until_s:
+                break
+        return worked
 
     def _mind_suspects(self, suspects: Collection[int]) -> None:
         """Let no rank that is stuck in code of the user keep the job from ending."""

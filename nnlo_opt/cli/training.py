@@ -58,6 +58,13 @@ class _WithOwnRank(Transport):
         self.size = others.size
         self.n_processes = others.n_processes
 
+    @property
+    def rings(self) -> bool:
+        return self._others.rings
+
+    def pause(self, seconds: float) -> None:
+        self._others.pause(seconds)
+
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest == 0:
             self._own.send(1, message, payload)

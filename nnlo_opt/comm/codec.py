@@ -27,9 +27,11 @@ MESSAGE_TYPES: dict[str, type[Message]] = {
     for name, cls in vars(module).items()
     if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
 }
-#: a dataclass's own fields, looked up once: `dataclasses.asdict` would copy deeply and costs ten times as much
-_FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in MESSAGE_TYPES.values()}
+#: a dataclass's own fields and their defaults, which need not travel; looked up once: `dataclasses.asdict` would copy
+#: deeply and costs ten times as much
+_FIELDS = {cls: tuple((f.name, f.default) for f in fields(cls)) for cls in MESSAGE_TYPES.values()}
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder()
 
 
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
@@ -39,7 +41,8 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
     """
     cls = type(message)
     try:
-        body = _ENCODER.encode([cls.__name__, {name: getattr(message, name) for name in _FIELDS[cls]}]).encode()
+        values = {name: v for name, default in _FIELDS[cls] if (v := getattr(message, name)) is not default}
+        body = _ENCODER.encode([cls.__name__, values]).encode()
     except (ValueError, TypeError) as error:
         raise ProtocolError(
             f"{cls.__name__} holds what may not travel (non-finite, or not plain data): {message}"
@@ -67,7 +70,9 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
             fits = end_of_json == buffer.size
         if not fits:
             raise ValueError(f"{n_json} bytes of JSON and a payload at {offset} do not fit")
-        name, values = json.loads(buffer[_HEAD.size : end_of_json].tobytes())
+        (name, values), end = _DECODER.raw_decode(text := buffer[_HEAD.size : end_of_json].tobytes().decode())
+        if end != len(text):
+            raise ValueError(f"{len(text) - end} characters behind the JSON")
         message = MESSAGE_TYPES[name](**values)
         payload = buffer[offset:].view(np.float32) if offset else None
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:

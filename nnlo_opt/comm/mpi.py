@@ -22,7 +22,7 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
-from nnlo_opt.comm.node import CARD_BYTES, NOWHERE, Bell, Inbox, Neighbour, Outbox, Place  # noqa: E402
+from nnlo_opt.comm.node import CARD_BYTES, N_LINES, NOWHERE, Bell, Inbox, Neighbour, Outbox, Place  # noqa: E402
 from nnlo_opt.comm.transport import Collective, Received, Transport, wait_until  # noqa: E402
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
 
@@ -32,8 +32,13 @@ logger = logging.getLogger(__name__)
 _PLAIN, _LOCAL = 1, 2
 #: payloads released by the sender of this message, and the `Place` of the payload, all 0 where there is none
 _HEAD = struct.Struct("<QIIQQQ")
+#: (rank, free line of its bell, its card): what a rank tells those of its node
+_ROW = struct.Struct(f"<QQ{CARD_BYTES}s")
 #: what is smaller travels in the message
 _SMALL_BYTES = 2048
+#: where every end rings, MPI is asked this often all the same: it may have had to send later, and notices failures. An
+#: Iprobe that finds nothing gives the core away, as Open MPI yields where there are more ranks than cores
+SILENCE_S = 1e-3
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
 
@@ -59,13 +64,17 @@ class MpiTransport(Transport):
         #: reused for every message received; grows to the largest seen
         self._buffer = aligned_bytes(1 << 16)
         self._bell = Bell.mine()
-        #: by rank, those that share memory with this one, itself included
-        self._neighbours = _neighbours(comm, self._bell)
+        #: by rank, those that share memory with this one, itself included; and the line on which they ring
+        self._neighbours, self._line = _neighbours(comm, self._bell)
         #: by neighbour, made when first needed
         self._outboxes = {rank: Outbox() for rank in self._neighbours}
         self._inboxes = {rank: Inbox(neighbour) for rank, neighbour in self._neighbours.items()}
         #: where the payload handed out last lies; None: not in shared memory
         self._shown: Inbox | None = None
+        #: rings heard before a look that found nothing; -1: there was none
+        self._n_rings_in_vain = -1
+        #: when MPI was asked last, perf_counter seconds
+        self._looked_at_s = 0.0
 
     @property
     def rings(self) -> bool:
@@ -89,7 +98,7 @@ class MpiTransport(Transport):
             buffer, tag = encode(message, head=head), _LOCAL
         self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
         if neighbour is not None:
-            neighbour.ring()
+            neighbour.ring(self._line)
         if len(self._sending) > 1:
             self._reap()
 
@@ -99,11 +108,17 @@ class MpiTransport(Transport):
             self._shown = None
         if self._sending:
             self._reap()
+        n_rings = self._bell.listen(self._line) if self.rings and self._bell is not None else -1
+        now_s = time.perf_counter()
+        if n_rings == self._n_rings_in_vain >= 0 and not self._sending and now_s < self._looked_at_s + SILENCE_S:
+            return None
+        self._looked_at_s = now_s
         # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
         if not (
             self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
             or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
         ):
+            self._n_rings_in_vain = n_rings
             return None
         n_bytes = self._status.Get_count(MPI.BYTE)
         source, tag = self._status.Get_source(), self._status.Get_tag()
@@ -143,26 +158,31 @@ class MpiTransport(Transport):
         self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
 
 
-def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> dict[int, Neighbour]:
-    """The ranks of `comm` that this one shares memory with. Collective: every rank of `comm`.
+def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
+    """The ranks of `comm` that this one shares memory with, and a line of their bells that no other transport has.
 
-    Two ranks do so where both can reach each other.
+    Collective: every rank of `comm`. Two ranks share memory where both can reach each other.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    mine = np.frombuffer(comm.Get_rank().to_bytes(8, "little") + (bell.card if bell else bytes(CARD_BYTES)), np.uint8)
-    rows = np.empty((node.Get_size(), mine.size), np.uint8)
-    node.Allgather(mine, rows)
-    reached = [Neighbour.of(row[8:].tobytes()) if bell else None for row in rows]
+    mine = _ROW.pack(comm.Get_rank(), bell.free_line if bell else 0, bell.card if bell else b"")
+    rows = np.empty((node.Get_size(), _ROW.size), np.uint8)
+    node.Allgather(np.frombuffer(mine, np.uint8), rows)
+    ranks, lines, cards = zip(*(_ROW.unpack(row.tobytes()) for row in rows), strict=True)
+    reached = [Neighbour.of(card) if bell else None for card in cards]
     can_reach = np.array([neighbour is not None for neighbour in reached], np.uint8)
     of_all = np.empty((len(reached), len(reached)), np.uint8)
     node.Allgather(can_reach, of_all)
     reaches_me = of_all[:, node.Get_rank()]
     node.Free()
-    return {
-        int.from_bytes(row[:8].tobytes(), "little"): neighbour
-        for row, neighbour, both in zip(rows, reached, reaches_me, strict=True)
+    line = max(lines)
+    if bell:
+        bell.free_line = (line + 1) % N_LINES
+    neighbours = {
+        rank: neighbour
+        for rank, neighbour, both in zip(ranks, reached, reaches_me, strict=True)
         if neighbour is not None and both
     }
+    return neighbours, line
 
 
 class MpiCollective(Collective):

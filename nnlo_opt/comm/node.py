@@ -30,19 +30,34 @@ _PAGE_BYTES = 4096
 #: a larger payload costs too much memory, and its copies take long beside a handshake
 _LARGEST_BYTES = 64 << 20
 
+#: lines of a bell; transports share them where there are more
+N_LINES = 256
+_RINGS = [bytes([line]) for line in range(N_LINES)]
+
 #: (pid, number of the file of the token, number of the bell's, the token): what a process tells the others of its node
 _CARD = struct.Struct("<QII16s")
 CARD_BYTES = _CARD.size
 
 
 class Bell:
-    """Wakes this process when another one of its node has sent something."""
+    """Wakes this process when another one of its node has sent something, and tells on which line.
+
+    A line is a transport's, the same number at all its ends.
+    """
 
     #: the one of this process
     _mine: ClassVar["Bell | None"] = None
 
     def __init__(self) -> None:
         self._listening, self._ringing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._ear = select.poll()
+        self._ear.register(self._listening, select.POLLIN)
+        #: by line, how often it was found rung; each grows
+        self._n_rings = [0] * N_LINES
+        #: whether any was, since the last `wait` returned
+        self._was_rung = False
+        #: the first line that no transport of this process has
+        self.free_line = 0
         token = os.urandom(16)
         self._token = os.memfd_create("nnlo_opt-token")
         os.write(self._token, token)
@@ -57,11 +72,24 @@ class Bell:
                 cls._mine = cls()
         return cls._mine
 
+    def listen(self, line: int) -> int:
+        """How often `line` has rung. What was sent before a ring has come when the ring is heard."""
+        if self._ear.poll(0):
+            self._answer()
+        return self._n_rings[line]
+
     def wait(self, seconds: float) -> None:
         """Sleep until somebody rings, at most `seconds`. Who has rung since the last time ends it at once."""
-        if select.select([self._listening], [], [], seconds)[0]:
-            with suppress(BlockingIOError):
-                os.read(self._listening, 1 << 16)
+        # Not by `_ear`, which knows whole milliseconds only.
+        if not self._was_rung and select.select([self._listening], [], [], seconds)[0]:
+            self._answer()
+        self._was_rung = False
+
+    def _answer(self) -> None:
+        self._was_rung = True
+        with suppress(BlockingIOError):
+            for line in os.read(self._listening, 1 << 16):
+                self._n_rings[line] += 1
 
 
 class Neighbour:
@@ -91,10 +119,10 @@ class Neighbour:
         except OSError:
             return None
 
-    def ring(self) -> None:
+    def ring(self, line: int) -> None:
         """Wake it. It may have ended, or have been rung for often enough: neither is our concern."""
         with suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._bell, b"\0")
+            os.write(self._bell, _RINGS[line])
 
     def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
         """Memory of that process, (n_bytes,); OSError when it has ended."""

@@ -11,7 +11,9 @@ def test_blocks_cover_a_vector_once(n):
     assert [i for block in cut for i in (block.start, block.stop)] == sorted(
         [0, *(edge for block in cut[:-1] for edge in (block.stop, block.stop)), n] if n else []
     )
-    assert all(0 < block.stop - block.start <= BLOCK for block in cut)
+    sizes = [block.stop - block.start for block in cut]
+    assert all(0 < size <= len(scratch_for(n)) <= 1.5 * BLOCK for size in sizes)
+    assert not sizes or max(sizes) - min(sizes) <= len(sizes)
 
 
 def test_add_scaled_and_decay():

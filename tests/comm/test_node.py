@@ -23,7 +23,7 @@ def neighbour(bell):
 
 
 def test_who_rings_ends_a_sleep(bell, neighbour):
-    threading.Timer(0.05, neighbour.ring).start()
+    threading.Timer(0.05, neighbour.ring, [0]).start()
     since = time.monotonic()
     bell.wait(60.0)
     assert time.monotonic() - since < 30.0
@@ -31,16 +31,32 @@ def test_who_rings_ends_a_sleep(bell, neighbour):
 
 def test_who_has_rung_before_ends_the_next_sleep_and_no_other(bell, neighbour):
     for _ in range(3):
-        neighbour.ring()
+        neighbour.ring(0)
     bell.wait(60.0)
     since = time.monotonic()
     bell.wait(0.02)
     assert time.monotonic() - since >= 0.02
 
 
+def test_a_ring_is_heard_on_its_line_only(bell, neighbour):
+    neighbour.ring(3)
+    neighbour.ring(3)
+    assert bell.listen(3) == 2
+    assert bell.listen(4) == 0
+
+
+def test_a_ring_that_was_heard_still_ends_the_next_sleep(bell, neighbour):
+    """Of two transports one may have heard it before the other has looked."""
+    neighbour.ring(3)
+    assert bell.listen(4) == 0
+    since = time.monotonic()
+    bell.wait(60.0)
+    assert time.monotonic() - since < 30.0
+
+
 def test_ringing_for_ever_does_no_harm(bell, neighbour):
     for _ in range(100_000):  # more than a pipe holds
-        neighbour.ring()
+        neighbour.ring(0)
     since = time.monotonic()
     bell.wait(60.0)
     assert time.monotonic() - since < 30.0
