@@ -1,11 +1,20 @@
 """What tests of several folders share: the launcher of real ranks, and real digits made once a session."""
 
+import compileall
 import sys
 from pathlib import Path
 
 import pytest
 
+import nnlo_opt
+
 sys.path.insert(0, str(Path(__file__).parent / "mpi"))  # the launcher
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once: where Python is told to write no bytecode, each of hundreds of ranks would do it."""
+    if not hasattr(config, "workerinput"):  # which workers of pytest-xdist have
+        compileall.compile_dir(Path(nnlo_opt.__file__).parent, quiet=2)
 
 
 @pytest.fixture(scope="session")

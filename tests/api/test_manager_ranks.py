@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 
 
 def run(n_ranks: int, cwd: Path, *arguments: str, timeout_s: float = 240.0) -> launcher.Outcome:
-    return launcher.Job(n_ranks, [sys.executable, str(SCRIPTS), *arguments], cwd).wait(timeout_s)
+    return launcher.run(n_ranks, [sys.executable, str(SCRIPTS), *arguments], cwd, timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence):
 
 
 def test_the_example(tmp_path):
-    outcome = launcher.Job(3, [sys.executable, str(EXAMPLE)], tmp_path).wait(240)
+    outcome = launcher.run(3, [sys.executable, str(EXAMPLE)], tmp_path, 240)
     assert outcome.code == 0, outcome.err[-4000:]
     assert "epoch 5/5: loss" in outcome.out
     assert (tmp_path / "digits.keras").is_file()

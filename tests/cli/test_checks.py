@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.checks import check_space, check_training
-from nnlo_opt.cli.options import parse_optimization
+from nnlo_opt.cli.checks import check_mode, check_space, check_teams, check_training
+from nnlo_opt.cli.options import parse_optimization, parse_training
+from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.config import MODES, OPTIMIZERS, SEARCHABLE, TrainingOptions
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
@@ -161,3 +162,30 @@ def test_an_argument_without_a_default_must_be_in_every_point():
 def test_a_ring_is_checked_against_every_rule():
     assert "'allreduce' is not: `--n-processes` must be 1" in refusal(MODE, arguments=["--n-processes", "2"])
     assert not refusal(Categorical(["easgd", "gem"], name="train.mode"), arguments=["--n-processes", "2"])
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "arguments", "sentence"),
+    [
+        (5, ["--n-masters", "2"], ""),
+        (5, ["--n-processes", "2"], ""),
+        (6, ["--n-masters", "2", "--n-processes", "2"], ""),
+        (4, ["--n-masters", "3"], "`--n-masters` must leave every sub-master a worker"),
+        (1, ["--n-masters", "2"], "`--n-masters` must leave every sub-master a worker"),
+        (5, ["--n-masters", "2", "--n-processes", "2"], "`--n-processes` must divide the ranks behind the 2 masters"),
+        (3, ["--n-masters", "2", "--mode", "allreduce"], "`--n-masters` must be 1 with `--mode allreduce`"),
+        (4, ["--n-processes", "2"], "`--n-processes` must divide the ranks behind the master"),
+        (1, ["--n-processes", "2"], "`--n-processes` must divide the ranks behind the master"),
+        (5, ["--n-processes", "2", "--mode", "allreduce"], "`--n-processes` must be 1 with `--mode allreduce`"),
+    ],
+)
+def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
+    options = parse_training(["--model", "m.py", *arguments])
+    found = ""
+    try:
+        check_mode(options, options.training.mode)
+        topology = plan_single_block(n_ranks, options.n_masters, options.n_processes)
+        check_teams(topology, options.n_masters, options.n_processes)
+    except ConfigurationError as error:
+        found = str(error)
+    assert found.startswith(sentence) if sentence else not found

@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import EXIT_WRONG_REQUEST, ConfigurationError
+
+DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +64,21 @@ def test_an_existing_run_is_refused_before_anything_starts():
     Path("checkpoints/R/journal.jsonl").touch()
     with pytest.raises(ConfigurationError, match="never touched without a word"):
         DriverCommand.parse(["OptimizationDriver", "--model", "m.py", "--checkpoint", "R"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-n", "3"], "Behind `--` must stand OptimizationDriver or TrainingDriver"),
+        (["-n", "3", "--", "ls"], "Behind `--` must stand"),
+        (["-n", "0", "--", *DRIVER], "`-n` must be a whole number of ranks, at least 1"),
+        (["--mpirun", "no-such-mpirun", "--", *DRIVER], "`--mpirun` must name a command that starts ranks"),
+        (["-n", "3", "--", *DRIVER, "--num-iterations", "x"], "`--num-iterations` must be"),
+    ],
+)
+def test_wrong_requests_start_nothing(tmp_path, capsys, words, sentence):
+    assert tool.main(["launch", *words]) == EXIT_WRONG_REQUEST
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert not list(tmp_path.iterdir())

@@ -125,7 +125,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, c
         ("--blocks 0", "`--blocks` must be a whole number, at least 1. Received: 0."),
         ("--trials many", "`--trials` must be a whole number, at least 1. Received: many."),
         ("--failures 2", "`--failures` must be a number from 0 to 1. Received: 2."),
-        ("--startup inf", "`--startup` must be finite seconds, at least 0. Received: inf."),
+        ("--startup inf", "`--startup` must be a finite number of seconds, at least 0. Received: inf."),
         ("--hyper-opt magic", "must be one of"),
         ("--duration constant", "`--duration` must be constant:SECONDS"),
         ("--duration constant:1:2", "`--duration` must be constant:SECONDS"),
@@ -145,7 +145,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, c
         ("--suggestion-cost dear", "`--suggestion-cost` must be free, measured, or seconds"),
         ("--coordinator-cost -1", "`--coordinator-cost`"),
         ("--out mine.py", "`--out` must be a writable directory"),
-        ("--nonsense", "Unrecognized arguments: --nonsense"),
+        ("--nonsense", "must be an option of nnlo-opt simulate or its value. Received: --nonsense"),
     ],
 )
 def test_a_wrong_request_is_one_sentence_and_code_2(here, capsys, arguments, words):

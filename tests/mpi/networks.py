@@ -21,7 +21,40 @@ TORCH = """
 from torch import nn
 
 
-def get_model(n_units=16):
+def get_model(n_units=16, fault=""):
+    if fault == "build":
+        raise RuntimeError("no such layer")
     return nn.Sequential(nn.Flatten(), nn.Linear(784, n_units), nn.ReLU(), nn.Linear(n_units, 10))
 """
-FAST = KERAS if importlib.util.find_spec("torch") is None else TORCH
+#: with all that needs care: batch normalisation (float state), dropout (seed counters)
+CAREFUL_KERAS = """
+import keras
+
+
+def get_model(n_units=16):
+    return keras.Sequential([
+        keras.Input((28, 28, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(n_units),
+        keras.layers.BatchNormalization(),
+        keras.layers.Activation("relu"),
+        keras.layers.Dropout(0.1),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+"""
+CAREFUL_TORCH = """
+from torch import nn
+
+
+def get_model(n_units=16):
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(784, n_units),
+        nn.BatchNorm1d(n_units),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(n_units, 10),
+    )
+"""
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+FAST, CAREFUL = (TORCH, CAREFUL_TORCH) if HAS_TORCH else (KERAS, CAREFUL_KERAS)

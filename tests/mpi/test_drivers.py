@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import launcher
+import networks
 import pytest
 
 pytestmark = [pytest.mark.mpi, pytest.mark.keras]
@@ -21,28 +22,13 @@ parameter_range = [
     Integer(1, 3, name="train.sync_every"),
 ]
 """
-#: a network with all that needs care: batch normalisation (float state), dropout (seed counters)
-MODEL = """
-import keras
-
-
-def get_model(n_units=16):
-    return keras.Sequential([
-        keras.Input((28, 28, 1)),
-        keras.layers.Flatten(),
-        keras.layers.Dense(n_units),
-        keras.layers.BatchNormalization(),
-        keras.layers.Activation("relu"),
-        keras.layers.Dropout(0.1),
-        keras.layers.Dense(10, activation="softmax"),
-    ])
-"""
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "space.py").write_text(SPACE)
-    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "model.py").write_text(networks.CAREFUL_KERAS)
+    (tmp_path / "fast.py").write_text(networks.CAREFUL)
     return tmp_path
 
 
@@ -80,7 +66,7 @@ def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
 
 
 def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
-    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
+    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "space.py", "--num-iterations", "2"]
     ok(launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data(digits)], folder))
     run = folder / "checkpoints/S"
     for row in rows(run):
@@ -91,7 +77,7 @@ def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
 
 
 def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
-    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
+    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "space.py", "--num-iterations", "4"]
     results = []
     for name in ("A", "B"):
         ok(launcher.run(1, [*command, "--seed", "7", "--checkpoint", name, *data(digits)], folder))

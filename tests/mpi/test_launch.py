@@ -2,9 +2,7 @@
 
 import collections
 import json
-import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -114,11 +112,9 @@ def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW.replace("time.sleep(0.05)", "time.sleep(100)"))
     job = launcher.start(5, [*DRIVER, "--num-iterations", "500", "--grace", "2"], tmp_path)
     wait_for(tmp_path, "FoldBegan", 2, job)
-    began = time.monotonic()
     job.process.send_signal(signal.SIGUSR1)
-    outcome = job.wait(40)
+    outcome = job.wait(40)  # less than it sleeps
     assert outcome.code == 75, outcome.err
-    assert time.monotonic() - began < 30
     assert read_ledger(tmp_path / "checkpoints/L").n_by_state()["preempted"] == 2
 
 
@@ -128,30 +124,6 @@ def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
     assert outcome.code == 1
     assert "2 starts in a row have added nothing to the journal: giving up" in outcome.err
     assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
-
-
-def test_wrong_requests_of_a_launcher_start_nothing(tmp_path):
-    (tmp_path / "objective.py").write_text(objectives.SLOW)
-    cases = {
-        ("-n", "3"): "Behind `--` must stand OptimizationDriver or TrainingDriver",
-        ("-n", "3", "--", "ls"): "Behind `--` must stand",
-        ("-n", "0", "--", *DRIVER): "`-n` must be a whole number of ranks, at least 1",
-        ("--mpirun", "no-such-mpirun", "--", *DRIVER): "`--mpirun` must name a command that starts ranks",
-        ("-n", "3", "--", *DRIVER, "--num-iterations", "x"): "`--num-iterations` must be",
-    }
-    for words, sentence in cases.items():
-        done = subprocess.run(
-            [launcher.BIN / "nnlo-opt", "launch", *words],
-            cwd=tmp_path,
-            env={**os.environ, **launcher.ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (2, ""), words
-        assert sentence in done.stderr
-    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.keras

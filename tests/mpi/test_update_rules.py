@@ -88,7 +88,7 @@ def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(tmp_path, digit
 
 
 def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(tmp_path, digits):
-    model = networks.KERAS.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
+    model = networks.FAST.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (tmp_path / "model.py").write_text("from mpi4py import MPI\n" + model)
     (tmp_path / "space.py").write_text(
         "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
@@ -107,32 +107,14 @@ def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_
     assert failed["world_rank"] == 6
 
 
-@pytest.mark.parametrize(
-    ("n_ranks", "options", "sentence"),
-    [
-        (4, ["--n-masters", "3"], "`--n-masters` must leave every sub-master a worker"),
-        (1, ["--n-masters", "2"], "`--n-masters` must leave every sub-master a worker"),
-        (5, ["--n-masters", "2", "--n-processes", "2"], "`--n-processes` must divide the ranks behind the 2 masters"),
-        (3, ["--n-masters", "2", "--mode", "allreduce"], "`--n-masters` must be 1 with `--mode allreduce`"),
-    ],
-)
-def test_masters_that_cannot_be_are_refused(tmp_path, digits, n_ranks, options, sentence):
+def test_groups_that_cannot_be_are_refused_on_all_ranks(tmp_path, digits):
+    """Which ones: `tests/cli/test_checks.py`."""
     (tmp_path / "model.py").write_text(networks.FAST)
-    command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list"), *options]
-    outcome = launcher.run(n_ranks, command, tmp_path)
+    command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list")]
+    outcome = launcher.run(4, [*command, "--n-masters", "3"], tmp_path)
     assert outcome.code == 2
-    assert outcome.err.startswith(sentence)
+    assert outcome.err.startswith("`--n-masters` must leave every sub-master a worker")
     assert "Traceback" not in outcome.err
-
-
-@pytest.mark.parametrize(("n_ranks", "mode"), [(4, "downpour"), (1, "downpour"), (5, "allreduce")])
-def test_ranks_that_cannot_be_dealt_out_are_refused(tmp_path, digits, n_ranks, mode):
-    (tmp_path / "model.py").write_text(networks.FAST)
-    files = ["--train-data", str(digits / "train_mnist.list")]
-    command = ["TrainingDriver", "--model", "model.py", *files, "--n-processes", "2", "--mode", mode]
-    outcome = launcher.run(n_ranks, command, tmp_path)
-    assert outcome.code == 2
-    assert outcome.err.startswith("`--n-processes` must")
 
 
 def test_rules_are_searched_together_and_failures_in_each_are_contained(tmp_path, digits):
