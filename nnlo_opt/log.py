@@ -22,6 +22,11 @@ _LEVELS = {
 logging.addLevelName(TRACE, "TRACE")
 
 
+def log_path(run_directory: Path, world_rank: int) -> Path:
+    """The file of a rank."""
+    return run_directory / "logs" / f"rank-{world_rank:05d}.log"
+
+
 class RankOutput:
     """Standard output and error of this rank, and its log."""
 
@@ -56,7 +61,7 @@ class RankOutput:
         if self._held is None:
             return
         try:
-            path = run_directory / "logs" / f"rank-{self._world_rank:05d}.log"
+            path = log_path(run_directory, self._world_rank)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab", buffering=0) as file:
                 self._held.seek(0)

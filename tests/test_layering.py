@@ -26,10 +26,13 @@ LAYERS: dict[str, list[str]] = {
         "devices",
         "files",
         "log",
+        "peers",
         "preemption",
         "processes",
+        "pulse",
         "trees",
         "vectors",
+        "watchdog",
     ],
     "pure data": [
         "config",
@@ -68,6 +71,7 @@ LAYERS: dict[str, list[str]] = {
         "search.base",
     ],
     "pure decisions": [
+        "coordinator.attempts",
         "coordinator.budget",
         "launcher.planning",
         "launcher.supervisor",

@@ -124,7 +124,7 @@ class Ranks:
         else:
             from nnlo_opt.comm.mpi import World
 
-            packed = World(self.comm).node_cores(pack_cores(cores()))
+            packed = World(self.comm).on_node(pack_cores(cores()))
         cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
         return share_node(self.rank, cores_of, trainers, masters, GpuRequest())
 

@@ -14,6 +14,7 @@ import numpy as np
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.training.task import FoldTask
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_empty
@@ -143,6 +144,7 @@ class CommonBatches:
         tail[:_N_FLAGS] = own.n_samples, failure is not None, self.wants_end
         tail[_N_FLAGS : _N_FLAGS + len(sums)] = sums
         if self._together is not None:
+            PULSE.expect(TOGETHER)
             with self._timeline.span("allreduce", "message"):
                 self._together.sum_in_place(self._vector)
         if failure is not None:
@@ -166,6 +168,9 @@ class CommonBatches:
 
 def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:
     """The gradient of this rank's next batch, and whether a pass ends; TrialError unless the loss is finite."""
+    if not task.has_begun:
+        task.has_begun = True
+        PULSE.expect(SLOW)
     with timeline.span("batch", "data"):
         batch = task.stream.next()
     with timeline.span("gradient"):

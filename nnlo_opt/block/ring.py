@@ -18,6 +18,7 @@ from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.task import FoldTask, TaskFactory, release
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
@@ -160,6 +161,7 @@ class RingFollower:
     def _open(self, start: msg.StartFold) -> None:
         self._end()
         self._assignment = start.assignment
+        PULSE.expect(SLOW)
         with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
             task = self._task = self._tasks.open(start)
         gradient = aligned_empty(task.adapter.n_weights)

@@ -27,6 +27,7 @@ from nnlo_opt.comm.run_messages import (
 from nnlo_opt.comm.transport import Received, Transport, receive
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.preemption import Preemption
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class RankServer:
         return self.exit_code
 
     def _has_to_tell(self) -> bool:
+        PULSE.ticks += 1  # who waits for messages is alive
         return self.preemption.is_asked and not self._has_told
 
     @property
@@ -114,6 +116,7 @@ class RankServer:
 
     def step(self) -> bool:
         """Take in one message, or train one batch; -> whether there was anything to do."""
+        PULSE.ticks += 1
         worker = self._worker
         if worker is None or not worker.works_first:
             for transport, _ in self._handlers:
@@ -185,7 +188,7 @@ class RankServer:
     @contextmanager
     def _calling(self, message: msg.Message) -> Iterator[None]:
         """A call of an objective, which a message begins and ends, in the timeline."""
-        with self._timeline.span(type(message).__name__):
+        with self._timeline.span(type(message).__name__), PULSE.unwatched():
             yield
         self._timeline.flush()
 
@@ -209,6 +212,7 @@ class RankServer:
         self._orders.send(COORDINATOR, answer)
 
     def _export(self, message: ExportModel) -> None:
+        PULSE.expect(SLOW)
         try:
             with self._timeline.span("save the best model", "data"):
                 path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.task import FoldTask
 
 
@@ -19,8 +20,10 @@ def validate(task: FoldTask, weights_and_state: np.ndarray) -> tuple[int, dict[s
     task.adapter.write_weights(weights_and_state[:n_weights])
     task.adapter.write_state(weights_and_state[n_weights:])
     n_samples, sums = 0, dict[str, float]()
+    PULSE.expect(SLOW)  # the first batch may have to be compiled
     for x, y in task.validation_batches():
         metrics = task.adapter.evaluate(x, y)
+        PULSE.ticks += 1
         n_samples += metrics.n_samples
         for name, value in metrics.sums.items():
             sums[name] = sums.get(name, 0.0) + value

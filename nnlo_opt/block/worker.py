@@ -22,6 +22,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.callbacks import EpochCallbacks
 from nnlo_opt.training.checkpoint import load_local, save_local
 from nnlo_opt.training.figure import judged
@@ -178,7 +179,8 @@ class Worker:
                 with self._timeline.span("judge"):
                     if self.figure is None:
                         raise ProtocolError("A figure of merit to call was expected.")
-                    figure = judged(self.figure, message.fold)
+                    with PULSE.unwatched():
+                        figure = judged(self.figure, message.fold)
                 self._block.send(MASTER, msg.Judged(assignment=message.assignment, figure_of_merit=figure))
             case msg.Halt():
                 self._gradients.wants_end = True
@@ -193,6 +195,7 @@ class Worker:
         self._end()
         self._assignment, self._start = start.assignment, start
         mine = start if self._ring is None else self._ring.start(start)
+        PULSE.expect(SLOW)
         with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
             task = self._task = self._tasks.open(mine)
         n_weights, n_state = task.adapter.n_weights, task.adapter.n_state
@@ -325,7 +328,8 @@ class Worker:
         adapter.write_state(payload[n_weights:])
         base = base_learning_rate(task.options)
         rate = base * message.rate_factor
-        wishes = self.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
+        with PULSE.unwatched():
+            wishes = self.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
         changed = None
         if wishes.has_changed:
             changed = aligned_empty(len(payload))

@@ -70,8 +70,9 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "--trial-timeout",
         metavar="TIME",
         type=seconds,
-        help="fail a trial of which a fold takes longer than so many seconds, or HH:MM:SS, since it was assigned; if "
-        "its block is stuck in code of yours and does not come back, the search ends with code 1, to be resumed",
+        help="fail a trial of which a fold takes longer than so many seconds, or HH:MM:SS, since it was assigned, "
+        "whether it trains or hangs (--hang-timeout is for ranks that do nothing); if its block is stuck in code of "
+        "yours and does not come back, the search ends with code 1, to be resumed",
     )
     group.add_argument(
         "--stop-after-no-improvement",

@@ -17,6 +17,7 @@ from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import Job
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.preemption import Preemption
+from nnlo_opt.trials.deaths import Death, leave_note
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
 from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
@@ -70,6 +71,8 @@ class DriverCommand:
     arguments: tuple[str, ...]
     #: which run it means; with a name
     run: RunRequest
+    #: how often a fold is tried
+    max_attempts: int
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
@@ -90,7 +93,11 @@ class DriverCommand:
         if at == 0 and shutil.which(first) is None and beside.exists():
             first = str(beside)
         return cls(
-            words=(*words[:at], first), program=program, arguments=arguments, run=replace(options.run, name=name)
+            words=(*words[:at], first),
+            program=program,
+            arguments=arguments,
+            run=replace(options.run, name=name),
+            max_attempts=options.plan.max_attempts,
         )
 
     @property
@@ -140,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Namespace, told: Preemption) -> int:
-    supervisor = Supervisor(max_restarts=arguments.max_restarts)
+    supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = standing(driver.directory)
     again = False
     while True:
@@ -159,6 +166,7 @@ def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Na
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
         if verdict.exit_code is not None:
             return verdict.exit_code
+        leave_note(driver.directory, Death())
         # What `--overwrite` replaces may still be there where no start has opened the run.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after

@@ -81,6 +81,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     )
     from nnlo_opt.log import RankOutput
     from nnlo_opt.training.timeline import NO_TIMELINE, RankTimeline, events_per_rank
+    from nnlo_opt.watchdog import Watchdog
 
     world = World()
     parse, run = _command(command)
@@ -95,12 +96,15 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
             print(error, file=sys.stderr)
         return EXIT_WRONG_REQUEST, None
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0)
+    watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE
     if options.timeline:
         timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
         with closing(timeline):
-            code = run(world, options, Own(output=output, timeline=timeline, preemption=preemption))
+            own = Own(output=output, timeline=timeline, preemption=preemption, watchdog=watchdog)
+            code = run(world, options, own)
+        watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
     except KeyboardInterrupt:
         output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")

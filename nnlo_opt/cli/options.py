@@ -48,6 +48,8 @@ class Options:
     timeline: bool = False
     #: seconds to end in after SIGUSR1
     grace_s: float = 60.0
+    #: seconds in which a rank must have got something done, else it is ended; 0: it is not watched
+    hang_timeout_s: float = 600.0
     #: what to say about options that were given
     remarks: tuple[str, ...] = ()
     #: what the model is made with; None: as its module tells
@@ -84,6 +86,7 @@ def parse_optimization(argv: Sequence[str]) -> Options:
         budget=budget_of(arguments),
         pruning=pruning_of(arguments, comparison),
         fold_racing=fold_racing_of(arguments, comparison),
+        max_attempts=arguments.max_attempts,
     )
     return _options(
         arguments,
@@ -106,7 +109,11 @@ def parse_training(argv: Sequence[str]) -> Options:
     if arguments.restore:
         arguments.checkpoint = arguments.restore
     return _options(
-        arguments, argv, model=arguments.model, run=run_request_of(arguments, restore=arguments.restore is not None)
+        arguments,
+        argv,
+        model=arguments.model,
+        run=run_request_of(arguments, restore=arguments.restore is not None),
+        plan=SearchPlan(num_iterations=1, max_attempts=arguments.max_attempts),
     )
 
 
@@ -146,6 +153,7 @@ def _options(arguments: argparse.Namespace, argv: Sequence[str], *, model: str |
         monitor=arguments.monitor,
         timeline=arguments.timeline,
         grace_s=arguments.grace,
+        hang_timeout_s=arguments.hang_timeout,
         remarks=(_THREAD_VALIDATION,) if arguments.thread_validation else (),
         log_level="debug" if arguments.verbose else arguments.log_level,
         log_file=Path(arguments.log_file) if arguments.log_file else None,

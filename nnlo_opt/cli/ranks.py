@@ -14,6 +14,7 @@ from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.cli.ends import Ends
 from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.watch import begin_watch, meet_node
 from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
@@ -29,6 +30,7 @@ from nnlo_opt.preemption import Preemption
 from nnlo_opt.training.monitor import Monitor, make_monitor
 from nnlo_opt.training.task import FoldTask, FoldTaskFactory
 from nnlo_opt.training.timeline import Timeline, rank_label
+from nnlo_opt.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Own:
     output: RankOutput
     timeline: Timeline
     preemption: Preemption
+    watchdog: Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Means:
     #: None: what the rank takes of its machine is not measured
     monitor: Monitor | None
     preemption: Preemption
+    watchdog: Watchdog
+    topology: Topology
 
     @classmethod
     def of(cls, world: World, topology: Topology, options: Options, own: Own) -> "Means":
@@ -62,6 +67,7 @@ class Means:
         team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
         label = rank_label(world.rank, team, coordinates=world.rank == 0)
         own.timeline.name(label)
+        meet_node(own.watchdog, world)
         monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
         return cls(
             n_threads=share.n_threads,
@@ -69,11 +75,13 @@ class Means:
             timeline=own.timeline,
             monitor=monitor,
             preemption=own.preemption,
+            watchdog=own.watchdog,
+            topology=topology,
         )
 
 
 def _share(world: World, topology: Topology, options: Options) -> NodeShare:
-    packed = world.node_cores(pack_cores(cores()))
+    packed = world.on_node(pack_cores(cores()))
     # Where a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
     every_rank = options.training.mode == "allreduce" or names_objective(options.model)
     trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=every_rank)}
@@ -116,6 +124,7 @@ class _Roles:
         directory, timeline = Path(run.directory), self._means.timeline
         self._means.output.open_log(directory)
         timeline.open(directory)
+        begin_watch(self._means.watchdog, self._means.topology, directory)
         end = self._place.ends.master_end
         if end is None or run.settings["kind"] == "objective":
             return None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nnlo_opt.clock import Clock, SystemClock
+from nnlo_opt.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
 ROOM_S, SAY_S = 2.0, 60.0
@@ -31,6 +32,7 @@ class WaitForRoom:
 
     def __call__(self, error: OSError) -> None:
         """Before each further attempt to write."""
+        PULSE.ticks += 1
         now_s = self._clock.monotonic_s()
         is_new = now_s - self._tried_at_s > 2 * ROOM_S
         if is_new or now_s - self._said_at_s >= SAY_S:

@@ -29,6 +29,24 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="epochs between two checkpoints of a training (default: %(default)s)",
     )
     add_grace(group, "after SIGUSR1, to end with a checkpoint of what runs and code 75, to be resumed")
+    group.add_argument(
+        "--hang-timeout",
+        metavar="SECONDS",
+        type=finite(0, "seconds"),
+        default=600.0,
+        help="a rank that trains no batch and hears no message for so long (three times that while a model is built or "
+        "compiled) is ended, with the stacks of its threads in its log, and so is one that is stopped; code of yours "
+        "that computes an objective or a figure of merit may take as long as it likes, which --trial-timeout bounds; "
+        "0: nobody watches (default: %(default)g)",
+    )
+    group.add_argument(
+        "--max-attempts",
+        metavar="N",
+        type=whole(),
+        default=3,
+        help="a fold that is lost with a rank of its block (killed, out of memory, ended by --hang-timeout) so many "
+        "times in a row, without getting an epoch further, fails its trial (default: %(default)s)",
+    )
     group.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
     add_seed(group, "of the search, the folds, the initial weights and the shuffling")
     group.add_argument(

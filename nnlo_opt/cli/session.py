@@ -22,6 +22,7 @@ from nnlo_opt.cli.options import Options
 from nnlo_opt.cli.ranks import Own
 from nnlo_opt.cli.room import WaitForRoom
 from nnlo_opt.cli.start import record_start, settings_of
+from nnlo_opt.cli.watch import begin_watch
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.run_messages import (
@@ -35,6 +36,7 @@ from nnlo_opt.comm.run_messages import (
 )
 from nnlo_opt.comm.topology import Team, Topology
 from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -48,11 +50,13 @@ from nnlo_opt.errors import (
     OutOfTimeError,
     ProtocolError,
 )
+from nnlo_opt.pulse import PULSE
 from nnlo_opt.report.follow import Reporter
 from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.training.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
@@ -94,6 +98,7 @@ class Session(ABC):
         self._pump = pump
         self._timeline = own.timeline
         self._preemption = own.preemption
+        self._watchdog = own.watchdog
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
@@ -240,6 +245,7 @@ class Session(ABC):
         if self.options.monitor and findings["kind"] == "objective":
             self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
         self._timeline.open(directory.path)
+        begin_watch(self._watchdog, self.topology, directory.path)
         directory.journal.on_full = WaitForRoom(directory.path, self.say)
         record_start(directory, self._started(ledger, identity), self.say)
         reporter = Reporter(directory.path)
@@ -269,9 +275,13 @@ class Session(ABC):
         coordinator.heard_preemption = self._preemption.ask
         if (left_s := self._preemption.left_s) is not None:
             coordinator.preempt(PREEMPTED, left_s)
-        coordinator.begin()
+        deaths = read_notes(directory.path)
+        is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
+        remove_notes(directory.path)  # before anything begins that they are not about
+        coordinator.begin(LastEnd(died=first_by_team(deaths), unexplained=is_unexplained))
 
         def look() -> bool:
+            PULSE.ticks += 1
             left_s = self._preemption.left_s
             if left_s is not None:
                 coordinator.preempt(PREEMPTED, left_s)
@@ -349,6 +359,7 @@ class Session(ABC):
         if self.keeps_checkpoints:
             return
         for assignment in directory.ledger.assignments:
+            PULSE.ticks += 1
             trial = directory.ledger.trials[assignment.trial]
             if trial.state.ended or assignment.fold in trial.folds:
                 remove_all(fold_directory(directory.path, trial.number, assignment.fold))
@@ -386,6 +397,7 @@ class Session(ABC):
         found: list[Answer] = []
 
         def look() -> bool:
+            PULSE.ticks += 1
             while not found:
                 if self._preemption.is_over:
                     return True

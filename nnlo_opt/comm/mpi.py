@@ -217,13 +217,13 @@ class World:
         comm = self._comm.Split(color, self.rank)
         return None if comm == MPI.COMM_NULL else comm
 
-    def node_cores(self, packed_cores: bytes) -> dict[int, bytes]:
+    def on_node(self, given: bytes) -> dict[int, bytes]:
         """The ranks (of the world) on this node, each with what it gave. Collective: every rank of the world.
 
         All give equally many bytes.
         """
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
-        mine = np.frombuffer(self.rank.to_bytes(8, "little") + packed_cores, np.uint8)
+        mine = np.frombuffer(self.rank.to_bytes(8, "little") + given, np.uint8)
         rows = np.empty((node.Get_size(), mine.size), np.uint8)
         node.Allgather(mine, rows)
         node.Free()

@@ -11,6 +11,7 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
+from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
@@ -86,9 +87,9 @@ class Coordinator:
         """Teams that may be stuck in code of the user."""
         return frozenset(self._state.suspects)
 
-    def begin(self) -> None:
-        """Give out the first assignments."""
-        self._handle(ins.Begin())
+    def begin(self, last_end: LastEnd) -> None:
+        """Give out the first assignments; `last_end`: how the start before this one has ended."""
+        self._handle(ins.Begin(last_end=last_end))
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""

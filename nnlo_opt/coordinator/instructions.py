@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
@@ -27,6 +28,8 @@ class SearchPlan:
     objectives: tuple[Objective, ...] = ()
     #: time and patience
     budget: Budget = Budget()  # noqa: RUF009  (frozen)
+    #: how often a fold is tried whose attempts are lost with a rank
+    max_attempts: int = 3
     #: gives up or pauses trials by their epochs; None: every trial is trained to its end
     pruning: PruningPlan | None = None
     #: give up a trial whose first folds are worse than those of the best one
@@ -39,6 +42,9 @@ class SearchPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
     """The run is open and every team is ready."""
+
+    #: how the start before this one has ended
+    last_end: LastEnd = LastEnd()  # noqa: RUF009  (frozen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.coordinator.attempts import LastEnd, hopeless_fold
 from nnlo_opt.coordinator.budget import Durations, Progress, by_end
 from nnlo_opt.coordinator.instructions import (
     Append,
@@ -119,7 +120,7 @@ class CoordinatorState:
         self._out, self._events, self._now_s = [], [], now_s
         match event:
             case Begin():
-                self._begin()
+                self._begin(event.last_end)
             case Suggested():
                 self._take_suggestion(event)
             case FromMaster():
@@ -154,17 +155,19 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ events
 
-    def _begin(self) -> None:
+    def _begin(self, last_end: LastEnd) -> None:
         self.phase = Phase.SEARCHING
+        fruitless = len(self.ledger.sessions) > 1 and not self.ledger.sessions[-2].n_lasting
         for assignment in [a for a in self.ledger.assignments if a.end is None]:
-            self._record(
-                ev.AssignmentLost(time_s=self._now_s, assignment=assignment.number, reason="the run was ended")
-            )
+            reason, counts = last_end.loss_of(assignment, fruitless=fruitless)
+            self._lose(assignment, reason, counts=counts)
         for trial in self.ledger.trials:
             # The end of a fold and what follows from it are one write, of which a crash may have kept the beginning.
             failed = next((a for a in trial.assignments if a.end is AssignmentEnd.FAILED), None)
             if not trial.state.ended and failed is not None:
                 self._fail(trial, failed.fold, failed.reason)
+                continue
+            if self._is_given_up(trial):
                 continue
             if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
                 self._complete(trial)
@@ -181,6 +184,17 @@ class CoordinatorState:
         if self.preempting:
             self._drain_when_used_up()
             self._drain(self.preempted_because)
+
+    def _lose(self, assignment: Assignment, reason: str, *, counts: bool) -> None:
+        """An assignment has ended with ranks that ran it; `counts`: against `--max-attempts`."""
+        self._record(ev.AssignmentLost(time_s=self._now_s, assignment=assignment.number, reason=reason, counts=counts))
+
+    def _is_given_up(self, trial: Trial) -> bool:
+        """Fail a trial that was tried often enough."""
+        hopeless = None if trial.state.ended else hopeless_fold(trial, self.plan.max_attempts)
+        if hopeless is not None:
+            self._fail(trial, *hopeless)
+        return hopeless is not None
 
     def _take_suggestion(self, suggestion: Suggested) -> None:
         if not self.asked:

@@ -10,7 +10,7 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_RE
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
-#: starts in a row that may leave nothing behind: what ended two will end a third
+#: starts in a row that may begin no fold and leave nothing behind: what ended two will end a third
 MAX_IDLE = 2
 
 
@@ -22,6 +22,8 @@ class Standing:
     start: tuple[float, int] = (0.0, 0)
     #: events that no later start has to repeat
     n_lasting: int = 0
+    #: folds that were given to a team, however often
+    n_assigned: int = 0
     complete: bool = False
     preempted: bool = False
     #: whether any trial is complete
@@ -35,20 +37,12 @@ class Standing:
             ledger.apply(event)
         return cls(
             start=(ledger.first_start_unix_s, len(ledger.sessions)),
-            n_lasting=sum(map(_lasts, events)),
+            n_lasting=sum(map(ev.lasts, events)),
+            n_assigned=len(ledger.assignments),
             complete=ledger.complete,
             preempted=bool(ledger.preempted_because),
             has_result=ledger.best("min") is not None,
         )
-
-
-def _lasts(event: ev.Event) -> bool:
-    match event:
-        case ev.EpochEnded():
-            return event.checkpointed
-        case ev.AssignmentFinished() | ev.AssignmentFailed() | ev.TrialCompleted() | ev.TrialFailed():
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +70,8 @@ class Supervisor:
     """Counts restarts."""
 
     max_restarts: int
+    #: how often a fold is tried that dies each time; then it fails, and the run grows by that
+    max_attempts: int = 3
     #: how often `judge` has said to start again
     n_restarts: int = 0
     #: starts in a row after which the journal had nothing new that lasts
@@ -99,7 +95,8 @@ class Supervisor:
         grew = grew and after.n_lasting > 0
         self.n_idle = 0 if grew else self.n_idle + 1
         how = _how_it_ended(ended.exit_code)
-        if self.n_idle >= MAX_IDLE:
+        has_begun = after.n_assigned > ended.before.n_assigned
+        if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_begun else MAX_IDLE):
             return Verdict(
                 exit_code=EXIT_FAILURE,
                 sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",

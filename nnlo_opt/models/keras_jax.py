@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.models.keras_graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
+from nnlo_opt.pulse import PULSE, SLOW
 
 
 def use_threads(n_threads: int) -> None:
@@ -39,12 +40,14 @@ class Engine:
         return np.asarray(self._compiled_figures(*vectors, batch))
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
+        PULSE.expect(SLOW)  # this runs when it is traced, for every length of batch, and compiled after that
         loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
         for scale in batch.loss_scale:
             loss = loss * scale
         return loss, (sums, *self._graph.moved(scope))
 
     def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
+        PULSE.expect(SLOW)
         return self._graph.forward(Vectors(weights, state, counters), batch, _split, training=False)[1]
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.models.keras_graph import Batch, Gradient, KerasGraph, Vectors
 from nnlo_opt.models.layout import Layout
+from nnlo_opt.pulse import PULSE, SLOW
 
 
 def use_threads(n_threads: int) -> None:
@@ -50,6 +51,7 @@ class Engine:
         shapes = None if self._graph.sample_shapes else batch.sample_shapes
         key = (function.__name__, *(array.dtype for part in batch for array in part), shapes)
         if key not in self._traced:
+            PULSE.expect(SLOW)
             self._traced[key] = self._trace(function, vectors, batch)
         return self._traced[key](tf.nest.flatten((vectors, batch)))
 

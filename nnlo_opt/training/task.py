@@ -50,6 +50,8 @@ class FoldTask:
     n_validation: int
     #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
     steps_a_pass: int | None = None
+    #: whether the first batch has been trained, for which something may have to be compiled
+    has_begun: bool = False
 
     def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
         """The validation samples in order, each counting as much as each other."""

@@ -126,10 +126,11 @@ class AssignmentPaused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLost(Event):
-    """The ranks that ran it are gone; the fold is assigned again."""
+    """The ranks that ran it are gone; the fold is assigned again. `counts`: against `--max-attempts`."""
 
     assignment: int
     reason: str = ""
+    counts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,15 @@ class RunPreempted(Event):
 
     reason: str
     coordinator_cpu_s: float = 0.0
+
+
+#: what makes a start worth while; of epochs, those with a checkpoint
+_LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
+
+
+def lasts(event: Event) -> bool:
+    """Whether no later start has to repeat what the event tells of."""
+    return event.checkpointed if isinstance(event, EpochEnded) else isinstance(event, _LASTING)
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}

@@ -20,6 +20,8 @@ class Session:
     started_at_s: float
     #: time of its last event
     last_at_s: float
+    #: events of it that no later start has to repeat
+    n_lasting: int = 0
 
 
 class Ledger:
@@ -84,8 +86,10 @@ class Ledger:
         if handler is None:
             raise ProtocolError(f"The ledger has no rule for {type(event).__name__}.")
         handler(self, event)
-        if self.sessions and event.time_s > (session := self.sessions[-1]).last_at_s:
-            session.last_at_s = event.time_s
+        if self.sessions:
+            session = self.sessions[-1]
+            session.last_at_s = max(session.last_at_s, event.time_s)
+            session.n_lasting += ev.lasts(event)
 
     # ------------------------------------------------------------ one method per event
 
@@ -176,7 +180,9 @@ class Ledger:
         self._end(event, AssignmentEnd.PAUSED)
 
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
-        self._interrupt(self._end(event, AssignmentEnd.LOST), TrialState.PENDING)
+        assignment = self._end(event, AssignmentEnd.LOST)
+        assignment.reason, assignment.counts = event.reason, event.counts
+        self._interrupt(assignment, TrialState.PENDING)
 
     def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:
         self._interrupt(self._end(event, AssignmentEnd.PREEMPTED), TrialState.PREEMPTED)

@@ -55,8 +55,10 @@ class Assignment:
     #: None while it is under way
     end: AssignmentEnd | None = None
     ended_at_s: float | None = None
-    #: why it failed; empty unless it did
+    #: why it failed or was lost; empty unless it did
     reason: str = ""
+    #: whether its loss counts against `--max-attempts`
+    counts: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
+from nnlo_opt.coordinator.attempts import LastEnd, n_losses
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
@@ -53,6 +54,7 @@ plans = st.builds(
     ),
     pruning=prunings,
     fold_racing=st.booleans(),
+    max_attempts=st.integers(1, 3),
 ).map(lambda plan: replace(plan, direction="min") if plan.objectives else plan)
 walltimes = st.none() | st.none() | st.floats(3, 150)
 #: of the world and of a block; with folds, some have blocks of several teams
@@ -146,9 +148,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.checkpoints = {}
         self.open()
 
-    def open(self):
+    def open(self, last_end=LastEnd()):  # noqa: B008  (frozen)
         """A new process reads the journal and begins."""
         self.ledger = ledger_of(self.disk)
+        #: trials that may be given up now: more attempts at them were lost than may be
+        self.last_end = last_end
         topology = Topology.plan(*self.size, self.plan.n_fold)
         end_s = None if self.walltime_s is None else self.now_s + self.walltime_s
         self.plan = replace(self.plan, budget=replace(self.plan.budget, deadline_s=end_s, end_s=2.0))
@@ -167,7 +171,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.ledger.apply(started)
         self.disk.append(started)
         self.n_durable = len(self.disk)
-        self.feed(Begin())
+        self.feed(Begin(last_end=last_end))
 
     def tick(self):
         self.now_s += 1.0
@@ -299,10 +303,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
         size=st.none() | sizes,
         more=st.integers(0, 2),
         n_written=st.sampled_from([None, None, 0, 1, 2]),
+        died=st.none() | st.just("nobody knows") | st.integers(0, 11),
         happens=st.integers(0, 3).map(lambda n: n == 0),
     )
-    def the_run_is_ended_and_restarted(self, n_lost, size, more, n_written, happens):
-        """Events that nobody waited for may be lost; the next start may have other ranks and ask for more trials."""
+    def the_run_is_ended_and_restarted(self, n_lost, size, more, n_written, died, happens):
+        """Events that nobody waited for may be lost; the next start may have other ranks and ask for more trials.
+
+        `died`: the team of which a rank did, as far as that is known; None: somebody has ended the job.
+        """
         if not happens:  # or no run would last long
             return
         self.check_the_journal()
@@ -312,7 +320,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.size = size or self.size
         self.plan = replace(self.plan, num_iterations=self.plan.num_iterations + more)
         self.crash_after = n_written
-        self.open()
+        teams = [died % len(self.masters)] if isinstance(died, int) else []
+        self.open(LastEnd(died=dict.fromkeys(teams, "rank 7 died"), unexplained=died == "nobody knows"))
 
     def write_the_end(self):
         if self.finished_because is not None:
@@ -371,6 +380,28 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.disk and isinstance(self.disk[-1], ev.AssignmentFinished):
             trial = self.ledger.trials[self.ledger.assignments[self.disk[-1].assignment].trial]
             assert not trial.state.ended, "a result was written for a trial that had ended"
+
+    @invariant()
+    def a_trial_is_tried_so_often_and_given_up_for_no_other_losses(self):
+        for trial in self.ledger.trials:
+            tried = max((n_losses(trial, fold) for fold in range(self.plan.n_fold)), default=0)
+            assert tried <= self.plan.max_attempts
+            if trial.state is TrialState.FAILED and "--max-attempts" in trial.reason:
+                assert tried == self.plan.max_attempts
+            elif not trial.state.ended:
+                assert tried < self.plan.max_attempts
+            for assignment in trial.assignments:
+                assert not assignment.counts or assignment.end is AssignmentEnd.LOST
+
+    @invariant()
+    def what_was_lost_counts_where_a_rank_of_the_team_died_or_nothing_was_achieved(self):
+        starts = [i for i, event in enumerate(self.disk) if isinstance(event, ev.RunStarted)]
+        before = self.disk[starts[-2] : starts[-1]] if len(starts) > 1 else []
+        fruitful = any(ev.lasts(event) for event in before)
+        for event in self.disk[starts[-1] :]:
+            if isinstance(event, ev.AssignmentLost):
+                died = self.ledger.assignments[event.assignment].team in self.last_end.died
+                assert event.counts == (died or (self.last_end.unexplained and not fruitful))
 
     @invariant()
     def no_trial_begins_once_the_target_is_reached(self):

@@ -67,6 +67,16 @@ def test_two_starts_in_a_row_that_add_nothing_are_the_last():
     assert growing.n_idle == 0
 
 
+def test_a_fold_that_dies_each_time_is_tried_until_it_fails_and_the_run_has_grown_by_that():
+    supervisor = Supervisor(max_restarts=10, max_attempts=3)
+    # In the fourth start the coordinator writes down that the trial has failed.
+    dying = [standing(i, 0, n_assigned=i) for i in (1, 2, 3)]
+    assert starts(supervisor, *dying, standing(4, 1, n_assigned=5)) == [None] * 4
+    assert supervisor.n_idle == 0
+    supervisor = Supervisor(max_restarts=10, max_attempts=3)
+    assert starts(supervisor, *dying, standing(4, 0, n_assigned=4)) == [None, None, None, 1]
+
+
 def test_a_run_that_was_replaced_has_grown_however_short_it_is():
     supervisor = Supervisor(max_restarts=10)
     replaced = Standing(start=(9.0, 1), n_lasting=1)
@@ -100,7 +110,7 @@ def test_what_lasts_is_what_no_later_start_repeats():
         ev.FoldBegan(time_s=0.0, assignment=0),
         ev.EpochEnded(time_s=1.0, assignment=0, epoch=1, metrics={}),
     ]
-    assert Standing.of(began) == Standing(start=(100.0, 1))
+    assert Standing.of(began) == Standing(start=(100.0, 1), n_assigned=1)
     more = [*began, ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True)]
     assert Standing.of(more).n_lasting == 1
     preempted = [

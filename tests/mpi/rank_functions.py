@@ -119,8 +119,8 @@ def waiting_ends_in_time(world: World) -> None:
 
 def the_ranks_of_a_node_tell_each_other_their_cores(world: World) -> None:
     # One node here: of every rank what it gave, at its rank of the world.
-    assert world.node_cores(bytes([world.rank] * 3)) == {rank: bytes([rank] * 3) for rank in range(world.size)}
-    packed = world.node_cores(pack_cores(cores()))
+    assert world.on_node(bytes([world.rank] * 3)) == {rank: bytes([rank] * 3) for rank in range(world.size)}
+    packed = world.on_node(pack_cores(cores()))
     assert unpack_cores(packed[world.rank]) == cores()
 
 

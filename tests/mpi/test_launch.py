@@ -119,11 +119,26 @@ def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
 
 
 def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
-    deadly = objectives.SLOW.replace("    for epoch", "    import os; os.kill(os.getpid(), 9)\n    for epoch")
+    deadly = "import os\nos.kill(os.getpid(), 9)\n" + objectives.SLOW
     outcome = launch(tmp_path, *DRIVER, "--num-iterations", "4", model=deadly).wait(120)
     assert outcome.code == 1
     assert "2 starts in a row have added nothing to the journal: giving up" in outcome.err
-    assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
+    assert journal_of(tmp_path) == []
+
+
+def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_path):
+    deadly = objectives.FINITE.replace(
+        "    return", "    import os\n    if parameters['n'] == 3:\n        os.kill(os.getpid(), 9)\n    return"
+    )
+    outcome = launch(tmp_path, *DRIVER, "--num-iterations", "5", model=deadly).wait(120)
+    assert outcome.code == 0, outcome.err
+    ledger = read_ledger(tmp_path / "checkpoints/L")
+    states = {trial.point["n"]: trial.state for trial in ledger.trials}
+    assert states == {1: "complete", 2: "complete", 3: "failed", 4: "complete", 5: "complete"}
+    failed = next(trial for trial in ledger.trials if trial.state == "failed")
+    assert failed.reason.startswith("it was tried 3 times (`--max-attempts`), and lost each time: rank ")
+    assert failed.n_attempts(0) == 3
+    assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 4
 
 
 @pytest.mark.keras

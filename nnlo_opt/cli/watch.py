@@ -1,0 +1,31 @@
+"""A rank's watchdog: whom it watches on its node, and where it writes what it sees."""
+
+import socket
+from pathlib import Path
+
+from nnlo_opt.comm.mpi import World
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.log import log_path
+from nnlo_opt.peers import CARD_BYTES, Peer
+from nnlo_opt.trials.deaths import Death, leave_note
+from nnlo_opt.watchdog import Watchdog
+
+
+def meet_node(watchdog: Watchdog, world: World) -> None:
+    """Have it watch the other ranks of its node. Collective: every rank of the world."""
+    card = watchdog.heart.card if watchdog.heart is not None else bytes(CARD_BYTES)
+    cards = world.on_node(card)
+    peers = (Peer.of(rank, of_rank) for rank, of_rank in cards.items() if rank != world.rank)
+    watchdog.watch([peer for peer in peers if peer is not None])
+
+
+def begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
+    """Begin to watch, and leave notes of deaths in the run directory. From the main thread."""
+
+    def saw_death(world_rank: int, how: str) -> None:
+        team = topology.team_of_rank(world_rank)
+        index = None if team is None else team.index
+        leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
+
+    watchdog.saw_death = saw_death
+    watchdog.start(log_path(run, watchdog.world_rank))

@@ -1,0 +1,69 @@
+"""Which lost attempts count, told by hand; `test_coordinator_machine` has all orders of things."""
+
+import pytest
+
+from nnlo_opt.coordinator.attempts import LastEnd, hopeless_fold, n_losses
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Trial
+
+LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
+
+
+def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0):
+    return Assignment(
+        number=0,
+        trial=0,
+        fold=fold,
+        attempt=1,
+        block=1,
+        team=team,
+        n_ranks=2,
+        assigned_at_s=0.0,
+        epoch=epoch,
+        end=end,
+        reason="rank 3 on n1: its process died" if end is LOST else "",
+        counts=counts and end is LOST,
+    )
+
+
+def trial(*attempts, **more):
+    return Trial(number=0, point={}, assignments=list(attempts), **more)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "n"),
+    [
+        ([], 0),
+        ([attempt()], 1),
+        ([attempt(), attempt(counts=False), attempt(PREEMPTED), attempt(PAUSED), attempt()], 2),
+        # Each got an epoch further: none of them is stuck.
+        ([attempt(epoch=1), attempt(epoch=2), attempt(epoch=3)], 1),
+        # It dies in epoch 5, wherever it begins: of three attempts the last two were in vain.
+        ([attempt(epoch=4), attempt(epoch=4), attempt(epoch=4)], 3),
+        # An epoch that was not in a checkpoint was trained again, and that is no progress.
+        ([attempt(epoch=4), attempt(epoch=2), attempt(epoch=4)], 3),
+        ([attempt(), attempt(), attempt(epoch=1, end=None)], 0),
+    ],
+)
+def test_losses_count_in_a_row_without_progress(attempts, n):
+    assert n_losses(trial(*attempts), 0) == n
+
+
+def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
+    twice = [attempt(fold=1), attempt(fold=1)]
+    assert hopeless_fold(trial(*twice), 3) is None
+    assert hopeless_fold(trial(attempt(fold=0), *twice), 3) is None, "of another fold"
+    fold, reason = hopeless_fold(trial(*twice, attempt(fold=1)), 3)
+    assert fold == 1
+    assert reason == ("it was tried 3 times (`--max-attempts`), and lost each time: rank 3 on n1: its process died")
+    assert "tried once" in hopeless_fold(trial(attempt()), 1)[1]
+    done = FoldResult(figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
+    assert hopeless_fold(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None
+
+
+@pytest.mark.parametrize("fruitless", [True, False])
+def test_what_is_known_of_the_end_decides_what_counts(fruitless):
+    known = LastEnd(died={2: "rank 5 on n2: its process died"})
+    assert known.loss_of(attempt(team=2), fruitless=fruitless) == ("rank 5 on n2: its process died", True)
+    assert known.loss_of(attempt(team=1), fruitless=fruitless) == ("the run was ended", False)
+    assert LastEnd().loss_of(attempt(), fruitless=fruitless) == ("the run was ended", False)
+    assert LastEnd(unexplained=True).loss_of(attempt(), fruitless=fruitless)[1] == fruitless
