@@ -137,6 +137,8 @@ class Journal:
         self.path = path
         #: None: a write that finds no room raises
         self.on_full: OnFull | None = None
+        #: called before every write; raises OSError where this process may not write any more
+        self.may_write: Callable[[], None] | None = None
         self._syncs = syncs
         existed = path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -178,6 +180,8 @@ class Journal:
 
     def _write(self, lines: bytes, *, durable: bool) -> None:
         self._check_place()
+        if self.may_write is not None:
+            self.may_write()
         if self._is_broken:
             self._restore()
         try:

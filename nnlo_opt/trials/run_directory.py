@@ -12,6 +12,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.files import atomic_write
+from nnlo_opt.trials import deaths
 from nnlo_opt.trials.journal import Journal, read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock
@@ -124,7 +125,9 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
     try:
         if request.overwrite:
             _remove_run(path)
-        return RunDirectory(path, lock, Journal(path / JOURNAL_NAME))
+        directory = RunDirectory(path, lock, Journal(path / JOURNAL_NAME))
+        directory.journal.may_write = lock.check
+        return directory
     except OSError as error:
         lock.release()
         raise ConfigurationError(
@@ -143,7 +146,7 @@ def _remove_run(path: Path) -> None:
     """
     if not (path / JOURNAL_NAME).exists():
         return
-    for name in ("trials", "logs", "timeline"):
+    for name in ("trials", "logs", "timeline", deaths.FOLDER):
         shutil.rmtree(path / name, ignore_errors=True)
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):

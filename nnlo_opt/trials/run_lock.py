@@ -2,13 +2,21 @@
 
 The lock (`run.lock`) goes with the process that held it, however that died, so among processes of one machine it is the
 truth. Between machines it may be worth nothing, as file systems are often mounted without locks that reach others: so
-the owner writes host, process and boot of its machine to `run.owner` and removes it at the end. An owner of this
-machine whose lock is free is gone. Of one of another machine nobody here can know, so it is refused.
+the owner writes host, process and boot of its machine to `run.owner`, touches it every `BEAT_S`, and removes it at the
+end. An owner of this machine whose lock is free is gone. One of another machine is alive while its file is touched, and
+taken for dead when that was `STALE_S` ago, by the clock of the file system. If it was not dead but asleep (a suspended
+machine, a network that was cut), it finds another owner's name before it writes anything, and ends.
 """
 
+import errno
 import json
+import logging
+import math
 import os
 import socket
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +27,11 @@ from filelock import FileLock, Timeout
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
 
+logger = logging.getLogger(__name__)
+
+#: seconds between two signs of life; and without one until an owner on another machine is taken for dead. File systems
+#: of networks show the time of a file up to a minute late
+BEAT_S, STALE_S = 20.0, 300.0
 LOCK_NAME = "run.lock"
 OWNER_NAME = "run.owner"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -31,6 +44,12 @@ class RunLock:
         """Wait `timeout_s` for a process of this machine to let go; ConfigurationError where one does not, OSError."""
         self._owner = run / OWNER_NAME
         self._lock = FileLock(run / LOCK_NAME)
+        self._mine = this_process()
+        #: when `run.owner` was last seen to be ours
+        self._seen_at_s = _now_s()
+        #: who has taken the run over, in words; empty while nobody has
+        self._lost_to = ""
+        self._released = threading.Event()
         try:
             self._lock.acquire(timeout=timeout_s)
         except Timeout:
@@ -40,26 +59,64 @@ class RunLock:
             ) from None
         try:
             self._take_over()
-            atomic_write(self._owner, json.dumps(this_process()) + "\n")
+            atomic_write(self._owner, json.dumps(self._mine) + "\n")
         except BaseException:
             self._lock.release()
             raise
+        threading.Thread(target=self._beat, name="run.owner", daemon=True).start()
 
     def _take_over(self) -> None:
-        """ConfigurationError for an owner that may live, on another machine."""
-        owner, here = _read(self._owner), this_process()
+        """Wait until an owner on another machine is known to be dead; ConfigurationError for one that is alive."""
+        owner, here = _read(self._owner), self._mine
         # The host alone: it was booted since. The boot alone: a container of another name on the same machine.
         if owner is None or owner.get("boot") == here["boot"] or owner.get("host") == here["host"]:
             return
+        # An owner of an older version gives no signs of life.
+        remedy = f"make sure that it has ended, then remove `{self._owner}`"
+        touched_ns = _touched_ns(self._owner) if owner.get("beat_s") else None
+        if touched_ns is not None:
+            remedy = f"wait for it to end; or {remedy}"
+            logger.warning(
+                "`%s` belongs to another coordinator%s: waiting for a sign of life of it, or %g s without one.",
+                self._owner.parent,
+                _in_words(owner),
+                STALE_S,
+            )
+            while _touched_ns(self._owner) == touched_ns and _silent_s(self._owner) < STALE_S:
+                time.sleep(min(2.0, BEAT_S / 4))
+            if _touched_ns(self._owner) in (touched_ns, None):
+                logger.warning("The coordinator%s gives no sign of life: its run is taken over.", _in_words(owner))
+                return
         raise ConfigurationError(
             f"A run directory has one coordinator at a time, and `{self._owner.parent}` belongs to another "
-            f"one{_in_words(owner)}, of which this machine ({here['host']}) cannot see whether it is alive: make sure "
-            f"that it has ended, then remove `{self._owner}`."
+            f"one{_in_words(owner)}, of which this machine ({here['host']}) cannot see whether it is alive, but for "
+            f"its signs of life: {remedy}."
         )
+
+    def _beat(self) -> None:
+        while not self._released.wait(BEAT_S):
+            with suppress(OSError):  # the run may be gone, or its disk away: who writes to it finds out
+                self._look()
+                os.utime(self._owner)
+
+    def _look(self) -> None:
+        """OSError where the run has another owner."""
+        owner = _read(self._owner)
+        if owner is not None and owner != self._mine:
+            self._lost_to = _in_words(owner)
+            raise OSError(errno.ESTALE, f"another coordinator has taken the run over{self._lost_to}")
+        self._seen_at_s = _now_s()
+
+    def check(self) -> None:
+        """Before anything is written: OSError where another process has taken the run over while this one slept."""
+        if self._lost_to or _now_s() - self._seen_at_s > 2 * BEAT_S:
+            self._look()
 
     def release(self) -> None:
         """Let go of the run."""
+        self._released.set()
         with suppress(OSError):  # the directory may be gone, or read-only by now: the lock says enough here
+            self._look()
             self._owner.unlink()
         self._lock.release()
 
@@ -104,7 +161,35 @@ def this_process() -> dict[str, Any]:
     boot = ""
     with suppress(OSError):
         boot = _BOOT.read_text().strip()
-    return {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot or socket.gethostname()}
+    host = socket.gethostname()
+    return {"host": host, "pid": os.getpid(), "boot": boot or host, "beat_s": BEAT_S}
+
+
+def _now_s() -> float:
+    """Seconds that go on while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _touched_ns(path: Path) -> int | None:
+    """When the file was touched; None where there is none."""
+    try:
+        with path.open("rb") as file:  # which has a file system of a network ask for the times anew
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _silent_s(path: Path) -> float:
+    """Seconds since the file was touched, by the clock that set its time; infinite where there is none."""
+    touched_ns = _touched_ns(path)
+    if touched_ns is None:
+        return math.inf
+    probe = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        probe.touch()
+        return (probe.stat().st_mtime_ns - touched_ns) / 1e9
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

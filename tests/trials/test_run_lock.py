@@ -1,9 +1,14 @@
 import json
 import os
+import threading
+import time
 
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trials import run_lock
+from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.run_directory import RunRequest, open_run
 from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, hold, this_process
 
 
@@ -26,8 +31,19 @@ def test_an_owner_of_this_machine_that_does_not_hold_the_lock_is_gone(tmp_path, 
         assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
 
 
-def test_an_owner_on_another_machine_is_refused_with_a_remedy_that_works(tmp_path):
-    owned_by(tmp_path, host="node-17", boot="another", pid=4711)
+#: a process of another machine
+THERE = {"host": "node-17", "boot": "another", "pid": 4711}
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    """Hearts that beat so often that tests can wait for them."""
+    monkeypatch.setattr(run_lock, "BEAT_S", 0.05)
+    monkeypatch.setattr(run_lock, "STALE_S", 0.5)
+
+
+def test_an_owner_on_another_machine_that_gives_no_signs_of_life_is_refused_with_a_remedy_that_works(tmp_path):
+    owned_by(tmp_path, **THERE, beat_s=None)  # by an older version
     with pytest.raises(ConfigurationError, match=r"process 4711 on node-17.*make sure that it has ended") as caught:
         RunLock(tmp_path, timeout_s=0.0)
     assert str(tmp_path / OWNER_NAME) in str(caught.value)
@@ -35,6 +51,70 @@ def test_an_owner_on_another_machine_is_refused_with_a_remedy_that_works(tmp_pat
     forget_owner(tmp_path)
     forget_owner(tmp_path)
     RunLock(tmp_path, timeout_s=0.0).release()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_owner_on_another_machine_that_is_alive_is_refused(tmp_path):
+    owned_by(tmp_path, **THERE)
+    over = threading.Event()
+
+    def beat():
+        while not over.wait(0.05):
+            os.utime(tmp_path / OWNER_NAME)
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        with pytest.raises(ConfigurationError, match=r"process 4711 on node-17.*wait for it to end"):
+            RunLock(tmp_path, timeout_s=0.0)
+    finally:
+        over.set()
+        heart.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK_NAME, OWNER_NAME]
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_sentence(tmp_path, caplog):
+    owned_by(tmp_path, **THERE)
+    with hold(tmp_path):
+        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+    assert "(process 4711 on node-17) gives no sign of life: its run is taken over" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+
+
+def test_an_old_owner_is_followed_at_once(tmp_path):
+    owned_by(tmp_path, **THERE)
+    os.utime(tmp_path / OWNER_NAME, (1e9, 1e9))
+    RunLock(tmp_path, timeout_s=0.0).release()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_owner_shows_that_it_is_alive(tmp_path):
+    with hold(tmp_path):
+        owner = tmp_path / OWNER_NAME
+        os.utime(owner, (1e9, 1e9))
+        deadline = time.monotonic() + 30
+        while owner.stat().st_mtime == 1e9 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert owner.stat().st_mtime > 1e9
+
+
+def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the_other_alone(tmp_path, monkeypatch):
+    slept_s = [0.0]
+    real = run_lock._now_s
+    monkeypatch.setattr(run_lock, "_now_s", lambda: real() + slept_s[0])
+    directory = open_run(RunRequest(root=tmp_path, name="r"), "r")
+    started = RunStarted(time_s=0.0, unix_s=1.0, n_ranks=1, n_blocks=1, identity={})
+    directory.journal.append([started])
+    owned_by(tmp_path / "r", **THERE)
+    slept_s[0] = 400.0
+    before = directory.journal.path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"another coordinator has taken the run over \(process 4711 on node-17\)"):
+            directory.journal.append([started])
+    assert directory.journal.path.read_bytes() == before
+    directory.close()
+    assert json.loads((tmp_path / "r" / OWNER_NAME).read_text())["pid"] == 4711
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\0"])
