@@ -12,6 +12,7 @@ import faulthandler
 import os
 import select
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -74,7 +75,9 @@ class Watchdog:
         self.peers: list[Peer] = []
         #: called with a rank of the node that died by itself, and how
         self.saw_death: Callable[[int, str], None] = _ignore
-        self._log: Path | None = None
+        #: where the stacks of a rank that hangs go; None: to the terminal, as there is no run yet
+        self.log: Path | None = None
+        self._has_begun = False
         #: written to by signals
         self._told_fd = -1
         #: whether this rank, and so the others, is about to end: deaths tell nothing any more
@@ -91,11 +94,11 @@ class Watchdog:
     def _vigil(self) -> Vigil:
         return Vigil(self._timeout_s, 2 * self._look_s)
 
-    def start(self, log: Path) -> None:
-        """Begin, until the process ends; stacks go to `log`. A second call does nothing. From the main thread."""
-        if self._log is not None or not (self._timeout_s or self.peers):
+    def start(self) -> None:
+        """Begin, until the process ends. A second call does nothing. From the main thread."""
+        if self._has_begun or not (self._timeout_s or self.peers):
             return
-        self._log = log
+        self._has_begun = True
         self._pulse.ticks += 1
         self._listen_for_the_end()
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
@@ -177,7 +180,6 @@ class Watchdog:
         peer.kill()
 
     def _end_own(self) -> None:
-        assert self._log is not None
         # Whatever the words take, the process ends: this needs neither the interpreter nor the file system.
         with open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True, file=nowhere)
@@ -185,15 +187,24 @@ class Watchdog:
                 f"Rank {self.world_rank} has done nothing for longer than `--hang-timeout`, {self._own.idle_s:.0f} s: "
                 "its process is ended"
             )
-            with suppress(OSError):
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                with self._log.open("a") as log:
-                    log.write(f"{sentence}; what its threads were in:\n")
-                    log.flush()
-                    faulthandler.dump_traceback(log, all_threads=True)
-            self.saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")
-            self._tell(f"{sentence}; the stacks of its threads are in `{self._log}`.")
+            if self.log is None:
+                self._tell(f"{sentence}, where its threads were in:\n{_stacks()}")
+            else:
+                with suppress(OSError):
+                    self.log.parent.mkdir(parents=True, exist_ok=True)
+                    with self.log.open("a") as log:
+                        log.write(f"{sentence}; its threads were in:\n{_stacks()}")
+                self.saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")
+                self._tell(f"{sentence}; the stacks of its threads are in `{self.log}`.")
             os._exit(EXIT_FAILURE)
+
+
+def _stacks() -> str:
+    """What all threads of this process are in."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read()
 
 
 def _ignore(world_rank: int, how: str) -> None: ...

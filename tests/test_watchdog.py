@@ -86,7 +86,8 @@ print(watchdog.heart.card.hex(), flush=True)
 cards = [word.split(":") for word in sys.stdin.readline().split()]
 watchdog.watch([Peer(int(number), bytes.fromhex(card)) for number, card in cards if int(number) != rank])
 watchdog.saw_death = lambda world_rank, how: print("saw", world_rank, how, flush=True)
-watchdog.start(log)
+watchdog.log = log if timeout_s < 10 else None
+watchdog.start()
 
 def work():
     while True:

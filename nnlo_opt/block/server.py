@@ -195,6 +195,7 @@ class RankServer:
     # ------------------------------------------------------------ model and data
 
     def _inspect(self, message: Inspect) -> None:
+        PULSE.expect(SLOW)
         if not message.report:
             self._desk.prepare()
             return

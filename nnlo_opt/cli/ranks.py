@@ -202,7 +202,9 @@ class _LateTasks:
 
 
 def make_server(place: Place, options: Options, means: Means, *, searches: bool) -> RankServer:
-    """The server of a rank that is not only the coordinator."""
+    """The server of a rank that is not only the coordinator; one of another rank is watched from now on."""
+    if means.watchdog.world_rank:
+        means.watchdog.start()
     workplace = Workplace(options, means.n_threads, searches)
     roles = _Roles(place, options, workplace, means, searches)
     server = RankServer(place.orders, place.ends.transports, workplace, roles, means.timeline)

@@ -20,7 +20,7 @@ def meet_node(watchdog: Watchdog, world: World) -> None:
 
 
 def begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
-    """Begin to watch, and leave notes of deaths in the run directory. From the main thread."""
+    """Watch, and leave notes of deaths in the run directory. From the main thread."""
 
     def saw_death(world_rank: int, how: str) -> None:
         team = topology.team_of_rank(world_rank)
@@ -28,4 +28,5 @@ def begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
 
     watchdog.saw_death = saw_death
-    watchdog.start(log_path(run, watchdog.world_rank))
+    watchdog.log = log_path(run, watchdog.world_rank)
+    watchdog.start()

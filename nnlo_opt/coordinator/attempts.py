@@ -31,6 +31,10 @@ class LastEnd:
         return "the run was ended", False
 
 
+#: somebody has ended it, as far as is known
+WAS_ENDED = LastEnd()
+
+
 def n_losses(trial: Trial, fold: int) -> int:
     """Attempts at the fold in a row that were lost, count, and got no further than those before."""
     n, furthest = 0, 0

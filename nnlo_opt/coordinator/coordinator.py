@@ -11,7 +11,7 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.attempts import LastEnd
+from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
@@ -87,7 +87,7 @@ class Coordinator:
         """Teams that may be stuck in code of the user."""
         return frozenset(self._state.suspects)
 
-    def begin(self, last_end: LastEnd) -> None:
+    def begin(self, last_end: LastEnd = WAS_ENDED) -> None:
         """Give out the first assignments; `last_end`: how the start before this one has ended."""
         self._handle(ins.Begin(last_end=last_end))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.attempts import LastEnd
+from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
@@ -44,7 +44,7 @@ class Begin:
     """The run is open and every team is ready."""
 
     #: how the start before this one has ended
-    last_end: LastEnd = LastEnd()  # noqa: RUF009  (frozen)
+    last_end: LastEnd = WAS_ENDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

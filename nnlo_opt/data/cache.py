@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.pulse import PULSE, SLOW
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,8 @@ class FileCache:
 
     def _copy(self, path: Path, copy: Path, n_bytes: int) -> None:
         logger.info("copying %s to %s (%.0f MiB)", path, copy, n_bytes / 2**20)
+        PULSE.ticks += 1
+        PULSE.expect(SLOW)
         part = copy.with_name(f"{copy.name}.part")
         try:
             if self._command is None:

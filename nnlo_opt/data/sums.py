@@ -11,6 +11,7 @@ from pathlib import Path
 from nnlo_opt.data.lists import read_list, relative_names
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
+from nnlo_opt.pulse import PULSE, SLOW
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
@@ -44,12 +45,14 @@ def verify(list_path: Path) -> int:
             f"`{path}` with {what}; write both again."
         )
     for file in files:
+        PULSE.expect(SLOW)
         try:
             found = _sha256(file)
         except OSError as error:
             raise ConfigurationError(
                 f"A data file must be readable. Received: {file} ({error.strerror or error})."
             ) from error
+        PULSE.ticks += 1
         if found != sums[file.absolute()]:
             raise ConfigurationError(
                 f"With `--verify-data` a data file must be what its checksum says. Received: {file}, whose SHA-256 is "

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass
 
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.coordinator import Coordinator
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -57,7 +56,7 @@ class Simulation:
     def run(self) -> SimulationResult:
         """Simulate to the end."""
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        self._coordinator.begin(LastEnd())
+        self._coordinator.begin()
         while not self._coordinator.finished_because:
             self._agenda.do_due()
             if not self._step() and not self._agenda.jump():

@@ -13,7 +13,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.attempts import LastEnd, n_losses
+from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, n_losses
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
@@ -148,7 +148,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.checkpoints = {}
         self.open()
 
-    def open(self, last_end=LastEnd()):  # noqa: B008  (frozen)
+    def open(self, last_end=WAS_ENDED):
         """A new process reads the journal and begins."""
         self.ledger = ledger_of(self.disk)
         #: trials that may be given up now: more attempts at them were lost than may be

@@ -118,7 +118,7 @@ def test_what_lasts_is_what_no_later_start_repeats():
         ev.AssignmentPreempted(time_s=3.0, assignment=0, reason="r"),
         ev.RunPreempted(time_s=3.0, reason="r"),
     ]
-    assert Standing.of(preempted) == Standing(start=(100.0, 1), n_lasting=1, preempted=True)
+    assert Standing.of(preempted) == Standing(start=(100.0, 1), n_lasting=1, n_assigned=1, preempted=True)
     done = [
         *more,
         ev.AssignmentFinished(
@@ -127,5 +127,6 @@ def test_what_lasts_is_what_no_later_start_repeats():
         ev.TrialCompleted(time_s=3.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.0),
         ev.RunCompleted(time_s=3.0, reason="r"),
     ]
-    assert Standing.of(done) == Standing(start=(100.0, 1), n_lasting=3, complete=True, has_result=True)
+    finished = Standing(start=(100.0, 1), n_lasting=3, n_assigned=1, complete=True, has_result=True)
+    assert Standing.of(done) == finished
     assert Standing.of([]) == NOTHING

@@ -35,7 +35,7 @@ def get_model(hangs=False):
     return Model(hangs)
 
 
-get_model.parameter_range = [Categorical([False, True], name="hangs")]
+get_model.parameter_range = [Categorical([True, False], name="hangs")]
 """
 
 
