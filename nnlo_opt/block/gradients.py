@@ -117,10 +117,11 @@ class CommonBatches:
     def step(self) -> Step:
         own, total, has_failed, wants_end = self._exchange()
         self._n_steps += 1
-        end_of_pass = wants_end or self._n_steps >= self._steps_a_pass
-        if end_of_pass:
+        is_through = self._n_steps >= self._steps_a_pass
+        if is_through:
             self._n_steps = self._n_samples = 0
-        return Step(total if self._counts_all else own, total.n_samples, end_of_pass, has_failed)
+        # Where the end is wanted the pass is not over, and may be gone on with from the position.
+        return Step(total if self._counts_all else own, total.n_samples, is_through or wants_end, has_failed)
 
     def _exchange(self) -> tuple[Metrics, Metrics, bool, bool]:
         """Compute and average; -> (own metrics, those of all, whether a rank has failed, whether one wants the end)."""

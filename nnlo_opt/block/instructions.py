@@ -45,11 +45,15 @@ class SendWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFence:
-    """Ask for model state and position; `epoch` is about to end, and a checkpoint of it is due or not."""
+    """Ask for model state and position; `epoch` is about to end, and a checkpoint of it is due or not.
+
+    `mid_epoch`: it may not be full, and goes on from that checkpoint.
+    """
 
     workers: tuple[int, ...]
     epoch: int
     checkpoint: bool
+    mid_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,13 @@ class ReportEpoch:
     metrics: dict[str, float]
     checkpoint: bool
     waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveMidEpoch:
+    """Write a checkpoint of the epoch under way, of which `n_samples` are trained."""
+
+    n_samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +165,7 @@ Instruction: TypeAlias = (
     | TakeWishes
     | KeepBest
     | ReportEpoch
+    | SaveMidEpoch
     | SendJudge
     | Finish
     | SendHalt

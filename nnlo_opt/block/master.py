@@ -177,8 +177,11 @@ class Master:
                 comparison=self.comparison,
                 waits_for_word=order.waits_for_word,
                 pause_epochs=frozenset(order.pause_epochs),
+                can_stop_mid_epoch=not (self.groups and options.waits),
             )
             state = ms.MasterState(plan) if resumed is None else state_from(plan, resumed)
+            if resumed is not None and not are_the_same(resumed, self._all_workers(state), self.ranks_per_worker):
+                state.begin_epoch_anew()
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._clock.monotonic_s()
@@ -230,8 +233,8 @@ class Master:
         """The workers behind one of ours: those of a sub-master, else itself."""
         return self.groups[worker - 1].workers if self.groups else range(worker, worker + 1)
 
-    def _all_workers(self, fold: _Fold) -> list[int]:
-        return [number for worker in fold.state.workers for number in self._led_by(worker)]
+    def _all_workers(self, state: ms.MasterState) -> list[int]:
+        return [number for worker in state.workers for number in self._led_by(worker)]
 
     def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
         fold = self._fold
@@ -326,6 +329,8 @@ class Master:
                 fold.best = fold.central.copy()
             case ins.ReportEpoch():
                 self._report_epoch(fold, instruction)
+            case ins.SaveMidEpoch():
+                self._save(fold, instruction.n_samples)
             case ins.SendJudge():
                 self._send_judge(fold, instruction)
             case ins.Finish():
@@ -397,7 +402,7 @@ class Master:
 
     def _send_weights(self, fold: _Fold, instruction: ins.SendWeights, received: Received | None) -> None:
         kind = self._rule(fold).answers
-        workers, resumed = self._all_workers(fold), fold.checkpoint
+        workers, resumed = self._all_workers(fold.state), fold.checkpoint
         if resumed is not None and not are_the_same(resumed, workers, self.ranks_per_worker):
             resumed = None
         if instruction.with_state:
@@ -414,6 +419,7 @@ class Master:
                 adopt=kind,
                 position=self._position_to_resume(fold, worker, same_workers=resumed is not None),
                 restore="" if resumed is None else str(resumed.place),
+                mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
                 rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
             )
             if not instruction.with_state:
@@ -437,6 +443,7 @@ class Master:
                 assignment=fold.order.assignment,
                 adopt="nothing" if answer is None else "difference",
                 checkpoint="" if fold.writing is None else str(fold.writing.resolve()),
+                mid_epoch=instruction.mid_epoch,
             )
             self._send(worker, fence, answer)
 
@@ -468,13 +475,8 @@ class Master:
 
     def _report_epoch(self, fold: _Fold, instruction: ins.ReportEpoch) -> None:
         written = fold.checkpoint is not None  # the epoch that was gone on from
-        if instruction.checkpoint and self.writes_checkpoints:
-            try:
-                checkpoint.save(fold.directory, self._checkpoint(fold), fold.writing, fold.written)
-                written = True
-            except OSError as error:
-                logger.warning("no checkpoint of epoch %d: %s", instruction.epoch, error)
-            fold.writing, fold.written = None, {}
+        if instruction.checkpoint:
+            written = self._save(fold) or written
         reported = msg.EpochReported(
             assignment=fold.order.assignment,
             epoch=instruction.epoch,
@@ -486,7 +488,20 @@ class Master:
         self._orders.send(COORDINATOR, reported)
         self._timeline.flush()
 
-    def _checkpoint(self, fold: _Fold) -> Checkpoint:
+    def _save(self, fold: _Fold, n_samples_inside: int = 0) -> bool:
+        """Write a checkpoint, `n_samples_inside` the epoch under way; -> whether that was wanted and possible."""
+        if not self.writes_checkpoints:
+            return False
+        writing, written = fold.writing, fold.written
+        fold.writing, fold.written = None, {}
+        try:
+            checkpoint.save(fold.directory, self._checkpoint(fold, n_samples_inside), writing, written)
+        except OSError as error:
+            logger.warning("no checkpoint of epoch %d: %s", fold.state.epoch, error)
+            return False
+        return True
+
+    def _checkpoint(self, fold: _Fold, n_samples_inside: int) -> Checkpoint:
         state = fold.state
         arrays = {"central": fold.central}
         if fold.best is not None:
@@ -499,12 +514,14 @@ class Master:
                 scalars[name] = value
         return Checkpoint(
             epoch=state.epoch,
+            n_samples_inside=n_samples_inside,
             arrays=arrays,
             master={
                 "n_samples": state.n_samples,
                 "version": state.version,
                 "train_s": self._train_s(fold),
                 "history": state.history.to_json(),
+                "epoch_under_way": state.history.epoch_under_way(),
                 "staleness": state.staleness.to_json(),
                 "rule": scalars,
                 "rate_factor": fold.rate_factor,
@@ -554,7 +571,7 @@ class Master:
             **fold.state.history.to_json(),
             "staleness": fold.state.staleness.to_json(),
             "train_s": train_s,
-            "n_workers": len(self._all_workers(fold)),
+            "n_workers": len(self._all_workers(fold.state)),
             "ended_because": instruction.reason,
         }
         atomic_write(fold.directory / "history.json", json.dumps(history, indent=1))

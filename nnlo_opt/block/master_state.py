@@ -14,13 +14,18 @@ owns the vectors. One assignment goes through these phases:
     HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
     OVER         finished, failed, paused or stopped
 
+Preempted, an assignment ends at a fence in the middle of an epoch: from TRAINING to FENCING as soon as no worker waits
+for others, and from there to OVER. It goes on with that very epoch.
+
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.block.instructions import (
@@ -35,6 +40,7 @@ from nnlo_opt.block.instructions import (
     KeepBest,
     Paused,
     ReportEpoch,
+    SaveMidEpoch,
     SendCallBack,
     SendFence,
     SendHalt,
@@ -102,6 +108,9 @@ class FoldPlan:
     waits_for_word: bool = False
     #: epochs after which it may be paused, and so has a checkpoint
     pause_epochs: frozenset[int] = frozenset()
+    #: the workers can be brought to a fence in the middle of an epoch; not synchronously in groups, each of which may
+    #: have a worker that has passed over its shard, which only its sub-master knows
+    can_stop_mid_epoch: bool = True
 
     def checkpoint_due(self, epoch: int) -> bool:
         """Whether `epoch` has a checkpoint, other than for being the last."""
@@ -148,6 +157,8 @@ class MasterState:
         self.checkpoints = True
         #: told to end at the next fence that writes a checkpoint
         self.preempting = False
+        #: samples of the epoch under way that a checkpoint has been gone on from with; 0 where that was a whole epoch
+        self.n_samples_inside = 0
         #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: how the fold will finish; None before it is trained
@@ -157,6 +168,17 @@ class MasterState:
     def epoch(self) -> int:
         """Epochs done."""
         return self.history.n_epochs
+
+    def resume_epoch(self, n_samples_inside: int, under_way: Mapping[str, Any]) -> None:
+        """Go on in the middle of an epoch; `under_way`: what its history was."""
+        self.n_samples_inside = n_samples_inside
+        self.history.resume_epoch(under_way)
+
+    def begin_epoch_anew(self) -> None:
+        """Forget what of the epoch under way was done by other workers, whose passes these cannot go on with."""
+        if self.plan.synchronous:
+            self.n_samples -= self.n_samples_inside
+            self.history.resume_epoch({})
 
     def handle(self, worker: int, message: msg.Message) -> list[Instruction]:
         """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
@@ -213,6 +235,8 @@ class MasterState:
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
             return self._begin_epoch()  # no word comes any more
+        if self.phase is Phase.TRAINING and self.plan.together:
+            return [SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
         return self.stop() if self.phase in (Phase.STARTING, Phase.AWAITING) else []
 
     # ------------------------------------------------------------ starting
@@ -224,7 +248,7 @@ class MasterState:
         if self.waiting_for:
             return []
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
-        if self.epoch and (reason := self._reason_to_end()):
+        if self.epoch and not self.n_samples_inside and (reason := self._reason_to_end()):
             return [*out, *self._finish(reason)]
         if self.epoch and self.plan.waits_for_word:
             # The coordinator may have died before it had the report, or said what follows from it.
@@ -266,7 +290,7 @@ class MasterState:
             self.staleness.drop()
         if worker in self.fenced:
             return out
-        if self.phase is Phase.TRAINING and self.n_samples >= (self.epoch + 1) * self.n_train:
+        if self.phase is Phase.TRAINING and (self.preempting or self._is_full):
             self._begin_fence()
         if self.phase is Phase.FENCING:
             return [*out, self._fence((worker,))]
@@ -285,11 +309,18 @@ class MasterState:
         self.round.clear()
         self.training -= self.through
         self.through.clear()
-        if self.training:
+        # Who has passed over its shard must not begin another pass: then the epoch's own fence is near.
+        stops_here = self.preempting and self.plan.can_stop_mid_epoch and self.training == set(self.workers)
+        if self.training and not stops_here:
             self.computing = set(self.training)
             return [*out, SendWeights(workers=tuple(sorted(self.training)), version=self.version)]
         self._begin_fence()
         return [*out, self._fence(self.workers)]
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the workers have trained as many samples in this epoch as there are."""
+        return self.n_samples >= (self.epoch + 1) * self.n_train
 
     def _begin_fence(self) -> None:
         self.phase = Phase.FENCING
@@ -301,7 +332,7 @@ class MasterState:
 
     def _fence(self, workers: tuple[int, ...]) -> SendFence:
         self.fenced.update(workers)
-        return SendFence(workers=workers, epoch=self.epoch + 1, checkpoint=self.checkpoints)
+        return SendFence(workers=workers, epoch=self.epoch + 1, checkpoint=self.checkpoints, mid_epoch=self.preempting)
 
     def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[Instruction]:
         if worker in self.computing:
@@ -317,6 +348,9 @@ class MasterState:
         out: list[Instruction] = [HoldState(worker=worker)]
         if self.waiting_for:
             return out
+        if self.preempting and self.checkpoints and not self._is_full:
+            self.phase = Phase.OVER
+            return [*out, SaveMidEpoch(n_samples=self.n_samples - self.epoch * self.n_train), Stopped()]
         if self.has_validation:
             self.phase = Phase.VALIDATING
             self.waiting_for = set(self.workers)

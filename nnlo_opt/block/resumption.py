@@ -18,6 +18,8 @@ def state_from(plan: ms.FoldPlan, resumed: Checkpoint) -> ms.MasterState:
         plan, FoldHistory.from_json(master["history"]), n_samples=master["n_samples"], version=master["version"]
     )
     state.staleness = type(state.staleness).from_json(master["staleness"])
+    if resumed.n_samples_inside:
+        state.resume_epoch(resumed.n_samples_inside, master["epoch_under_way"])
     return state
 
 

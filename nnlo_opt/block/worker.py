@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: end of the master on the transport of a team
 MASTER = 0
+#: the float model state of a worker, beside what its update rule remembers
+_MODEL_STATE = "model_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +239,13 @@ class Worker:
         task, start = self._opened()
         # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
         with in_next_step(self._gradients):
-            if train.restore and (state := load_local(Path(train.restore), start.worker)) is not None:
-                self._rule.load_state(state)
+            kept = load_local(Path(train.restore), start.worker) if train.restore else None
+            model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
+            if kept:
+                self._rule.load_state(kept)
             state_given = self._adopt(train.adopt, payload)
+            if train.mid_epoch and model_state is not None:
+                task.adapter.write_state(model_state)  # its own: in the middle of an epoch nobody averages
             if train.position is not None:
                 restore_position(task, self._gradients, train.position)
             if self._ring is not None:
@@ -262,11 +268,13 @@ class Worker:
         self._outstanding = False
         # What is left of a period has no update of its own in this epoch, but its samples were trained in it.
         left = self._period.take_sums()
-        files = {}
-        if fence.checkpoint:
-            files = save_local(Path(fence.checkpoint), start.worker, self._rule.state())
         state = aligned_empty(task.adapter.n_state)
         task.adapter.read_state(state)
+        files = {}
+        if fence.checkpoint:
+            # The ranks of a ring have one state each, which are averaged, as at the end of an epoch.
+            own = {_MODEL_STATE: state} if fence.mid_epoch and len(state) and self._ring is None else {}
+            files = save_local(Path(fence.checkpoint), start.worker, {**self._rule.state(), **own})
         position = {**self._gradients.position(), "discrete": task.adapter.discrete_state()}
         load = {} if self._monitor is None else self._monitor.end_epoch()
 

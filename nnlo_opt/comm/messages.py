@@ -191,6 +191,8 @@ class Train(Message):
     adopt: str = "weights"
     position: dict[str, Json] | None = None
     restore: str = ""
+    #: whether that is a checkpoint of the middle of an epoch, where a worker finds its float model state too
+    mid_epoch: bool = False
     #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
     rate_factor: float | None = None
 
@@ -214,12 +216,13 @@ class Fence(Message):
     """The epoch is full: push what is computed, then hand in the float model state and the position.
 
     Payload: the answer to the last push where `adopt` says "difference". `checkpoint`: the folder to write to what the
-    update rule remembers; empty where no checkpoint is due.
+    update rule remembers; empty where no checkpoint is due. `mid_epoch`: the epoch may not be full, and goes on later.
     """
 
     assignment: int
     adopt: str = "nothing"
     checkpoint: str = ""
+    mid_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,8 @@ _ACCEPTED: dict[Phase, frozenset[type]] = {
 }
 #: parts of a grace: for folds to come to a checkpoint, and for those that did not to stop; the rest is for reports
 PAUSE_PART, STOP_PART = 0.75, 0.15
+#: part of the end of a walltime for folds to come to a checkpoint; as much again is for those that did not to stop
+WALLTIME_PAUSE_PART = 0.25
 
 
 class CoordinatorState:
@@ -327,8 +329,9 @@ class CoordinatorState:
             self._check_trials(budget.trial_timeout_s)
         if budget.is_over(self._now_s):
             assert budget.deadline_s is not None
+            stop_at_s = budget.deadline_s - (1 - WALLTIME_PAUSE_PART) * budget.end_s
             give_up_at_s = budget.deadline_s - budget.end_s / 2 if budget.end_s else math.inf
-            self._preempt("the walltime is over", self._now_s, give_up_at_s)
+            self._preempt("the walltime is over", stop_at_s, give_up_at_s)
         if self.preempting:
             self._end_preempted()
         elif budget.is_timed_out(self.ledger.sessions, self._now_s):

@@ -6,6 +6,7 @@
     checkpoint-3/worker-1.npz   what its update rule remembers, where it does; written by the worker
     checkpoint-3/group-1-3.npz  what the sub-master of workers 1 to 3 remembers; written by it
     checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
+    checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
 
 A directory without a manifest that agrees with its files is not a checkpoint. The master begins it, writes it when the
 workers have, and gives it its name.
@@ -31,7 +32,7 @@ from nnlo_opt.files import atomic_path, sync_directory
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+_NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
 #: what reading a damaged file may raise
@@ -40,9 +41,12 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFErro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """State of a fold at an epoch fence."""
+    """State of a fold at a fence."""
 
+    #: epochs done
     epoch: int
+    #: training samples of the epoch under way that are done; 0 between two epochs
+    n_samples_inside: int = 0
     #: float32 vectors and optimizer state by name
     arrays: Mapping[str, np.ndarray]
     #: plain data
@@ -141,12 +145,13 @@ def save(
 
     `temporary` is what `begin` made, if workers have written to it the `files` (name -> fingerprint).
     """
-    place = directory / f"checkpoint-{checkpoint.epoch}"
+    inside = f"-{checkpoint.n_samples_inside}" if checkpoint.n_samples_inside else ""
+    place = directory / f"checkpoint-{checkpoint.epoch}{inside}"
     temporary = temporary or begin(directory, checkpoint.epoch)
     try:
         with (temporary / "master.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **checkpoint.arrays)
-        (temporary / "master.json").write_text(json.dumps({"epoch": checkpoint.epoch, **checkpoint.master}))
+        (temporary / "master.json").write_text(json.dumps({**_moment(checkpoint), **checkpoint.master}))
         for number, state in checkpoint.workers.items():
             (temporary / f"worker-{number}.json").write_text(json.dumps(state))
         own = [path for path in sorted(temporary.iterdir()) if path.name not in (files or {})]
@@ -160,8 +165,8 @@ def save(
         sync_directory(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for epoch, path in _found(directory):
-        if epoch < checkpoint.epoch:
+    for moment, path in _found(directory):
+        if moment < (checkpoint.epoch, checkpoint.n_samples_inside):
             shutil.rmtree(path, ignore_errors=True)
     return place
 
@@ -197,6 +202,7 @@ def load(place: Path) -> Checkpoint:
         groups = (match for name in files if (match := _GROUP.fullmatch(name)))
         return Checkpoint(
             epoch=master.pop("epoch"),
+            n_samples_inside=master.pop("n_samples_inside", 0),
             arrays=arrays,
             master=master,
             workers=workers,
@@ -214,12 +220,16 @@ def remove_all(directory: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _found(directory: Path) -> list[tuple[int, Path]]:
-    """(epoch, place) of what is called a checkpoint, newest first."""
+def _moment(checkpoint: Checkpoint) -> dict[str, int]:
+    return {"epoch": checkpoint.epoch, "n_samples_inside": checkpoint.n_samples_inside}
+
+
+def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
+    """((epochs, samples behind them), place) of what is called a checkpoint, newest first."""
     if not directory.is_dir():
         return []
     matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
-    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+    return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
 
 
 def _fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:

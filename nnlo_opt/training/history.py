@@ -67,6 +67,14 @@ class FoldHistory:
         """Plain data of the epochs that are closed."""
         return {"epochs": self.epochs, "workers": {str(worker): values for worker, values in self.workers.items()}}
 
+    def epoch_under_way(self) -> dict[str, Any]:
+        """Plain data of what was trained since the last one was closed."""
+        return {str(worker): [n_samples, sums] for worker, (n_samples, sums) in self._training.items()}
+
+    def resume_epoch(self, data: Mapping[str, Any]) -> None:
+        """Take over what `epoch_under_way` returned."""
+        self._training = {int(worker): (n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FoldHistory":
         """Inverse of `to_json`."""

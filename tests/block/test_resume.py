@@ -193,6 +193,100 @@ def test_a_synchronous_training_goes_on_in_a_tree_as_it_would_have_without(tmp_p
     assert history_of_tree["workers"].keys() == history["workers"].keys()
 
 
+#: long epochs
+N_LONG = 192
+LONG = {"source": linear_source(N_LONG + 10, n_features=4), "folds": [single_fold(N_LONG, 10)]}
+
+
+def preempted_at(team, moment, rng=None):
+    """Tell the master to come to a checkpoint when so many steps are done; -> whether the fold ended before."""
+    number = team.run_fold()
+    for _ in range(moment):
+        if not team.step(rng) or team.reported(msg.FoldFinished):
+            return True
+    team.order(msg.PreemptFold(assignment=number))
+    return isinstance(team.settle(rng), msg.FoldFinished)
+
+
+def preempted_again_and_again(make_team, seed):
+    """Starts until the fold has ended; -> of each whether it went on in the middle of an epoch."""
+    inside, rng = [], np.random.default_rng(seed)
+    for _ in range(60):
+        team = make_team()
+        ended = preempted_at(team, rng.integers(12, 60), rng)
+        inside += [d.message.mid_epoch for d in team.delivered(msg.Train)[:1]]
+        if ended:
+            return inside
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("n_workers", "changes"),
+    [
+        *CASES,
+        pytest.param(3, {"mode": "easgd", "sync_every": 3, "early_stopping": "val_loss,<,2"}, id="three, elastic"),
+    ],
+)
+def test_preempted_in_the_middle_of_epochs_a_training_ends_with_the_very_same_bits(tmp_path, n_workers, changes, seed):
+    options = options_of(**changes, checkpoint_interval=3)
+    assert run_until(team_of(tmp_path / "whole", options, n_workers, **LONG), EPOCHS + 1)
+    inside = preempted_again_and_again(lambda: team_of(tmp_path / "parts", options, n_workers, **LONG), seed)
+    assert any(inside)
+    weights, state, history = result_of(tmp_path / "parts")
+    expected = result_of(tmp_path / "whole")
+    assert (weights, state) == expected[:2]
+    if options.mode == "allreduce":
+        # A worker's sums of an epoch come in two parts, which are added in another order.
+        losses, wanted = ([epoch["loss"] for epoch in epochs] for epochs in (history["epochs"], expected[2]["epochs"]))
+        assert losses == pytest.approx(wanted, rel=1e-12)
+    else:
+        assert history == expected[2]
+
+
+def test_a_synchronous_tree_that_is_preempted_goes_on_from_its_next_fence_with_the_very_same_bits(tmp_path):
+    options, plan = options_of(checkpoint_interval=3), tree_of(5, 3)
+    expected = uninterrupted(tmp_path / "whole", options, plan)
+    inside = preempted_again_and_again(lambda: team_of(tmp_path / "parts", options, plan), 0)
+    assert len(inside) > 1
+    assert not any(inside)
+    assert result_of(tmp_path / "parts") == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
+@pytest.mark.parametrize("plan", [3, tree_of(5, 3)], ids=["flat", "tree"])
+def test_preempted_at_any_time_an_asynchronous_training_trains_no_epoch_of_samples_twice(tmp_path, plan, mode, seed):
+    options, n_samples = options_of(mode=mode, synchronous=False, sync_every=2), 0
+
+    def make_team():
+        teams.append(team_of(tmp_path, options, plan, **LONG))
+        return teams[-1]
+
+    teams = []
+    assert any(preempted_again_and_again(make_team, seed))
+    for team in teams:
+        of_master = [d.message for d in team.deliveries if d.group == 0 and d.dest == 0]
+        n_samples += sum(m.n_samples for m in of_master if isinstance(m, msg.PushUpdate | msg.FenceReached))
+    # As without: what is under way when an epoch is full comes on top, two batches of four for each worker at most.
+    assert EPOCHS * N_LONG <= n_samples <= EPOCHS * N_LONG + 5 * 2 * 8
+    assert len(result_of(tmp_path)[2]["epochs"]) == EPOCHS
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_an_epoch_is_gone_on_with_by_another_number_of_workers(tmp_path, before, after, synchronous):
+    options = options_of(synchronous=synchronous)
+    assert not preempted_at(team_of(tmp_path, options, before, **LONG), 30)
+    assert [path.name[:13] for path in fold_directory(tmp_path, 0, 0).iterdir()] == ["checkpoint-0-"]
+    again = team_of(tmp_path, options, after, **LONG)
+    assert run_until(again, 9)
+    assert [report.epoch for report in again.reported(msg.EpochReported)] == [1, 2, 3, 4]
+    trained = sum(d.message.n_samples for d in again.delivered(msg.PushUpdate))
+    # Synchronously the passes of the others cannot be gone on with: these begin the epoch anew.
+    assert trained == EPOCHS * N_LONG if synchronous else trained < EPOCHS * N_LONG
+
+
 @pytest.mark.parametrize("interval", [1, 2])
 def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_path, interval):
     options = options_of(epochs=3, checkpoint_interval=interval)

@@ -614,10 +614,11 @@ def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkp
     state, begun = with_budget(deadline_s=100.0, end_s=10.0)
     begun += step(state, Suggested(point={"n": 1}), 0.0)
     out = step(state, Tick(), 90.0)
-    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
+    assert sends_to(out, 0) == [msg.PreemptFold(assignment=0)]
     assert step(state, Tick(), 90.5) == []  # once
-    out = step(state, LATE, 91.0)
-    assert events_of(out) == [ev.AssignmentPreempted(time_s=91.0, assignment=0, reason="the walltime is over")]
+    assert sends_to(step(state, Tick(), 92.5), 0) == [msg.StopFold(assignment=0)]  # no checkpoint by then
+    out = step(state, LATE, 93.0)
+    assert events_of(out) == [ev.AssignmentPreempted(time_s=93.0, assignment=0, reason="the walltime is over")]
     assert not of_type(out, Send)  # its master is not told that it may remove the checkpoints
     assert of_type(out, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
     assert state.ledger.trials[0].state is TrialState.PREEMPTED
@@ -726,7 +727,7 @@ def pause(state, assignment, figure):
 def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_goes_on_with_them():
     state, out = with_two_paused(deadline_s=100.0, end_s=10.0)
     stopping = step(state, Tick(), 90.0)
-    assert sends_to(stopping, 0) == [msg.StopFold(assignment=2)]
+    assert sends_to(stopping, 0) == [msg.PreemptFold(assignment=2)]
     ended = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=2)), 91.0)
     assert of_type(ended, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
     assert state.ledger.n_by_state() | {"preempted": 1, "paused": 1} == state.ledger.n_by_state()
@@ -741,7 +742,7 @@ def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_
 def test_a_master_that_asks_when_the_time_is_over_is_not_answered_but_stopped():
     state, _ = begin(ONE_BLOCK, session(Ledger()), pruning=ASHA, budget=Budget(deadline_s=100.0, end_s=10.0))
     suggest(state, n=0)
-    assert sends_to(step(state, Tick(), 90.0), 0) == [msg.StopFold(assignment=0)]
+    assert sends_to(step(state, Tick(), 90.0), 0) == [msg.PreemptFold(assignment=0)]
     reported = msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5, checkpointed=True, waits=True)
     assert not of_type(step(state, FromMaster(team=0, message=reported), 90.5), Send)
     step(state, LATE, 91.0)
@@ -850,6 +851,7 @@ def test_a_walltime_gives_up_on_what_does_not_stop():
     state, _ = with_budget(deadline_s=100.0, end_s=10.0)
     step(state, Suggested(point={"n": 1}), 0.0)
     step(state, Tick(), 90.0)
+    step(state, Tick(), 93.0)
     assert step(state, Tick(), 94.9) == []
     assert of_type(step(state, Tick(), 95.0), ins.Finish) == [
         ins.Finish(reason="the walltime is over", complete=False, all_stopped=False)
