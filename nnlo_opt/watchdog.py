@@ -134,8 +134,12 @@ class Watchdog:
             self._look(time.monotonic())
 
     def _hear(self) -> None:
-        with suppress(BlockingIOError):
-            self._ends |= signal.SIGTERM in os.read(self._told_fd, 1 << 12)
+        is_told = signal.SIGTERM in os.read(self._told_fd, 1 << 12)
+        self._ends |= is_told
+        if is_told and signal.getsignal(signal.SIGTERM) is _linger:
+            # The handler runs when the main thread comes back to Python, which may be never.
+            time.sleep(2 * LINGER_S)
+            os._exit(128 + signal.SIGTERM)
 
     def _mourn(self) -> None:
         """Take in which ranks of the node have ended; say of one that died alone that it did."""

@@ -74,7 +74,7 @@ def test_a_job_that_was_suspended_as_a_whole_is_not_ended_when_it_wakes():
 
 #: a rank as the command starts it; prints its card, hears those of others, and does what it is told
 RANK = """
-import sys, time, ctypes
+import sys, time, ctypes, hashlib
 from pathlib import Path
 from nnlo_opt.peers import Peer
 from nnlo_opt.pulse import PULSE
@@ -102,6 +102,10 @@ def compute_an_objective():
         time.sleep(4)
     print("done", flush=True)
     work()
+
+def compute_in_c():
+    print("begun", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
 
 def hold_the_interpreter():
     ctypes.PyDLL(None).sleep(1000)
@@ -202,6 +206,15 @@ def test_the_rank_that_died_first_is_known_and_one_that_was_told_to_end_is_not(t
             rank.terminate()
         assert [rank.wait(20) for rank in ranks] == [-signal.SIGTERM] * 3
         assert [rank.stdout.read() for rank in ranks] == [""] * 3
+
+
+@linux
+def test_sigterm_ends_a_rank_that_does_not_come_back_to_python(tmp_path):
+    with node(tmp_path, "compute_in_c", "work", timeout_s=1000.0) as (computing, _):
+        assert computing.stdout.readline() == "begun\n"
+        time.sleep(0.5)
+        computing.terminate()
+        assert computing.wait(30) == 128 + signal.SIGTERM
 
 
 @linux
