@@ -158,6 +158,13 @@ def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Na
             code = job.wait(lambda: told.is_asked, arguments.grace)
         finally:
             job.end()
+        if job.was_late:
+            print(
+                f"nnlo-opt launch: {arguments.grace:g} s after it was told to end the job had not, and was ended: what "
+                "it trained since its last checkpoints will be trained again. A longer `--grace` leaves more time.",
+                file=sys.stderr,
+                flush=True,
+            )
         after = standing(driver.directory)
         if after.start != before.start:
             forget_owner(driver.directory)  # it was of this job, which may begin on another machine next

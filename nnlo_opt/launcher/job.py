@@ -29,6 +29,8 @@ class Job:
             ) from None
         #: its process id is the number of the session
         self.pid = self._process.pid
+        #: it was asked to end, did not in time, and was ended
+        self.was_late = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
@@ -38,6 +40,7 @@ class Job:
                 end_at_s = time.monotonic() + grace_s
                 self._process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
             if end_at_s is not None and time.monotonic() >= end_at_s:
+                self.was_late = True
                 code = self._terminate()
                 break
             time.sleep(LOOK_S)

@@ -1,0 +1,43 @@
+"""A job that is asked to end, in a shell that stands for mpirun."""
+
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+
+from nnlo_opt.launcher.job import Job
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+
+def shell(script: str) -> Job:
+    return Job(["sh", "-c", script])
+
+
+def test_a_job_that_ends_when_it_is_asked_to_is_not_late():
+    job = shell("trap 'exit 75' USR1; while :; do sleep 0.05; done")
+    assert job.wait(lambda: True, 60.0) in (75, -signal.SIGUSR1)  # the latter before the trap was set
+    assert not job.was_late
+
+
+def test_a_job_that_ends_by_itself_is_not_late():
+    job = shell("exit 3")
+    assert job.wait(lambda: False, 0.0) == 3
+    assert not job.was_late
+
+
+def test_a_job_that_does_not_end_in_time_is_ended_with_all_that_it_has_started():
+    job = shell("trap '' USR1; sleep 1000 & wait; wait; wait")
+    assert job.wait(lambda: True, 1.0) != 0
+    assert job.was_late
+    of_session = [p for p in psutil.pids() if is_of(job.pid, p)]
+    assert not [p for p in of_session if psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+
+
+def is_of(session: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == session
+    except OSError:
+        return False
