@@ -1,13 +1,16 @@
-"""A model of the trainer, and what it says of many workers: speed-up at 15, 60 and 256, for each update rule.
+"""docs/scaling.md: a model of the trainer, and what it says of many workers; and the search on many blocks, simulated.
 
     python benchmarks/training.py --parts inner > training.json
+    python benchmarks/simulation.py > benchmarks/measured/simulation.json
     python benchmarks/scaling.py training.json > docs/scaling.md
 
-The model has few parts: seconds a rank computes for a batch, and what an exchange costs worker, wire and master. The
-costs of ranks are measured here, on one thread and with cold caches: between two exchanges lies a batch, whose data
-push out of the caches what an exchange needs, and that makes it three times as dear as in a loop of its own. Those of
-the wire are given, for this machine and for a cluster. Held against what training.json has measured on this machine,
-the model says how far it is to be trusted.
+The search's part is told by `scaling_search.py`, of the simulation measured last; without training.json it comes alone.
+
+The trainer's part is its speed-up at 15, 60 and 256 workers, for each update rule. The model has few parts: seconds a
+rank computes for a batch, and what an exchange costs worker, wire and master. The costs of ranks are measured here, on
+one thread and with cold caches: between two exchanges lies a batch, whose data push out of the caches what an exchange
+needs, and that makes it three times as dear as in a loop of its own. Those of the wire are given, for this machine and
+for a cluster. Held against what training.json has measured on this machine, the model says how far it is to be trusted.
 """
 
 import argparse
@@ -25,6 +28,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scaling_search import search_part
 
 from nnlo_opt.algorithms import downpour, easgd
 from nnlo_opt.algorithms.gem import Gem
@@ -37,6 +41,8 @@ from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
 
+#: what `simulation.py` printed last
+SIMULATION = Path(__file__).parent / "measured" / "simulation.json"
 N_WORKERS = (15, 60, 256)
 BATCH = 100
 #: spread of the time of a batch among workers that wait for each other: standard deviation over mean
@@ -291,27 +297,36 @@ def costs_of(n_weights: int, lean_s: float) -> Costs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("measured", type=Path, help="what training.py printed")
-    measured = json.loads(parser.parse_args().measured.read_text())
+    parser.add_argument("measured", type=Path, nargs="?", metavar="training.json", help="what training.py printed")
+    parser.add_argument("--search", type=Path, default=SIMULATION, help="what simulation.py printed (%(default)s)")
+    arguments = parser.parse_args()
+    print("# How it scales\n")
+    if arguments.measured is not None:
+        print("\n".join(trainer_part(json.loads(arguments.measured.read_text()))) + "\n")
+    print(search_part(json.loads(arguments.search.read_text())), end="")
+
+
+def trainer_part(measured: dict[str, Any]) -> list[str]:
+    """Lines of Markdown, from a heading of the second level on."""
     models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in measured]
     costs = {
         name: costs_of(measured[f"{name}_n_weights"], BATCH / measured[f"{name}_lean_samples_per_s"]["median"])
         for name in models
     }
-    print("\n".join(page(measured, costs)))
+    return page(measured, costs)
 
 
 def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
-    """docs/scaling.md."""
+    """What is told of these measurements and costs."""
     n_cores = len(os.sched_getaffinity(0))
     lines = [
-        "# How the trainer scales",
+        "## The trainer: many workers",
         "",
         "Made by `python benchmarks/scaling.py training.json`: a model of the trainer, fed with what one rank of this",
         "machine costs, and held against what `benchmarks/training.py` measured. What the parts are stands in the",
         "script. Speed-up is over the lean loop: one process, the same step and optimizer, no communication.",
         "",
-        "## What one rank costs, in milliseconds",
+        "### What one rank costs, in milliseconds",
         "",
         "| model | weights | gradient of 100 samples | a message sent | taken in | an update served by a master |"
         " of it, adam | elastic exchange | GEM |",
@@ -320,7 +335,7 @@ def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
     for name, c in costs.items():
         values = (c.compute, c.send, c.take, c.serve, c.apply, c.elastic, c.match)
         lines.append(f"| {name} | {c.n_weights:,} | " + " | ".join(f"{1e3 * value:.3f}" for value in values) + " |")
-    lines += ["", "## Predicted and measured on this machine", ""]
+    lines += ["", "### Predicted and measured on this machine", ""]
     lines += [
         "| model | configuration | predicted speed-up | measured | predicted / measured |",
         "|---|---|---|---|---|",
@@ -343,7 +358,7 @@ def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
         "",
         f"Workers and master share the {n_cores} cores of this machine there; below every rank has a core of its own.",
         "",
-        f"## Predicted on {CLUSTER.name}",
+        f"### Predicted on {CLUSTER.name}",
         "",
         f"A latency of {1e6 * CLUSTER.latency_s:g} us and {CLUSTER.bytes_per_s / 1e9:g} GB/s a rank; the times of a",
         f"batch are spread by {JITTER:.0%} where ranks wait for each other.",

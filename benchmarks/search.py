@@ -3,8 +3,9 @@
 Every engine has the same number of evaluations on the same tasks with the same seeds, and as many trials pending: the
 oldest ends before the next is asked for. Each engine has one thread, and costs are CPU seconds.
 
-`--keep FILE` appends every result as a JSON line and does not measure again what is there, so that a long comparison
-may run in parts, one after another or, on different `--tasks`, side by side in files that are given to `--keep` later.
+`--keep FILE` appends every result as a JSON line and does not measure again what is there. So a long comparison may run
+in parts of a minute, one after another or side by side: `--tasks branin --seeds 3:5 --engines optuna-gp --keep FILE`.
+`--merge FILE …` measures nothing, and prints what these files hold of the tasks, engines and seeds asked for.
 """
 
 import os
@@ -30,15 +31,16 @@ COST_TASK = "hartmann6"
 
 def main() -> None:
     arguments = _arguments()
-    results = _Results(arguments.keep)
+    if arguments.merge:
+        print(json.dumps(_summary(_Results(arguments.merge), arguments)))
+        return
+    results = _Results([arguments.keep] if arguments.keep else [])
     skipped = [engines.why_not(name) for name in arguments.engines] + [tasks.missing(n) for n in arguments.tasks]
     for reason in filter(None, skipped):
         h.say(f"Skipped: {reason}.")
     compared = [name for name in arguments.engines if not engines.why_not(name)]
     searched = [name for name in tasks.names_of(arguments.tasks) if not tasks.missing(name)]
-    for seed in range(
-        arguments.seeds
-    ):  # seeds last: a run that is ended early has them all for nobody, not half for some
+    for seed in arguments.seeds:  # outermost: a run that is ended early has some seeds of all, not all of some
         for task in searched:
             for engine in compared:
                 key = ("search", task, engine, seed, arguments.evaluations, arguments.pending)
@@ -49,7 +51,7 @@ def main() -> None:
             key = ("cost", COST_TASK, engine, length, N_MEASURED, arguments.pending)
             if not results.has(key):
                 results.add(key, {"cpu_s": cost(engine, length, arguments.pending)})
-    print(json.dumps(_summary(results, arguments, searched, compared)))
+    print(json.dumps(_summary(results, arguments)))
 
 
 def search(engine_name: str, task_name: str, seed: int, n_evaluations: int, n_pending: int) -> dict[str, float]:
@@ -111,46 +113,55 @@ class _Results:
         return self._known[key]
 
 
-def _summary(
-    results: _Results, arguments: argparse.Namespace, searched: list[str], compared: list[str]
-) -> dict[str, Any]:
-    def regrets(task: str) -> np.ndarray:
-        """(n_engines, n_seeds)."""
-        keys = [
-            [
-                ("search", task, engine, seed, arguments.evaluations, arguments.pending)
-                for seed in range(arguments.seeds)
-            ]
-            for engine in compared
-        ]
-        return np.array([[results.get(key)["regret"] for key in row] for row in keys])
+def _summary(results: _Results, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of every task the seeds that all engines have which have any: so parts that are missing favour nobody."""
+
+    def regret_of(task: str, engine: str, seed: int) -> float | None:
+        key = ("search", task, engine, seed, arguments.evaluations, arguments.pending)
+        return results.get(key)["regret"] if results.has(key) else None
 
     medians: dict[str, dict[str, float]] = {}
-    ranks: dict[str, list[float]] = {engine: [] for engine in compared}
-    for task in searched:
-        values = regrets(task)
-        medians[task] = dict(zip(compared, np.median(values, axis=1).tolist(), strict=True))
+    n_seeds: dict[str, int] = {}
+    ranks: dict[str, list[float]] = {}
+    for task in tasks.names_of(arguments.tasks):
+        rows = {e: [regret_of(task, e, seed) for seed in arguments.seeds] for e in arguments.engines}
+        rows = {engine: row for engine, row in rows.items() if any(regret is not None for regret in row)}
+        columns = [column for column in zip(*rows.values(), strict=True) if None not in column]
+        if not columns:
+            continue
+        values = np.array(columns, dtype=float).T
+        n_seeds[task] = len(columns)
+        medians[task] = dict(zip(rows, np.median(values, axis=1).tolist(), strict=True))
         # Of every seed; engines that are equal share their rank.
         below = (values[None] < values[:, None]).sum(axis=1) + 0.5 * (values[None] == values[:, None]).sum(axis=1) + 0.5
-        for engine, rank in zip(compared, below.mean(axis=1).tolist(), strict=True):
-            ranks[engine].append(rank)
-    summary: dict[str, Any] = {
+        for engine, rank in zip(rows, below.mean(axis=1).tolist(), strict=True):
+            ranks.setdefault(engine, []).append(rank)
+    costs = {
+        engine: {
+            str(n): round(results.get(key)["cpu_s"], 4)
+            for n in arguments.lengths
+            if results.has(key := ("cost", COST_TASK, engine, n, N_MEASURED, arguments.pending))
+        }
+        for engine in arguments.engines
+    }
+    return {
         "benchmark": "search",
         "evaluations": arguments.evaluations,
         "pending": arguments.pending,
-        "seeds": arguments.seeds,
+        "seeds": n_seeds,
         "median_regret": {t: {e: float(f"{v:.3g}") for e, v in row.items()} for t, row in medians.items()},
-        "average_rank": {engine: round(float(np.mean(values)), 2) for engine, values in ranks.items() if values},
+        "average_rank": {engine: round(float(np.mean(values)), 2) for engine, values in ranks.items()},
+        "cpu_s_per_suggestion": {engine: row for engine, row in costs.items() if row},
     }
-    if arguments.lengths:
-        summary["cpu_s_per_suggestion"] = {
-            engine: {
-                str(n): round(results.get(("cost", COST_TASK, engine, n, N_MEASURED, arguments.pending))["cpu_s"], 4)
-                for n in arguments.lengths
-            }
-            for engine in compared
-        }
-    return summary
+
+
+def _seeds(text: str) -> range:
+    """`10` for 0 to 9, `3:5` for 3 and 4."""
+    first, colon, end = text.rpartition(":")
+    try:
+        return range(int(first) if colon else 0, int(end))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"Seeds are a number of them, or first:end. Received: {text}.") from None
 
 
 def _arguments() -> argparse.Namespace:
@@ -158,15 +169,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="*", default=["functions", "tables", "bbob"], help="tasks, or groups of them: "
                         + ", ".join(tasks.GROUPS))  # fmt: skip
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="also every name of --hyper-opt")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--seeds", type=_seeds, default=range(10), metavar="N|A:B", help="how many, or from A to before B"
+    )
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--pending", type=int, default=4)
     parser.add_argument(
         "--lengths", type=int, nargs="*", default=list(LENGTHS), help="ended trials before a cost is measured"
     )
-    parser.add_argument(
-        "--keep", type=Path, nargs="*", default=[], help="files of earlier results; the first is added to"
-    )
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="results, those of earlier runs too; added to")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="print what --keep has kept in these")
     return parser.parse_args()
 
 

@@ -12,7 +12,7 @@ from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
-from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.coordinator.state import CoordinatorState, Phase
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at a budget of time while nothing comes
 TICK_S = 0.5
+#: messages taken in before what follows from them is written to the journal, at most: a write to the disk costs as much
+#: for all of them as for one
+MOST_AT_ONCE = 256
 
 
 def _pass() -> None: ...
@@ -89,32 +92,41 @@ class Coordinator:
 
     def begin(self, last_end: LastEnd = WAS_ENDED) -> None:
         """Give out the first assignments; `last_end`: how the start before this one has ended."""
-        self._handle(ins.Begin(last_end=last_end))
+        self._carry_out(self._decide(ins.Begin(last_end=last_end)))
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""
         if not self._state.preempting:
-            self._handle(ins.Preempt(reason=reason, grace_s=grace_s))
+            self._carry_out(self._decide(ins.Preempt(reason=reason, grace_s=grace_s)))
 
     def step(self) -> bool:
-        """Take in what has come, if anything; -> whether something had."""
-        received = self._ranks.poll()
-        if received is not None:
+        """Take in what has come, if anything; -> whether something had.
+
+        All of it is decided on first, then written down at once, then carried out.
+        """
+        todo: list[ins.Instruction] = []
+        n_taken = 0
+        while n_taken < MOST_AT_ONCE and not self._is_over and (received := self._ranks.poll()) is not None:
+            n_taken += 1
             self._story.append((received.source, received.message))
             try:
-                self._take(received)
+                todo += self._take(received)
             except Exception as error:
+                self._write_ahead(todo)  # what came before stands
                 for source, message in self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
         suggestion = self._search.poll() if self._state.asked else None
         if suggestion is not None:
-            self._handle(ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s))
+            todo += self._decide(
+                ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
+            )
         has_time = self._state.plan.budget.has_time or self._state.preempting
         if has_time and self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
-            self._handle(ins.Tick())
-        return received is not None or suggestion is not None
+            todo += self._decide(ins.Tick())
+        self._carry_out(todo)
+        return bool(n_taken) or suggestion is not None
 
     def complete(self) -> None:
         """Write down that the search is over, or this start of it."""
@@ -123,20 +135,33 @@ class Coordinator:
         self._state.ledger.apply(event)
         self._write([event], durable=True)
 
-    def _take(self, received: Received) -> None:
+    def _take(self, received: Received) -> list[ins.Instruction]:
         if isinstance(received.message, PreemptionHeard):
             self.heard_preemption()
-            return
+            return []
         team = self._team_of.get(received.source)
         if team is None:
             raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
-        self._handle(ins.FromMaster(team=team, message=received.message))
+        return self._decide(ins.FromMaster(team=team, message=received.message))
 
-    def _handle(self, event: ins.CoordinatorEvent) -> None:
-        for instruction in self._state.handle(event, self.now_s):
+    def _decide(self, event: ins.CoordinatorEvent) -> list[ins.Instruction]:
+        return self._state.handle(event, self.now_s)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._state.phase is Phase.OVER
+
+    def _write_ahead(self, todo: Sequence[ins.Instruction]) -> None:
+        appends = [instruction for instruction in todo if isinstance(instruction, ins.Append)]
+        if appends:
+            events = [event for append in appends for event in append.events]
+            self._write(events, durable=any(append.durable for append in appends))
+
+    def _carry_out(self, todo: Sequence[ins.Instruction]) -> None:
+        """Write down all events, which justify the rest, and do the rest in order."""
+        self._write_ahead(todo)
+        for instruction in todo:
             match instruction:
-                case ins.Append():
-                    self._write(instruction.events, durable=instruction.durable)
                 case ins.Send():
                     master = self._state.topology.teams[instruction.team].master_rank
                     self._ranks.send(master, instruction.message)

@@ -33,6 +33,7 @@ from nnlo_opt.coordinator.instructions import (
 )
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.records import completion, event_of, told
+from nnlo_opt.coordinator.stock import Stock
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
@@ -66,7 +67,7 @@ WALLTIME_PAUSE_PART = 0.25
 
 
 class CoordinatorState:
-    """Assigns folds of trials to teams, one trial a block at a time; asks the search one suggestion ahead."""
+    """Assigns folds of trials to teams, one trial a block at a time; asks the search ahead of the blocks."""
 
     def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger) -> None:
         self.plan = plan
@@ -86,6 +87,10 @@ class CoordinatorState:
         self.to_resume: deque[int] = deque()
         #: suggestions not yet given to a block, with the time they took
         self.ready: deque[Suggested] = deque()
+        #: how many of these are to be held
+        self.stock = Stock(topology.n_blocks)
+        #: block -> when the trial that it trains came to it; as `trial_of_block`
+        self.since_s: dict[int, float] = {}
         #: whether the search owes an answer
         self.asked = False
         #: the search has no point left to suggest
@@ -202,6 +207,7 @@ class CoordinatorState:
         if not self.asked:
             raise ProtocolError("A suggestion came that nobody asked for.")
         self.asked = False
+        self.stock.take_suggestion(suggestion.wall_s)
         if suggestion.point is None:
             self.exhausted = True
         elif self.phase is Phase.SEARCHING:
@@ -411,13 +417,14 @@ class CoordinatorState:
                 self._pause(trial)
                 self._tell(trial)
             del self.trial_of_block[block]
+            self.stock.take_trial(self._now_s - self.since_s.pop(block))
             heappush(self.idle_blocks, block)
 
     def _fill_blocks(self) -> None:
         """Give the trials that wait to idle blocks."""
         while not self.preempting and self.idle_blocks and (number := self._next_trial()) is not None:
             block = heappop(self.idle_blocks)
-            self.trial_of_block[block] = number
+            self.trial_of_block[block], self.since_s[block] = number, self._now_s
             self._assign_folds(block)
 
     def _next_trial(self) -> int | None:
@@ -497,11 +504,11 @@ class CoordinatorState:
     # ------------------------------------------------------------ the search
 
     def _ask_ahead(self) -> None:
-        """Keep one suggestion for every idle block, and one more, as far as the number of iterations allows."""
+        """Keep a suggestion for every idle block, and a stock, as far as the number of iterations allows."""
         if self.asked or self.exhausted or self.phase is not Phase.SEARCHING:
             return
         n_known = len(self.ledger.trials) + len(self.ready)
-        if n_known < self.plan.num_iterations and len(self.ready) < len(self.idle_blocks) + 1:
+        if n_known < self.plan.num_iterations and len(self.ready) < len(self.idle_blocks) + self.stock.target:
             self.asked = True
             self._out.append(Ask(number=n_known))
 

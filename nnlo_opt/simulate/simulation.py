@@ -26,7 +26,7 @@ class SimulationPlan:
     workload: Workload
     #: of a suggestion, beside the coordinator: it does not keep it from answering blocks
     suggestion_cost: Cost = FREE
-    #: of taking in one message or suggestion, and all that follows from it, the write to the journal too
+    #: of taking in what has come, and all that follows from it, the one write to the journal too
     coordinator_cost: Cost = FREE
 
 

@@ -10,6 +10,7 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Integer, Space
+from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
@@ -29,21 +30,55 @@ def coordinator(tmp_path, network):
     return coordinator
 
 
-def test_a_bug_is_told_with_the_messages_that_led_to_it(network, coordinator):
+def test_a_bug_is_told_with_the_messages_that_led_to_it_and_what_came_before_stands(tmp_path, network, coordinator):
     assert coordinator.step(), "the first suggestion"
     master = network.end(1)
     master.send(0, msg.FoldStarted(assignment=0))
     master.send(0, msg.FoldRecorded(assignment=0))
-    while_well = coordinator.step()
-    assert while_well
     with pytest.raises(ProtocolError, match="FoldRecorded is no message a master sends") as raised:
         coordinator.step()
     first, second = raised.value.__notes__
     assert first.startswith("took in from rank 1: FoldStarted(")
     assert second.startswith("took in from rank 1: FoldRecorded(")
+    assert isinstance(Journal(tmp_path / "journal.jsonl").events[-1], ev.FoldBegan)
 
 
 def test_a_message_of_a_rank_that_is_in_no_team_is_a_bug(network, coordinator):
     network.end(0).send(0, msg.FoldStarted(assignment=0))
     with pytest.raises(ProtocolError, match="Rank 0 is in no team"):
         coordinator.step()
+
+
+def finished(assignment: int) -> msg.FoldFinished:
+    return msg.FoldFinished(assignment=assignment, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=1.0)
+
+
+def test_all_that_has_come_is_written_at_once_and_before_anything_is_sent(tmp_path):
+    n_blocks = 5
+    network, search = LoopbackNetwork(1 + n_blocks), InlineSearch()
+    search.start("random", Space([Integer(1, 99, name="n")]), 0, {})
+    state = CoordinatorState(SearchPlan(num_iterations=20), Topology.plan(1 + n_blocks, 1), Ledger())
+    journal = Journal(tmp_path / "journal.jsonl")
+    coordinator = Coordinator(state, journal, network.end(0), search, ManualClock())
+    coordinator.begin()
+    while coordinator.step():
+        pass
+    masters = [network.end(rank) for rank in range(1, 1 + n_blocks)]
+    for number, master in enumerate(masters):
+        assert isinstance(master.poll().message, msg.RunFold)
+        master.send(0, finished(number))
+    written: list[tuple[list[str], bool, bool]] = []
+
+    def append(events, *, durable=True):
+        sent = any(master.poll() is not None for master in masters)
+        written.append(([type(event).__name__ for event in events], durable, sent))
+
+    journal.append = append
+    coordinator.step()
+    (names, durable, sent), *_ = written
+    assert len(written) == 1
+    assert names.count("AssignmentFinished") == names.count("TrialCompleted") == n_blocks
+    assert durable
+    assert not sent
+    told = [type(master.poll().message) for master in masters]
+    assert told == [msg.FoldRecorded] * n_blocks

@@ -86,17 +86,17 @@ def test_a_search_that_is_fast_enough_is_not_waited_for_after_the_first_suggesti
     assert result.makespan_s == pytest.approx(4.0 + 5 * 10.0)  # the last block begins after 4 suggestions
 
 
-def test_what_the_coordinator_takes_for_a_message_is_the_gap_between_two_trials():
+def test_what_the_coordinator_takes_for_what_has_come_is_the_gap_between_two_trials():
     result, _, _ = run(plan_of(1, 6, coordinator_cost=Cost(0.25)))
-    # The report of the last epoch comes with the end of the fold and is taken in before it.
-    assert result.dispatch_gap.median_s == pytest.approx(0.5)
-    assert result.dispatch_gap.max_s == pytest.approx(0.5)
+    # The report of the last epoch comes with the end of the fold and is taken in with it.
+    assert result.dispatch_gap.median_s == pytest.approx(0.25)
+    assert result.dispatch_gap.max_s == pytest.approx(0.25)
 
 
-def test_a_busy_coordinator_takes_messages_one_after_another():
-    # All 8 blocks start, report and end at the same time, and each message takes a second.
+def test_a_busy_coordinator_takes_what_has_come_meanwhile_at_once():
+    # All 8 blocks start, report and end at the same time, and each look at what has come takes a second.
     result, _, _ = run(plan_of(8, 16, coordinator_cost=Cost(1.0)))
-    assert result.dispatch_gap.max_s >= 8.0
+    assert 1.0 <= result.dispatch_gap.max_s <= 2.0
     # The journal takes a message that waits for part of its trial; the teams know better.
     assert result.utilization > result.team_utilization == pytest.approx(16 * 10.0 / (8 * result.makespan_s))
 
