@@ -6,13 +6,16 @@ that both sides try the same points. A curve is a power law, end + scale * epoch
 noise; ends are lognormal, rates vary, so that early figures tell something and not everything. Measured: when the
 first trial is complete whose figure is no worse than the best of the run without a pruner.
 
-Real: random searches of `examples/example_mlp.py` on real digits with and without `--pruner asha`, one block, the same
-points on both sides; `--real-seeds 0` leaves them out. The figure to be reached is within 0.01 of the best one of the
-search without a pruner.
+Real: random searches of a multilayer perceptron in torch, and of `examples/example_mlp.py` in Keras, on real digits,
+with and without `--pruner asha`, one block, the same points on both sides. The figure to be reached is within 0.01 of
+the best one of the search without a pruner. Successive halving has its first complete trial after eta^rungs trials
+have come to the first rung, so there are more trials than that; and a promoted trial is built anew, which is worth its
+while where an epoch takes longer than building the model: `real_<framework>_start_s` and `_epoch_s` say so.
 """
 
 import argparse
 import heapq
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,21 @@ from nnlo_opt.trials.ledger import Ledger
 
 N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
 PRUNERS = ("median", "asha", "hyperband")
+#: of the real searches: three rungs, the last promotions into it when two thirds of the trials have begun
+N_REAL_TRIALS, N_REAL_EPOCHS = 54, 27
+TORCH = """
+from torch import nn
+
+KINDS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+
+
+def get_model(n_layers=2, n_units=64, activation="relu", dropout=0.2):
+    layers, n = [nn.Flatten()], 784
+    for _ in range(n_layers):
+        layers += [nn.Linear(n, n_units), KINDS[activation](), nn.Dropout(dropout)]
+        n = n_units
+    return nn.Sequential(*layers, nn.Linear(n, 10))
+"""
 
 
 def curves(seed: int) -> np.ndarray:
@@ -157,37 +175,55 @@ def virtual(n_seeds: int) -> dict[str, Any]:
     return {**{key: h.spread(ratios, 3) for key, ratios in sooner.items()}, **missed}
 
 
-def real(n_seeds: int) -> dict[str, Any]:
+def real(framework: str, n_seeds: int) -> dict[str, Any]:
     """The same of real trainings; also the share of epochs, which no other load on the machine changes."""
-    sooner, shares = [], []
+    found: dict[str, list[float]] = {name: [] for name in ("share_of_epochs", "times_sooner", "start_s", "epoch_s")}
     with h.temporary_folder() as folder:
-        data = h.make_mnist(folder / "mnist", "--source", "bundled", "--n-samples", 2000)
+        data = h.make_mnist(folder / "mnist", "--source", "bundled")
+        model = h.ROOT / "examples" / "example_mlp.py"
+        if framework == "torch":
+            model = folder / "torch_mlp.py"
+            model.write_text(TORCH)
         for seed in range(n_seeds):
-            h.say(f"real searches, seed {seed}")
-            plain = real_ledger(data, folder / f"plain-{seed}", seed)
-            pruned = real_ledger(data, folder / f"asha-{seed}", seed, "--pruner", "asha")
+            h.say(f"real searches in {framework}, seed {seed}")
+            run = real_run(model, data, folder / f"plain-{seed}", seed)
+            plain = read_ledger(run)
+            pruned = read_ledger(real_run(model, data, folder / f"asha-{seed}", seed, "--pruner", "asha"))
             best = plain.best("min")
             assert best is not None
             assert best.figure_of_merit is not None
             figure = best.figure_of_merit + 0.01
             before, after = reached_s(plain, figure), reached_s(pruned, figure)
-            shares.append(n_epochs(pruned) / n_epochs(plain))
             assert before is not None
-            sooner.append(0.0 if after is None else (before - began_s(plain)) / (after - began_s(pruned)))
-    return {
-        "real_asha_share_of_epochs": h.spread(shares, 3),
-        "real_asha_times_sooner": h.spread(sooner, 3),
-        "real_asha_missed": sooner.count(0.0),
-    }
+            found["share_of_epochs"].append(n_epochs(pruned) / n_epochs(plain))
+            found["times_sooner"].append(
+                0.0 if after is None else (before - began_s(plain)) / (after - began_s(pruned))
+            )
+            for name, seconds in zip(("start_s", "epoch_s"), start_and_epoch_s(run, plain), strict=True):
+                found[name].append(seconds)
+            h.say(f"{ {name: values[-1] for name, values in found.items()} }")
+    missed = {f"real_{framework}_asha_missed": found["times_sooner"].count(0.0)}
+    return {f"real_{framework}_asha_{name}": h.spread(values, 3) for name, values in found.items()} | missed
 
 
-def real_ledger(data: list[object], folder: Path, seed: int, *options: object) -> Ledger:
-    """The ledger of a search of one block with these options."""
-    arguments = ["--model", h.ROOT / "examples" / "example_mlp.py", *data, "--block-size", 1, "--epochs", 9]
-    arguments += ["--search-space", h.ROOT / "search_spaces" / "mlp.py", "--num-iterations", 12, "--seed", seed]
-    with h.Job("OptimizationDriver", 2, [*arguments, "--hyper-opt", "random", *options], folder, 900) as job:
+def real_run(model: Path, data: list[object], folder: Path, seed: int, *options: object) -> Path:
+    """The run directory of a search of one block with these options."""
+    arguments = ["--model", model, *data, "--block-size", 1, "--epochs", N_REAL_EPOCHS, "--seed", seed]
+    arguments += ["--search-space", h.ROOT / "search_spaces" / "mlp.py", "--num-iterations", N_REAL_TRIALS]
+    arguments += ["--loss", "categorical_crossentropy", "--hyper-opt", "random"]
+    with h.Job("OptimizationDriver", 2, [*arguments, *options], folder, 1800) as job:
         job.wait()
-        return read_ledger(job.run_directory)
+        return job.run_directory
+
+
+def start_and_epoch_s(run_directory: Path, ledger: Ledger) -> tuple[float, float]:
+    """Median seconds that a trial takes besides its epochs, and that an epoch takes, where none was pruned."""
+    ends_s: dict[int, list[float]] = {}
+    for event in h.events_of(run_directory, "EpochEnded"):
+        ends_s.setdefault(event["assignment"], []).append(event["time_s"])
+    epochs = {number: (times[-1] - times[0]) / (len(times) - 1) for number, times in ends_s.items()}
+    starts = [times[0] - ledger.assignments[number].assigned_at_s - epochs[number] for number, times in ends_s.items()]
+    return statistics.median(starts), statistics.median(epochs.values())
 
 
 def n_epochs(ledger: Ledger) -> int:
@@ -204,11 +240,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--real-seeds", type=int, default=3)
+    parser.add_argument("--real", nargs="*", choices=["torch", "keras"], default=["torch", "keras"])
     arguments = parser.parse_args()
     where = h.machine()
-    results = virtual(arguments.seeds)
-    if arguments.real_seeds:
-        results |= real(arguments.real_seeds)
+    results = virtual(arguments.seeds) if arguments.seeds else {}
+    for framework in arguments.real if arguments.real_seeds else ():
+        results |= real(framework, arguments.real_seeds)
     measured = {key: value["median"] for key, value in results.items() if key.endswith("_times_sooner")}
     targets: dict[str, h.Target] = {key: (">=", 3.0, value) for key, value in measured.items()}
     h.report("pruning", results, targets, where)

@@ -23,7 +23,7 @@ import numpy as np
 import search_engines as engines
 import search_tasks as tasks
 
-ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "random")
+ENGINES = ("bayesian", "optuna-gp", "optuna-tpe", "skopt", "deephyper", "random")
 #: ended trials before the suggestions whose cost is measured, and how many of these
 LENGTHS, N_MEASURED = (20, 50, 100, 200, 500), 10
 COST_TASK = "hartmann6"

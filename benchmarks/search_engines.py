@@ -1,6 +1,7 @@
 """What `search.py` compares: our algorithms and others' own optimizers, all asked and told in the same way."""
 
 import importlib.util
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -10,7 +11,12 @@ from nnlo_opt.search.registry import make_search, search_names
 from nnlo_opt.space import Categorical, Integer, Parameter, Point, Real, Space
 
 #: what an engine needs, where it is not ours
-PACKAGES = {"optuna-tpe": ("optuna",), "optuna-gp": ("optuna", "torch"), "skopt": ("skopt",)}
+PACKAGES = {
+    "optuna-tpe": ("optuna",),
+    "optuna-gp": ("optuna", "torch"),
+    "skopt": ("skopt",),
+    "deephyper": ("deephyper",),
+}
 
 
 class Engine(Protocol):
@@ -127,6 +133,39 @@ class _Skopt:
         self._told.append((self._asked[trial], value))
 
 
+class _DeepHyper:
+    """DeepHyper's centralised Bayesian optimization with its defaults; it maximises."""
+
+    def __init__(self, name: str, space: Space, seed: int) -> None:
+        from deephyper.hpo import CBO, HpProblem
+
+        def values(parameter: Parameter) -> Any:
+            if isinstance(parameter, Categorical):
+                return list(parameter.categories)
+            assert isinstance(parameter, Real | Integer)
+            return (parameter.low, parameter.high, parameter.prior)
+
+        warnings.simplefilter("ignore")
+        problem = HpProblem()
+        for parameter in space.parameters:
+            problem.add_hyperparameter(values(parameter), parameter.name)
+        self._folder = tempfile.TemporaryDirectory()
+        self._search = CBO(problem, random_state=seed, log_dir=self._folder.name, checkpoint_history_to_csv=False)
+        self._asked: list[Point] = []
+
+    def preload(self, points: Sequence[Point], values: Sequence[float]) -> None:
+        self._asked += [dict(point) for point in points]
+        self._search.tell([(point, -value) for point, value in zip(self._asked, values, strict=True)])
+
+    def ask(self) -> Point:
+        (point,) = self._search.ask(1)
+        self._asked.append({name: getattr(value, "item", lambda value=value: value)() for name, value in point.items()})
+        return self._asked[-1]
+
+    def tell(self, trial: int, value: float) -> None:
+        self._search.tell([(self._asked[trial], -value)])
+
+
 def why_not(name: str) -> str:
     """Why an engine cannot be had here; empty where it can."""
     if name not in (*search_names(), *PACKAGES):
@@ -141,5 +180,6 @@ def make_engine(name: str, space: Space, seed: int) -> Engine:
         "optuna-tpe": _Optuna,
         "optuna-gp": _Optuna,
         "skopt": _Skopt,
+        "deephyper": _DeepHyper,
     }
     return makers.get(name, _Ours)(name, space, seed)

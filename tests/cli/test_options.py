@@ -648,3 +648,19 @@ def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_lo
     plan = search("--pruner", "asha").plan.pruning
     by_loss = Comparison(objectives=(Objective("loss"),))
     assert pruning_for(plan, by_loss, 9, 3, {**FOUND, "figure": "loss"}) == replace(plan, max_epochs=9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epochs", "words"),
+    [
+        (["asha"], 2, "`--pruner asha` needs 3 epochs at least"),
+        (["hyperband", "--pruner-eta", "2", "--pruner-min-epochs", "3"], 5, "`--pruner hyperband` needs 6 epochs"),
+        (["median", "--pruner-min-epochs", "4"], 4, "`--pruner median` needs 5 epochs"),
+    ],
+)
+def test_too_few_epochs_for_a_rung_are_refused(arguments, epochs, words):
+    plan = search("--pruner", *arguments).plan.pruning
+    with pytest.raises(ConfigurationError, match=re.escape(words)) as raised:
+        pruning_for(plan, Comparison(), epochs, 3, FOUND)
+    assert f"Received: {epochs}; raise `--epochs`, or lower `--pruner-min-epochs`" in str(raised.value)
+    assert pruning_for(plan, Comparison(), epochs + 1, 3, FOUND).max_epochs == epochs + 1

@@ -12,6 +12,7 @@ import objectives
 import pytest
 
 from nnlo_opt.report.results import read_ledger
+from nnlo_opt.search.registry import search_names
 
 pytestmark = pytest.mark.mpi
 
@@ -123,16 +124,37 @@ def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digi
     assert not list((tmp_path / "checkpoints/K").glob("trials/*/fold0/checkpoint-*"))
 
 
-def test_a_resume_may_have_another_number_of_ranks(tmp_path):
-    (tmp_path / "objective.py").write_text(objectives.SLOW)
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]
-    job = launcher.start(5, command, tmp_path)
-    journal = tmp_path / "checkpoints/K/journal.jsonl"
-    while not journal.exists() or journal.read_bytes().count(b"TrialCompleted") < 3:
+def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, command: list[str]) -> None:
+    """Start a run `K`, and kill it when so many of its trials are complete."""
+    job = launcher.start(n_ranks, command, folder)
+    journal = folder / "checkpoints/K/journal.jsonl"
+    while not journal.exists() or journal.read_bytes().count(b"TrialCompleted") < n_trials:
         assert job.process.poll() is None
         time.sleep(0.02)
     job.kill()
     job.process.wait(30)
+
+
+@pytest.mark.parametrize("algorithm", search_names())
+def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
+    for package in {"tpe": ["optuna"], "gp": ["optuna", "torch"], "cmaes": ["cmaes"]}.get(algorithm, ()):
+        pytest.importorskip(package)
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "15", "--checkpoint", "K"]
+    command += ["--hyper-opt", algorithm, "--block-size", "1"]
+    kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
+    outcome = launcher.run(3, [*command, "--opt-restore"], tmp_path)
+    assert outcome.code == 0, outcome.err
+    lines = (tmp_path / "checkpoints/K/journal.jsonl").read_text().splitlines()
+    check_journal(tmp_path, [json.loads(line) for line in lines], 15)
+
+
+def test_a_resume_may_have_another_number_of_ranks(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]
+    kill_when_complete(tmp_path, 3, 5, command)
     outcome = launcher.run(4, [*command, "--opt-restore", "--block-size", "1"], tmp_path)
     assert outcome.code == 0, outcome.err
-    check_journal(tmp_path, [json.loads(line) for line in journal.read_text().splitlines()], 20)
+    check_journal(
+        tmp_path, [json.loads(line) for line in (tmp_path / "checkpoints/K/journal.jsonl").read_text().splitlines()], 20
+    )

@@ -76,6 +76,28 @@ def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     assert teams == {0, 1}
 
 
+def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits):
+    (folder / "rates.py").write_text(
+        "from nnlo_opt.space import Real\nspace = [Real(1e-7, 1e-1, 'log-uniform', name='train.learning_rate')]\n"
+    )
+    (folder / "fast.py").write_text(networks.FAST)
+    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "rates.py", "--num-iterations", "8"]
+    command += ["--n-fold", "4", "--fold-racing", "--hyper-opt", "random", "--loss", "categorical_crossentropy"]
+    ok(launcher.run(3, [*command, "--block-size", "1", "--checkpoint", "S", *data(digits)], folder))
+    ended = rows(folder / "checkpoints/S")
+    pruned = [row for row in ended if row["state"] == "pruned"]
+    complete = [row for row in ended if row["state"] == "complete"]
+    assert len(pruned) + len(complete) == 8
+    assert pruned
+    for row in pruned:
+        assert int(row["n_folds"]) in (2, 3)
+        assert "on the same folds (paired t-test, p = " in row["reason"]
+    assert {row["n_folds"] for row in complete} == {"4"}
+    best = min(float(row["figure_of_merit"]) for row in complete)
+    assert all(float(row["p:train.learning_rate"]) < 1e-3 for row in pruned), "a rate that trains was given up"
+    assert best < 0.3
+
+
 def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
     command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "space.py", "--num-iterations", "4"]
     results = []

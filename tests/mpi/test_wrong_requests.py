@@ -85,6 +85,8 @@ def files(folder: Path, digits: Path) -> None:
 
 
 SPACE = ["--search-space", "good.py"]
+#: no option; for `refused`, which gives validation data otherwise
+UNVALIDATED = ["without validation data"]
 
 #: option list -> what the sentence must name
 EARLY = {
@@ -142,6 +144,8 @@ LATE = {
     "file is torn": (["--model", "model.py", "--train-data", "torn.list"], "torn.h5"),
     "file is no HDF5": (["--model", "model.py", "--train-data", "text.list"], "text.h5"),
     "no such data set": (["--model", "model.py", "--features-name", "images"], "images"),
+    "no epoch to give up a trial after": (["--model", "model.py", "--pruner", "asha", "--epochs", "2"], "3 epochs"),
+    "nothing to prune by": (["--model", "model.py", "--pruner", "median", "--epochs", "9", *UNVALIDATED], "--val-data"),
     "no such metric": (["--model", "model.py", "--target-metric", "val_auc,>,0.9"], "val_auc"),
 }
 
@@ -165,10 +169,11 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
     """The sentence with which a request is refused, in the way that all are."""
     files(folder, digits)
     before = {path.name for path in folder.iterdir()}
-    command = ["OptimizationDriver", *options]
+    command = ["OptimizationDriver", *(option for option in options if option not in UNVALIDATED)]
     if "--train-data" not in options:
         command += ["--train-data", str(digits / "train_mnist.list")]
-    command += ["--val-data", str(digits / "test_mnist.list")]
+    if not set(UNVALIDATED) & set(options):
+        command += ["--val-data", str(digits / "test_mnist.list")]
     outcome = run(command, folder)
     assert outcome.code == 2, outcome.out + outcome.err
     said = outcome.err.split("\n---")[0].strip()
