@@ -140,13 +140,13 @@ def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
     for package in {"tpe": ["optuna"], "gp": ["optuna", "torch"], "cmaes": ["cmaes"]}.get(algorithm, ()):
         pytest.importorskip(package)
     (tmp_path / "objective.py").write_text(objectives.SLOW)
-    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "15", "--checkpoint", "K"]
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]
     kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
     outcome = launcher.run(3, [*command, "--opt-restore"], tmp_path)
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "checkpoints/K/journal.jsonl").read_text().splitlines()
-    check_journal(tmp_path, [json.loads(line) for line in lines], 15)
+    check_journal(tmp_path, [json.loads(line) for line in lines], 24)
 
 
 def test_a_resume_may_have_another_number_of_ranks(tmp_path):
