@@ -307,7 +307,7 @@ class Workplace:
         else:
             self._framework.forget_models()
         if not self._froze:
-            # What is left is the framework. Each release would look through its objects again, for 0.2 s of every trial.
+            # What is left is the framework: looking through its objects again would take 0.2 s of every trial.
             gc.freeze()
             self._froze = True
 
