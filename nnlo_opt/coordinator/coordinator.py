@@ -121,10 +121,10 @@ class Coordinator:
             todo += self._decide(
                 ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
             )
-        has_time = self._state.plan.budget.has_time or self._state.preempting
-        if has_time and self._clock.monotonic_s() >= self._tick_at_s:
+        if self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
-            todo += self._decide(ins.Tick())
+            if self._state.plan.budget.has_time or self._state.preempting:
+                todo += self._decide(ins.Tick())
         self._carry_out(todo)
         return bool(n_taken) or suggestion is not None
 
