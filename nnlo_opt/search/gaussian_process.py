@@ -13,13 +13,9 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 _SQRT5 = float(np.sqrt(5.0))
-#: normal priors, (mean, standard deviation): of the logarithm of the level of all length scales, of the variance of the
-#: process and of that of the noise, relative to the variance of the values; and of its mean, relative to theirs
-_LOG_LEVEL, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
-#: prior of the logarithm of a length scale around the level: Student's t, its scale and its degrees of freedom. Few
-#: values say little of a single one, and where each was free, a search in many dimensions took ripples along some of
-#: them for all there is; the tails leave a parameter that does not matter its own
-_SPREAD, _DEGREES = 0.4, 3.0
+#: normal priors, (mean, standard deviation): of the logarithm of a length scale, of the variance of the process and of
+#: that of the noise, relative to the variance of the values; and of the mean of the process, relative to theirs
+_LOG_LENGTH, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
 _MEAN_STD = 1.0
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: steps of the search for hyperparameters
@@ -58,18 +54,17 @@ def fit_hyperparameters(observations: Observations) -> Hyperparameters:
     """The maximum a posteriori; the values should have mean 0 and variance 1."""
     likelihood = _Likelihood(observations)
     n = likelihood.n_parameters
-    bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS[name] for name in ("scale", "noise", "length")]
+    bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
     best = None
     for log_length, log_noise in _starts(n):
-        start = np.array([log_length] * n + [_LOG_SCALE[0], log_noise, log_length])
+        start = np.array([log_length] * n + [_LOG_SCALE[0], log_noise])
         found = minimize(
             likelihood.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS}
         )
         if best is None or found.fun < best.fun:
             best = found
     assert best is not None
-    scale, noise = np.exp(best.x[n : n + 2]).tolist()
-    return Hyperparameters(lengths=np.exp(best.x[:n]), scale=scale, noise=noise)
+    return Hyperparameters(lengths=np.exp(best.x[:n]), scale=float(np.exp(best.x[n])), noise=float(np.exp(best.x[-1])))
 
 
 def _starts(n_parameters: int) -> list[tuple[float, float]]:
@@ -93,9 +88,9 @@ class _Likelihood:
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (n_parameters + 3,) at the logarithms of lengths, scale, noise and the lengths' level."""
+        """Value and gradient (n_parameters + 2,) at the logarithms of lengths, scale and noise."""
         n = self.n_parameters
-        weights, scale, noise = np.exp(-2.0 * logs[:n]), float(np.exp(logs[n])), float(np.exp(logs[n + 1]))
+        weights, scale, noise = np.exp(-2.0 * logs[:n]), float(np.exp(logs[n])), float(np.exp(logs[-1]))
         correlation, slope = _matern(weights @ self._squares)
         covariance = np.zeros((len(self._values),) * 2)
         covariance[self._lower] = scale * correlation
@@ -111,22 +106,17 @@ class _Likelihood:
         # Half of (K^-1 - alpha alpha^T), whose product with the derivative of K is that of the loss; pairs count twice.
         pairs = inverse[self._lower] - alpha[self._lower[0]] * alpha[self._lower[1]]
         diagonal = 0.5 * (inverse.diagonal() - alpha**2)
-        gradient = np.zeros(len(logs))
+        gradient = np.empty(len(logs))
         gradient[:n] = self._squares @ (pairs * slope) * scale * weights * -2.0
         gradient[n] = scale * (pairs @ correlation + diagonal.sum() * (1.0 + _JITTER))
-        gradient[n + 1] = noise * (diagonal @ self._relative_noise)
+        gradient[-1] = noise * (diagonal @ self._relative_noise)
         return self._with_priors(value, gradient, logs)
 
     def _with_priors(self, value: float, gradient: np.ndarray, logs: np.ndarray) -> tuple[float, np.ndarray]:
         n = self.n_parameters
-        means, stds = np.array([_LOG_SCALE, _LOG_NOISE, _LOG_LEVEL]).T
-        away = (logs[n:] - means) / stds
-        off = logs[:n] - logs[-1]
-        tails = _DEGREES * _SPREAD**2 + off**2
-        value += 0.5 * away @ away + 0.5 * (_DEGREES + 1.0) * np.log(tails).sum()
-        slopes = np.concatenate([(_DEGREES + 1.0) * off / tails, away / stds])
-        slopes[-1] -= slopes[:n].sum()
-        return float(value), gradient + slopes
+        means, stds = np.array([_LOG_LENGTH] * n + [_LOG_SCALE, _LOG_NOISE]).T
+        away = (logs - means) / stds
+        return float(value + 0.5 * away @ away), gradient + away / stds
 
 
 def _mean(solved: np.ndarray) -> float:
