@@ -35,7 +35,7 @@ from nnlo_opt.trials.journal import Journal
 HARTMANN = BUILTIN["hartmann6"]
 MEDIAN_S, SIGMA = 60.0, 0.5
 #: numbers of blocks, with the trials of each
-MANY = {1: 100, 10: 1000, 100: 2000, 1000: 6000, 10_000: 20_000}
+MANY = {1: 100, 10: 500, 100: 1500, 1000: 4000, 10_000: 15_000}
 #: seconds of a suggestion: what a search takes that fits a surrogate to 150 trials, and a tenth of it
 SLOW_S = (0.01, 0.1)
 #: the search quality: trials of each search, and numbers of blocks
