@@ -73,6 +73,7 @@ LAYERS: dict[str, list[str]] = {
     "pure decisions": [
         "coordinator.attempts",
         "coordinator.budget",
+        "coordinator.stock",
         "launcher.planning",
         "launcher.supervisor",
         "coordinator.instructions",
