@@ -42,7 +42,7 @@ FREEZE = {"freeze": 3.0}
 N_BLOWS = 3
 #: numbers, lists of seconds, and dictionaries of these
 Tally = dict[str, Any]
-N_TRIALS = {"objective": (8, 20), "training": (4, 6)}
+N_TRIALS = {"objective": (8, 20), "training": (3, 5)}
 #: (ranks, block size): blocks of one, two and three ranks, also a smaller last one
 SHAPES = {
     "objective": [(3, 1), (3, 2), (4, 1), (5, 2), (6, 2), (7, 2), (7, 3)],
@@ -56,7 +56,8 @@ def main() -> None:
     if options.add:
         lines = [json.loads(line) for path in options.add for line in path.read_text().splitlines()]
         tallies = [{name: line[name] for name in tally([])} for line in lines]
-        return show(add_up(tallies), {"shards": len(lines)}, where)
+        show(add_up(tallies), {"shards": len(lines)}, where)
+        return
     first, n_shards = options.shard
     until_s = time.monotonic() + 60 * options.minutes
     outcomes: list[tuple[int, Outcome]] = []
@@ -157,10 +158,10 @@ def setting_of(options: argparse.Namespace, n_ranks: int, block_size: int, n_tri
     else:
         data = keep / "mnist"
         if not data.exists():
-            h.make_mnist(data, "--source", "bundled", "--n-samples", 1200, "--n-train-files", 2, "--n-test-files", 1)
+            h.make_mnist(data, "--source", "bundled", "--n-samples", 700, "--n-train-files", 2, "--n-test-files", 1)
         model = ("--model", str(HERE / "chaos_mlp.py"), "--figure-of-merit", "figure", "--synchronous")
         lists = ("--train-data", str(data / "train_mnist.list"), "--val-data", str(data / "test_mnist.list"))
-        training = ("--epochs", "3", "--batch", "50", "--keras-backend", options.backend)
+        training = ("--epochs", "2", "--batch", "50", "--keras-backend", options.backend)
         setting = replace(setting, options=(*model, *lists, *training, *setting.options))
     if options.mpi == "mpich":
         prefix = options.mpi_prefix.resolve()
