@@ -8,7 +8,16 @@ import pytest
 
 import nnlo_opt
 
-sys.path.insert(0, str(Path(__file__).parent / "mpi"))  # the launcher
+for _folder in ("mpi", "integration", "crash"):  # the launcher; a search in one process; what a crash leaves
+    sys.path.insert(0, str(Path(__file__).parent / _folder))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Proofs of minutes run when they are asked for: `-m slow`."""
+    if "slow" not in config.getoption("-m"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="a proof of minutes, for `-m slow`"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
