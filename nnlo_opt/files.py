@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -24,6 +24,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Make `directory` and what is missing above it, durably: without a folder's entry what is synced in it is lost."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    with suppress(PermissionError):  # one may write to a folder that one may not read
+        sync_directory(directory.parent)
 
 
 @contextmanager

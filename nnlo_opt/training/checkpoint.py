@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, sync_directory
+from nnlo_opt.files import atomic_path, make_directory, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
 
 def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> None:
     """Write `weights.npz`, what a finished fold leaves: weights and float model state, float32 vectors."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     with atomic_path(directory / "weights.npz") as path, path.open("wb") as file:
         np.savez(file, weights=weights, state=state)
 
@@ -85,7 +85,8 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
 def begin(directory: Path, epoch: int) -> Path:
     """A folder for workers to write to, which `save` makes a checkpoint, and `abandon` removes."""
     temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
-    temporary.mkdir(parents=True)
+    make_directory(directory)
+    temporary.mkdir()
     return temporary
 
 

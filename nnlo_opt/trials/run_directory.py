@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, JournalError
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.trials import deaths
 from nnlo_opt.trials.journal import Journal, read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -115,7 +115,7 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
     """Open or create the run `name`, locked for this process; a lock that another one holds is waited for."""
     path = request.root / name
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         lock = RunLock(path, lock_timeout_s)
     except OSError as error:
         raise ConfigurationError(

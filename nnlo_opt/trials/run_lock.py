@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def forget_owner(run: Path) -> None:
 def lock_for_launcher(path: Path) -> FileLock:
     """The lock of the one launcher of the run directory `path`, taken; ConfigurationError where another has it."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         lock = FileLock(path / "launch.lock")
         lock.acquire(timeout=0)
     except Timeout:

@@ -69,20 +69,20 @@ class Shape:
 class System:
     """Everything that is in memory while a run goes on: one start of it."""
 
+    #: of the search: which points, and so which faults, the trials have
+    seed = 3
+
     def __init__(self, directory: Path, shape: Shape, start_s: float = 0.0, walltime_s: float | None = None) -> None:
         topology = shape.topology
         self.clock = ManualClock(start_s)
-        self.journal = self.open_journal(directory)
-        self.ledger = Ledger()
-        for event in self.journal.events:
-            self.ledger.apply(event)
+        self.journal, self.ledger = self.open_run(directory)
         started = ev.RunStarted(
             time_s=start_s, unix_s=start_s, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
         )
         self.ledger.apply(started)
         self.journal.append([started])
         search = InlineSearch()
-        search.start("random", SPACE, 3, {})
+        search.start("random", SPACE, self.seed, {})
         network = LoopbackNetwork(max(2, topology.world_size))
         folds = make_folds(shape.n_fold, n_samples=24, seed=0) if shape.n_fold > 1 else [single_fold(18, 6)]
         tasks = linear_tasks(SOURCE, folds, shape.options)
@@ -96,9 +96,12 @@ class System:
         self.coordinator.begin()
         self.state.check()
 
-    def open_journal(self, directory: Path) -> Journal:
-        """The journal of the run in `directory`, opened to be gone on with."""
-        return Journal(directory / "journal.jsonl")
+    def open_run(self, directory: Path) -> tuple[Journal, Ledger]:
+        """The run in `directory`, to be begun or gone on with."""
+        journal, ledger = Journal(directory / "journal.jsonl"), Ledger()
+        for event in journal.events:
+            ledger.apply(event)
+        return journal, ledger
 
     def step(self, rng: np.random.Generator) -> bool:
         """Let one of those who have something to do take one message in; -> whether there was one."""
