@@ -36,7 +36,17 @@ _NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
 #: what reading a damaged file may raise
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RuntimeError,  # such as NotImplementedError, for a kind of archive that nobody has written
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +85,10 @@ def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> Non
 
 def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     """What `save_weights` wrote: (weights, state)."""
-    try:
-        with np.load(directory / "weights.npz", allow_pickle=False) as archive:
-            return archive["weights"], archive["state"]
-    except _UNREADABLE as error:
-        raise CheckpointError(f"`{directory / 'weights.npz'}` cannot be read: {error}") from error
+    arrays = _read_arrays(directory / "weights.npz")
+    if missing := {"weights", "state"} - arrays.keys():
+        raise CheckpointError(f"`{directory / 'weights.npz'}` is without {', '.join(sorted(missing))}")
+    return arrays["weights"], arrays["state"]
 
 
 def begin(directory: Path, epoch: int) -> Path:
@@ -131,11 +140,7 @@ def _save_state(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 def _load_state(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except _UNREADABLE as error:
-        raise CheckpointError(f"`{path}` cannot be read: {error}") from error
+    arrays = _read_arrays(path)
     return {name: array if array.ndim else array.item() for name, array in arrays.items()}
 
 
@@ -191,8 +196,7 @@ def load(place: Path) -> Checkpoint:
         for name, expected in files.items():
             if _fingerprint(place / name) != expected:
                 raise CheckpointError(f"`{place / name}` does not agree with its manifest")
-        with np.load(place / "master.npz", allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = _read_arrays(place / "master.npz")
         master = json.loads((place / "master.json").read_text())
         workers = {
             int(name.removeprefix("worker-").removesuffix(".json")): json.loads((place / name).read_text())
@@ -231,6 +235,18 @@ def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
         return []
     matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
     return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an archive by name; CheckpointError where it is damaged anywhere."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            # First: NumPy reads what a header says, and of what lies behind that the checksum is not looked at.
+            if damaged := archive.zip.testzip():
+                raise CheckpointError(f"`{path}` cannot be read: the checksum of {damaged} does not agree")
+            return {name: archive[name] for name in archive.files}
+    except _UNREADABLE as error:
+        raise CheckpointError(f"`{path}` cannot be read: {error}") from error
 
 
 def _fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
