@@ -1,13 +1,15 @@
 """Files with bytes changed, cut, added or moved: what is sound is used, the rest refused in a sentence."""
 
 import json
-import shutil
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from crash_states import State, get, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,13 +146,19 @@ WEIGHTS, STATE = np.linspace(-1, 1, 300, dtype=np.float32), np.arange(4, dtype=n
 FILES = ["master.npz", "master.json", "worker-1.json", "worker-1.npz", "group-1-1.npz", "manifest.json"]
 
 
+@cache
+def saved_weights() -> bytes:
+    with TemporaryDirectory() as place:
+        save_weights(Path(place), WEIGHTS, STATE)
+        return (Path(place) / "weights.npz").read_bytes()
+
+
 @given(changes=edits)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_damaged_weights_are_what_they_were_or_refused(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("fold")
-    save_weights(folder, WEIGHTS, STATE)
     path = folder / "weights.npz"
-    path.write_bytes(edited(path.read_bytes(), changes))
+    path.write_bytes(edited(saved_weights(), changes))
     try:
         weights, state = load_weights(folder)
     except CheckpointError as error:
@@ -173,20 +181,24 @@ def test_weights_of_which_a_changed_header_hides_a_part_are_refused(tmp_path):
         load_weights(tmp_path)
 
 
-def saved(folder: Path) -> Path:
+@cache
+def saved() -> State:
     """A checkpoint of epoch 3 with everything that one may have, beside that of epoch 2."""
-    for epoch in (2, 3):
-        temporary = checkpoint.begin(folder, epoch)
-        files = checkpoint.save_local(temporary, 1, {"momentum": WEIGHTS * epoch, "n": epoch})
-        files |= checkpoint.save_group(temporary, range(1, 2), {"centre": WEIGHTS})
-        whole = Checkpoint(
-            epoch=epoch, arrays={"central": WEIGHTS * epoch}, master={"version": epoch}, workers={1: {"offset": epoch}}
-        )
-        checkpoint.save(folder, whole, temporary, files)
-        if epoch == 2:
-            shutil.copytree(folder / "checkpoint-2", folder / "kept")
-    (folder / "kept").rename(folder / "checkpoint-2")
-    return folder / "checkpoint-3"
+    with TemporaryDirectory() as place:
+        folder, kept = Path(place), {}
+        for epoch in (2, 3):
+            temporary = checkpoint.begin(folder, epoch)
+            files = checkpoint.save_local(temporary, 1, {"momentum": WEIGHTS * epoch, "n": epoch})
+            files |= checkpoint.save_group(temporary, range(1, 2), {"centre": WEIGHTS})
+            whole = Checkpoint(
+                epoch=epoch,
+                arrays={"central": WEIGHTS * epoch},
+                master={"version": epoch},
+                workers={1: {"offset": epoch}},
+            )
+            checkpoint.save(folder, whole, temporary, files)
+            kept |= get(folder)
+        return kept
 
 
 def facts(found: Checkpoint) -> tuple:
@@ -199,10 +211,11 @@ def facts(found: Checkpoint) -> tuple:
 
 
 @given(name=st.sampled_from(FILES), changes=edits)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_damaged_checkpoint_is_what_it_was_or_passed_over_for_the_one_before(tmp_path_factory, name, changes):
-    folder = tmp_path_factory.mktemp("fold")
-    place = saved(folder)
+    folder = tmp_path_factory.mktemp("folds") / "fold"
+    put(saved(), folder)
+    place = folder / "checkpoint-3"
     sound = [facts(checkpoint.load(folder / f"checkpoint-{epoch}")) for epoch in (3, 2)]
     data = (place / name).read_bytes()
     (place / name).write_bytes(edited(data, changes))
