@@ -1,0 +1,129 @@
+"""Two hosts on one machine: network namespaces joined by a cable, between which ranks speak TCP.
+
+`mpirun` starts its daemon on the other host by an agent that enters the namespace, so that no sshd is needed.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import launcher
+
+HOSTS = ("nnlo-host-1", "nnlo-host-2")
+AGENT = """#!/bin/bash
+# rsh HOST COMMAND...: the host is a network namespace, with a name of its own
+host=$1; shift
+case $host in 10.78.0.*) host=nnlo-host-${host##*.};; esac
+exec ip netns exec "$host" unshare --uts /bin/bash -c "hostname $host; exec /bin/bash -c $(printf %q "$*")"
+"""
+#: seconds after which a daemon that is not heard of is given up; by default it takes minutes
+KEEPALIVE = {"time": 3, "intvl": 1, "probes": 3}
+
+
+def missing() -> str:
+    """Why there cannot be two hosts here; empty where there can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if any(shutil.which(command) is None for command in ("ip", "unshare", "hostname")):
+        return "needs iproute2 and util-linux"
+    done = _try("ip", "netns", "add", "nnlo-probe")
+    if not done:
+        return "may not make network namespaces"
+    links = _try("ip", "-n", "nnlo-probe", "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
+    _try("ip", "netns", "del", "nnlo-probe")
+    return "" if links else "may not make network devices"
+
+
+@contextmanager
+def two_hosts(folder: Path) -> Iterator["Hosts"]:
+    """The hosts, with all that runs on them gone afterwards."""
+    hosts = Hosts(folder)
+    hosts.remove()
+    try:
+        hosts.make()
+        yield hosts
+    finally:
+        hosts.remove()
+
+
+class Hosts:
+    """The two of them, numbered from 1."""
+
+    def __init__(self, folder: Path) -> None:
+        self._agent = folder / "agent"
+
+    def make(self) -> None:
+        self._agent.write_text(AGENT)
+        self._agent.chmod(0o755)
+        for host in HOSTS:
+            _run("ip", "netns", "add", host)
+        ends = ("eth0", "type", "veth", "peer", "name", "eth0", "netns", HOSTS[1])
+        _run("ip", "-n", HOSTS[0], "link", "add", *ends)
+        for number, host in enumerate(HOSTS, 1):
+            _run("ip", "-n", host, "addr", "add", _address(number) + "/24", "dev", "eth0")
+            _run("ip", "-n", host, "link", "set", "eth0", "up")
+            _run("ip", "-n", host, "link", "set", "lo", "up")
+            names = Path("/etc/netns") / host
+            names.mkdir(parents=True, exist_ok=True)
+            lines = ["127.0.0.1 localhost", *(f"{_address(n)} {name}" for n, name in enumerate(HOSTS, 1))]
+            (names / "hosts").write_text("\n".join(lines) + "\n")
+
+    def remove(self) -> None:
+        for number, host in enumerate(HOSTS, 1):
+            self.kill(number)
+            _try("ip", "netns", "del", host)
+            shutil.rmtree(Path("/etc/netns") / host, ignore_errors=True)
+
+    def cut(self) -> None:
+        """What one sends does not reach the other any more, and nobody is told: it goes to a device that is not there."""
+        for number, host in enumerate(HOSTS, 1):
+            nobody = (_address(3 - number), "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+            _run("ip", "-n", host, "neigh", "replace", *nobody)
+
+    def join(self) -> None:
+        """As it was before `cut`."""
+        for number, host in enumerate(HOSTS, 1):
+            _run("ip", "-n", host, "neigh", "del", _address(3 - number), "dev", "eth0")
+
+    def kill(self, number: int) -> int:
+        """Everything on the host dies at once; -> how many processes. The host itself stays."""
+        done = subprocess.run(["ip", "netns", "pids", HOSTS[number - 1]], capture_output=True, text=True, check=False)
+        pids = [int(pid) for pid in done.stdout.split()]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
+    def launch(self, number: int, slots: tuple[int, int], driver: list[str], folder: Path) -> launcher.Job:
+        """`nnlo-opt launch` on host `number`, with so many ranks on each host; its own has the first ones."""
+        order = (HOSTS[number - 1], HOSTS[2 - number])
+        places = ",".join(f"{host}:{n}" for host, n in zip(order, slots, strict=True))
+        settings = {
+            "prte_keep_fqdn_hostnames": "0",
+            "oob_tcp_if_include": "eth0",
+            "plm_ssh_agent": str(self._agent),
+            "plm_ssh_no_tree_spawn": "1",
+            **{f"oob_tcp_keepalive_{name}": str(value) for name, value in KEEPALIVE.items()},
+        }
+        mpirun = ["mpirun", *(word for name, value in settings.items() for word in ("--prtemca", name, value))]
+        mpirun += ["--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,sm,tcp", "--mca", "pml", "ob1"]
+        mpirun += ["--host", places, "--map-by", "slot:oversubscribe", "-x", "PATH", "-x", "PYTHONPATH"]
+        command = [str(launcher.BIN / "nnlo-opt"), "launch", "-n", str(sum(slots)), "--mpirun", " ".join(mpirun), "--"]
+        return launcher.Job(1, [str(self._agent), order[0], shlex.join([*command, *driver])], folder)
+
+
+def _address(number: int) -> str:
+    return f"10.78.0.{number}"
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _try(*command: str) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
