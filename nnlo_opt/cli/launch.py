@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from nnlo_opt.cli.parsing import HelpRequested
 from nnlo_opt.cli.run_options import add_grace
 from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.launcher.job import Job
+from nnlo_opt.launcher.job import LOOK_S, Job
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
@@ -174,6 +175,9 @@ def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Na
         if verdict.exit_code is not None:
             return verdict.exit_code
         leave_note(driver.directory, Death())
+        until_s = time.monotonic() + verdict.pause_s
+        while time.monotonic() < until_s and not told.is_asked:
+            time.sleep(LOOK_S)
         # What `--overwrite` replaces may still be there where no start has opened the run.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after

@@ -12,6 +12,9 @@ from nnlo_opt.trials.ledger import Ledger
 
 #: starts in a row that may begin no fold and leave nothing behind: what ended two will end a third
 MAX_IDLE = 2
+#: seconds before each of the restarts that follow starts which have not come to open a run that was under way: mpirun
+#: cannot reach a node, and may in a while
+PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class Verdict:
 
     exit_code: int | None
     sentence: str
+    #: seconds to wait before that start
+    pause_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +81,10 @@ class Supervisor:
     n_restarts: int = 0
     #: starts in a row after which the journal had nothing new that lasts
     n_idle: int = 0
+    #: whether a start has opened the run; then it is not the command that keeps others from it
+    has_run: bool = False
+    #: starts in a row, after one that has, which have not opened the run
+    n_absent: int = 0
 
     def judge(self, ended: Ended) -> Verdict:
         """What to do after a start; called once for each."""
@@ -91,23 +100,37 @@ class Supervisor:
             return Verdict(exit_code=EXIT_PREEMPTED, sentence="preempted: the same command, told to restore, goes on")
         if ended.exit_code == EXIT_WRONG_REQUEST:
             return Verdict(exit_code=EXIT_WRONG_REQUEST, sentence="the request is wrong: another start would not help")
-        grew = after.start[0] != ended.before.start[0] or after.n_lasting > ended.before.n_lasting
-        grew = grew and after.n_lasting > 0
-        self.n_idle = 0 if grew else self.n_idle + 1
         how = _how_it_ended(ended.exit_code)
-        has_begun = after.n_assigned > ended.before.n_assigned
-        if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_begun else MAX_IDLE):
+        self.has_run = self.has_run or has_started
+        self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
+        if self.n_absent > len(PAUSES_S):
             return Verdict(
                 exit_code=EXIT_FAILURE,
-                sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",
+                sentence=f"{how}, and of {self.n_absent} starts in a row none has opened the run: giving up",
             )
+        grew = after.start[0] != ended.before.start[0] or after.n_lasting > ended.before.n_lasting
+        grew = grew and after.n_lasting > 0
+        if not self.n_absent:
+            self.n_idle = 0 if grew else self.n_idle + 1
+            has_begun = after.n_assigned > ended.before.n_assigned
+            if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_begun else MAX_IDLE):
+                return Verdict(
+                    exit_code=EXIT_FAILURE,
+                    sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",
+                )
         if self.n_restarts == self.max_restarts:
             return Verdict(
                 exit_code=EXIT_FAILURE,
                 sentence=f"{how}, after {self.n_restarts} restarts (`--max-restarts`): giving up",
             )
         self.n_restarts += 1
-        return Verdict(exit_code=None, sentence=f"{how}: restart {self.n_restarts} of at most {self.max_restarts}")
+        pause_s = PAUSES_S[self.n_absent - 1] if self.n_absent else 0.0
+        after_s = f" after {pause_s:g} s" if pause_s else ""
+        return Verdict(
+            exit_code=None,
+            sentence=f"{how}: restart {self.n_restarts} of at most {self.max_restarts}{after_s}",
+            pause_s=pause_s,
+        )
 
 
 def _how_it_ended(exit_code: int) -> str:

@@ -80,7 +80,7 @@ class Hosts:
             shutil.rmtree(Path("/etc/netns") / host, ignore_errors=True)
 
     def cut(self) -> None:
-        """What one sends does not reach the other any more, and nobody is told: it goes to a device that is not there."""
+        """What one sends does not reach the other any more, and nobody is told: it goes to a device nobody has."""
         for number, host in enumerate(HOSTS, 1):
             nobody = (_address(3 - number), "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
             _run("ip", "-n", host, "neigh", "replace", *nobody)
@@ -90,10 +90,14 @@ class Hosts:
         for number, host in enumerate(HOSTS, 1):
             _run("ip", "-n", host, "neigh", "del", _address(3 - number), "dev", "eth0")
 
+    def pids(self, number: int) -> list[int]:
+        """What runs on the host."""
+        done = subprocess.run(["ip", "netns", "pids", HOSTS[number - 1]], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in done.stdout.split()]
+
     def kill(self, number: int) -> int:
         """Everything on the host dies at once; -> how many processes. The host itself stays."""
-        done = subprocess.run(["ip", "netns", "pids", HOSTS[number - 1]], capture_output=True, text=True, check=False)
-        pids = [int(pid) for pid in done.stdout.split()]
+        pids = self.pids(number)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 import pytest
 
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.launcher.supervisor import MAX_IDLE, Ended, Standing, Supervisor
+from nnlo_opt.launcher.supervisor import MAX_IDLE, PAUSES_S, Ended, Standing, Supervisor
 from nnlo_opt.trials import events as ev
 
 NOTHING = Standing()
@@ -75,6 +75,35 @@ def test_a_fold_that_dies_each_time_is_tried_until_it_fails_and_the_run_has_grow
     assert supervisor.n_idle == 0
     supervisor = Supervisor(max_restarts=10, max_attempts=3)
     assert starts(supervisor, *dying, standing(4, 0, n_assigned=4)) == [None, None, None, 1]
+
+
+def test_a_network_or_node_that_is_gone_for_a_while_is_waited_for():
+    supervisor = Supervisor(max_restarts=10)
+    # The run was under way: what keeps further starts from opening it may pass.
+    assert starts(supervisor, FIRST, before=NOTHING) == [None]
+    absent = Ended(before=FIRST, after=FIRST, exit_code=250)
+    verdicts = [supervisor.judge(absent) for _ in range(len(PAUSES_S) + 1)]
+    assert [verdict.exit_code for verdict in verdicts] == [None] * len(PAUSES_S) + [1]
+    assert [verdict.pause_s for verdict in verdicts[:-1]] == list(PAUSES_S)
+    assert "after 5 s" in verdicts[0].sentence
+    assert "none has opened the run: giving up" in verdicts[-1].sentence
+
+
+def test_a_start_that_opens_the_run_again_ends_the_wait():
+    supervisor = Supervisor(max_restarts=20)
+    absent = Ended(before=FIRST, after=FIRST, exit_code=250)
+    assert starts(supervisor, FIRST, before=NOTHING) == [None]
+    assert [supervisor.judge(absent).pause_s for _ in range(2)] == list(PAUSES_S[:2])
+    grown = supervisor.judge(Ended(before=FIRST, after=standing(2, 9), exit_code=1))
+    assert (grown.exit_code, grown.pause_s) == (None, 0.0)
+    assert supervisor.judge(Ended(before=standing(2, 9), after=standing(2, 9), exit_code=1)).pause_s == PAUSES_S[0]
+
+
+def test_a_start_that_did_nothing_before_is_not_counted_against_the_wait():
+    supervisor = Supervisor(max_restarts=10, max_attempts=3)
+    dying = [standing(i, 0, n_assigned=i) for i in (1, 2)]
+    assert starts(supervisor, *dying) == [None, None]
+    assert supervisor.judge(Ended(before=dying[1], after=dying[1], exit_code=250)).pause_s == PAUSES_S[0]
 
 
 def test_a_run_that_was_replaced_has_grown_however_short_it_is():
