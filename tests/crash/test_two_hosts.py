@@ -11,7 +11,7 @@ import objectives
 import pytest
 import two_hosts
 
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(bool(two_hosts.missing()), reason=f"no hosts: {two_hosts.missing()}")]
+pytestmark = pytest.mark.mpi
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "H"]
 DRIVER += ["--num-iterations", "24", "--opt-restore"]
@@ -21,6 +21,8 @@ END_S = 300.0
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[two_hosts.Hosts]:
+    if why := two_hosts.missing():
+        pytest.skip(f"two hosts: {why}")
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     with two_hosts.two_hosts(tmp_path) as both:
         yield both
@@ -65,6 +67,7 @@ def test_a_host_that_dies_with_its_ranks_costs_no_trial(hosts, tmp_path):
     check_end(tmp_path, job, before)
 
 
+@pytest.mark.slow
 def test_a_cable_that_is_cut_costs_no_trial(hosts, tmp_path):
     job = hosts.launch(1, (3, 2), DRIVER, tmp_path)
     wait_until(lambda: n_complete(tmp_path) >= 3, job)

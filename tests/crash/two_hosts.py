@@ -14,6 +14,8 @@ from pathlib import Path
 
 import launcher
 
+from nnlo_opt.testing.mpirun import find_mpirun
+
 HOSTS = ("nnlo-host-1", "nnlo-host-2")
 AGENT = """#!/bin/bash
 # rsh HOST COMMAND...: the host is a network namespace, with a name of its own
@@ -31,8 +33,10 @@ def missing() -> str:
         return "needs root"
     if any(shutil.which(command) is None for command in ("ip", "unshare", "hostname")):
         return "needs iproute2 and util-linux"
-    done = _try("ip", "netns", "add", "nnlo-probe")
-    if not done:
+    version = subprocess.run([find_mpirun() or "false", "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in version.stdout:
+        return "needs Open MPI, whose daemons are told where to go"
+    if not _try("ip", "netns", "add", "nnlo-probe"):
         return "may not make network namespaces"
     links = _try("ip", "-n", "nnlo-probe", "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
     _try("ip", "netns", "del", "nnlo-probe")
