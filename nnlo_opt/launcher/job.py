@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -13,15 +14,25 @@ from nnlo_opt.errors import ConfigurationError
 LOOK_S = 0.1
 #: how long mpirun has to end its ranks, here and on other nodes, before it is killed; it takes a second
 TERM_S = 8.0
+#: the variable by which every process of a job is known, in its environment
+MARK = "NNLO_OPT_JOB"
 
 
 class Job:
-    """A running job. mpirun gives each rank a process group, but all stay in the session that begins here."""
+    """A running job.
+
+    Open MPI's mpirun gives each rank a process group in the session that begins here, MPICH's a session; all of them
+    inherit the environment.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         """Start it; ConfigurationError where there is no such command."""
+        number = uuid.uuid4().hex
+        #: of no other job
+        self._mark = f"{MARK}={number}"
+        environment = {**os.environ, MARK: number}
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
         except OSError as error:
             raise ConfigurationError(
                 f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}; install the extra "
@@ -67,8 +78,8 @@ class Job:
             self._process.wait()
 
     def _processes(self) -> list[int]:
-        """Processes of the session that are not yet dead."""
-        found = []
+        """Processes of the job that are not yet dead."""
+        found, mark = [], self._mark.encode()
         for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
             if not name.isdigit():
                 continue
@@ -76,6 +87,15 @@ class Job:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     # Behind the command, which may hold anything: state, parent, group, session.
                     state, _, _, session = file.read().rpartition(b")")[2].split()[:4]
-                if int(session) == self.pid and state not in (b"Z", b"X"):
+                if state not in (b"Z", b"X") and (int(session) == self.pid or _has(name, mark)):
                     found.append(int(name))
         return found
+
+
+def _has(pid: str, mark: bytes) -> bool:
+    """Whether a process that may be looked at has the variable; of others none is of the job."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import psutil
 import pytest
@@ -10,6 +11,14 @@ import pytest
 from nnlo_opt.launcher.job import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+#: a starter that ends and leaves a rank behind in a session of its own, as MPICH's do
+LEAVES_ONE = """
+import subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(rank.pid, file=open(sys.argv[1], "w"))
+sys.exit(3)
+"""
 
 
 def shell(script: str) -> Job:
@@ -41,3 +50,29 @@ def is_of(session: int, pid: int) -> bool:
         return os.getsid(pid) == session
     except OSError:
         return False
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_job_that_has_ended_leaves_no_process_behind_whatever_its_session(tmp_path):
+    job = Job([sys.executable, "-c", LEAVES_ONE, str(tmp_path / "pid")])
+    assert job.wait(lambda: False, 1.0) == 3
+    pid = int((tmp_path / "pid").read_text())
+    assert not alive(pid)
+
+
+def test_the_end_of_a_job_is_nobody_elses(tmp_path):
+    first = Job([sys.executable, "-c", "import time; time.sleep(600)"])
+    second = Job([sys.executable, "-c", LEAVES_ONE, str(tmp_path / "pid")])
+    second.wait(lambda: False, 1.0)
+    assert alive(first.pid)
+    assert alive(os.getpid())
+    began_s = time.monotonic()
+    first.wait(lambda: time.monotonic() > began_s + 0.2, 0.1)
+    assert not alive(first.pid)
