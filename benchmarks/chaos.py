@@ -37,6 +37,8 @@ WEIGHTS = {
     "launcher": 0.5,
     "pause": 1.5,
 }
+#: of MPICH, which has one on every node; Open MPI's is mpirun itself on its own node
+DAEMON = {"daemon": 1.0}
 #: with `--watchdog` only: nothing else ends a rank that is stopped for good
 FREEZE = {"freeze": 3.0}
 N_BLOWS = 3
@@ -87,6 +89,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after that")
     parser.add_argument("--kind", choices=list(SHAPES), default="objective")
     parser.add_argument("--backend", choices=["tensorflow", "jax", "torch"], default="tensorflow", help="of trainings")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*WEIGHTS, *DAEMON, *FREEZE], metavar="KIND", help="kinds of blows"
+    )
     parser.add_argument("--mpi", choices=["openmpi", "mpich"], default="openmpi")
     parser.add_argument("--mpi-prefix", type=Path, help="where bin/mpiexec and lib/libmpi.so of MPICH are")
     parser.add_argument(
@@ -123,7 +128,9 @@ def disturbed(options: argparse.Namespace, number: int, folder: Path, keep: Path
     n_ranks, block_size = rng.choice(SHAPES[options.kind])
     setting = setting_of(options, n_ranks, block_size, rng.randint(*N_TRIALS[options.kind]), keep)
     expected = reference(options, setting, folder, keep)
-    weights = WEIGHTS | (FREEZE if options.watchdog else {})
+    weights = WEIGHTS | (FREEZE if options.watchdog else {}) | (DAEMON if options.mpi == "mpich" else {})
+    if options.only:
+        weights = {kind: weights[kind] for kind in options.only}
     blows = draw_blows(rng, setting, weights, N_BLOWS)
     place = folder / f"run-{number}"
     place.mkdir()

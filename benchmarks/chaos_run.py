@@ -82,7 +82,7 @@ class Setting:
 class Blow:
     """What is done to a run, and when."""
 
-    #: worker, master, coordinator, search, reporter, mpirun, several, job, launcher; pause, freeze
+    #: worker, master, coordinator, search, reporter, mpirun, daemon, several, job, launcher; pause, freeze
     kind: str
     #: when so many trials are complete; None: while the run recovers from the blow before
     n_complete: int | None
@@ -270,7 +270,7 @@ class Run:
         everybody = list(range(self.setting.n_ranks))
         if blow.kind == "mpirun":
             return {starter: everybody} if starter else {}
-        if blow.kind in ("search", "reporter"):
+        if blow.kind in ("search", "reporter", "daemon"):
             return {helpers[blow.kind]: everybody} if blow.kind in helpers else {}
         if len(ranks) < self.setting.n_ranks:
             return {}
@@ -314,6 +314,8 @@ class Run:
                 for name, module in (("search", "nnlo_opt.search.serve"), ("reporter", "nnlo_opt.report.follow")):
                     if module in command:
                         helpers[name] = process
+                if command and Path(command[0]).name == "hydra_pmi_proxy":
+                    helpers["daemon"] = process
                 if rank is None and command and Path(command[0]).name in ("mpirun", "mpiexec", "prterun"):
                     starter = process
         return ranks, helpers, starter
