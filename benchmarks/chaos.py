@@ -5,7 +5,7 @@ three times at random moments: kill -9 of workers, masters, the coordinator, the
 several ranks, the whole job, or the launcher; ranks that are stopped for a while; blows while it recovers from another.
 Then its journal is compared with what the evaluations wrote down themselves and with an undisturbed run.
 
-    python benchmarks/chaos.py --runs 500 --shard 3/20 --keep /tmp/chaos
+    python benchmarks/chaos.py --runs 500 --shard 3/20 --keep DIR
 """
 
 import argparse
@@ -130,7 +130,7 @@ def disturbed(options: argparse.Namespace, number: int, folder: Path, keep: Path
     expected = reference(options, setting, folder, keep)
     weights = WEIGHTS | (FREEZE if options.watchdog else {}) | (DAEMON if options.mpi == "mpich" else {})
     if options.only:
-        weights = {kind: weights[kind] for kind in options.only}
+        weights = {kind: (WEIGHTS | FREEZE | DAEMON)[kind] for kind in options.only}
     blows = draw_blows(rng, setting, weights, N_BLOWS)
     place = folder / f"run-{number}"
     place.mkdir()

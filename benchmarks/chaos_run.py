@@ -6,13 +6,11 @@ complete.
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,14 +21,11 @@ from typing import Any
 import chaos_check as check
 import harness as h
 import psutil
+from chaos_processes import VANISHED, Family, alive, stopped
 
 from nnlo_opt.comm.topology import Topology
 
 HERE = Path(__file__).parent
-MARK = "NNLO_OPT_CHAOS_RUN"
-#: what MPI libraries call the rank of a process in its environment
-RANK_VARIABLES = ("PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_VANISHED = (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess, FileNotFoundError, ProcessLookupError)
 LOOK_S = 0.02
 #: how long a killed process may take to be gone, and how long a blow waits for its victim to be there
 GONE_S, THERE_S = 10.0, 15.0
@@ -127,7 +122,7 @@ class Run:
         self.setting = setting
         self.folder = folder
         self.outcome = Outcome(began_unix_s=time.time())
-        self._mark = uuid.uuid4().hex
+        self._family = Family()
         self._journal = folder / "run" / "journal.jsonl"
         self._n_bytes = -1
         self._n_complete = 0
@@ -165,7 +160,7 @@ class Run:
             # What hangs is asked for its stacks by SIGABRT.
             "PYTHONFAULTHANDLER": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            MARK: self._mark,
+            **self._family.variables,
             **dict(self.setting.variables),
         }
         with (self.folder / "output.txt").open("ab") as output:
@@ -237,23 +232,23 @@ class Run:
             time.sleep(LOOK_S)
         blocks = sorted({block for ranks in victims.values() for block in self._blocks_of(ranks)})
         self._look()
-        if self._is_complete or not all(_alive(process) for process in victims):
+        if self._is_complete or not all(alive(process) for process in victims):
             return False
         kept = self._journal.read_bytes() if self._journal.exists() else b""
         unix_s = time.time()
         hit = Hit(kind=blow.kind, unix_s=unix_s, blocks=blocks, recovering=blow.n_complete is None)
         if blow.kind in ("pause", "freeze"):
-            struck = all(_stopped(process) for process in victims)
+            struck = all(stopped(process) for process in victims)
         else:
             for process in victims:
-                with suppress(*_VANISHED):
+                with suppress(*VANISHED):
                     process.kill()
-            _, alive = psutil.wait_procs(victims, timeout=GONE_S)
-            struck = not any(_alive(process) for process in alive)
+            _, left = psutil.wait_procs(victims, timeout=GONE_S)
+            struck = not any(alive(process) for process in left)
         if blow.kind == "pause":
             time.sleep(random.Random(blow.seed).uniform(0.1, 1.0))
             for process in victims:
-                with suppress(*_VANISHED):
+                with suppress(*VANISHED):
                     process.send_signal(signal.SIGCONT)
         self._kept.append(kept)
         self._left_s = self.setting.limit_s
@@ -266,7 +261,7 @@ class Run:
         rng = random.Random(blow.seed)
         if blow.kind == "launcher":
             return {self._launcher: []}
-        ranks, helpers, starter = self._processes()
+        ranks, helpers, starter = self._family.roles()
         everybody = list(range(self.setting.n_ranks))
         if blow.kind == "mpirun":
             return {starter: everybody} if starter else {}
@@ -298,48 +293,13 @@ class Run:
             return list(range(1, topology.n_blocks + 1))
         return [team.block for rank in ranks if (team := topology.team_of_rank(rank))]
 
-    def _processes(self) -> tuple[dict[int, psutil.Process], dict[str, psutil.Process], psutil.Process | None]:
-        """The ranks, the search and the reporter, and mpirun, of the newest job."""
-        ranks: dict[int, psutil.Process] = {}
-        helpers: dict[str, psutil.Process] = {}
-        starter: psutil.Process | None = None
-        for process, values in self._mine():
-            with suppress(*_VANISHED):
-                command = process.cmdline()
-                rank = next((int(values[name]) for name in RANK_VARIABLES if name in values), None)
-                is_driver = any("OptimizationDriver" in word for word in command)
-                # The newest: of an earlier start one may be left that is about to end.
-                if rank is not None and is_driver and process.create_time() > _born(ranks.get(rank)):
-                    ranks[rank] = process
-                for name, module in (("search", "nnlo_opt.search.serve"), ("reporter", "nnlo_opt.report.follow")):
-                    if module in command:
-                        helpers[name] = process
-                if command and Path(command[0]).name == "hydra_pmi_proxy":
-                    helpers["daemon"] = process
-                if rank is None and command and Path(command[0]).name in ("mpirun", "mpiexec", "prterun"):
-                    starter = process
-        return ranks, helpers, starter
-
-    def _mine(self) -> list[tuple[psutil.Process, dict[str, str]]]:
-        """Processes of this run that are alive, with their environments."""
-        found = []
-        # By hand, as psutil would look at every process of the machine, and the search does not wait.
-        mark = f"{MARK}={self._mark}".encode()
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(*_VANISHED, PermissionError):
-                if mark in Path(f"/proc/{name}/environ").read_bytes():
-                    process = psutil.Process(int(name))
-                    if _alive(process):
-                        found.append((process, process.environ()))
-        return found
-
     # ------------------------------------------------------------ the end
 
     def _dump(self) -> None:
         """Have what hangs say where; kept in `output.txt`."""
-        with suppress(*_VANISHED):
-            for process, _ in self._mine():
-                with suppress(*_VANISHED):
+        with suppress(*VANISHED):
+            for process, _ in self._family.members():
+                with suppress(*VANISHED):
                     process.send_signal(signal.SIGCONT)
                     if any("OptimizationDriver" in word for word in process.cmdline()):
                         process.send_signal(signal.SIGABRT)
@@ -347,10 +307,10 @@ class Run:
 
     def _close(self) -> None:
         until_s = time.monotonic() + LEFT_S
-        while (mine := self._mine()) and not self.outcome.hung and time.monotonic() < until_s:
+        while (mine := self._family.members()) and not self.outcome.hung and time.monotonic() < until_s:
             time.sleep(0.1)
         for process, _ in mine:
-            with suppress(*_VANISHED):
+            with suppress(*VANISHED):
                 if not self.outcome.hung:
                     self.outcome.left.append(" ".join(process.cmdline())[-120:])
                 process.kill()
@@ -394,24 +354,3 @@ def hits_by_kind(outcomes: list[Outcome]) -> dict[str, int]:
     """How often each kind has hit, and how many came while the run recovered from another."""
     hits = [hit for outcome in outcomes for hit in outcome.hits]
     return {**Counter(hit.kind for hit in hits), "during_recovery": sum(hit.recovering for hit in hits)}
-
-
-def _born(process: psutil.Process | None) -> float:
-    return process.create_time() if process else 0.0
-
-
-def _alive(process: psutil.Process) -> bool:
-    with suppress(*_VANISHED):
-        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False
-
-
-def _stopped(process: psutil.Process) -> bool:
-    with suppress(*_VANISHED):
-        process.send_signal(signal.SIGSTOP)
-        until_s = time.monotonic() + 1.0
-        while time.monotonic() < until_s:
-            if process.status() == psutil.STATUS_STOPPED:
-                return True
-            time.sleep(0.005)
-    return False
