@@ -4,7 +4,7 @@ import stat
 import numpy as np
 import pytest
 
-from nnlo_opt.files import atomic_path, atomic_write, sync_directory, write_fully
+from nnlo_opt.files import atomic_path, atomic_write, make_directory, sync_directory, write_fully
 
 
 class Interrupted(BaseException):
@@ -111,3 +111,21 @@ def test_a_folder_can_be_synced(tmp_path):
     sync_directory(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync_directory(tmp_path / "missing")
+
+
+def test_a_folder_is_made_with_all_above_it_each_synced_into_the_one_above(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("nnlo_opt.files.sync_directory", synced.append)
+    make_directory(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a/b/c").is_dir()
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a/b"]
+    make_directory(tmp_path / "a" / "b")
+    assert len(synced) == 3
+
+
+def test_a_file_where_a_folder_is_to_be_is_an_error_and_stays(tmp_path):
+    (tmp_path / "a").write_text("mine")
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(OSError, match=r"exists|Not a directory"):
+            make_directory(path)
+    assert (tmp_path / "a").read_text() == "mine"
