@@ -13,7 +13,7 @@ from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.checkpoint import fold_directory, load_latest, load_weights
 
 N_TRAIN, N_VALIDATION, EPOCHS = 27, 8, 3
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
@@ -136,8 +136,7 @@ def test_a_team_that_is_told_to_stop_while_it_starts_again_stops(tmp_path: Path)
     assert team.settle() == msg.FoldStopped(assignment=number)
 
 
-def test_a_preempted_team_that_starts_again_goes_on_to_its_fence(tmp_path: Path) -> None:
-    """In the middle of an epoch; before the first there is nothing to keep."""
+def test_a_preempted_team_that_starts_again_goes_on_to_a_fence(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
     number = team.run_fold()
     while not team.reported(msg.EpochReported):
@@ -145,7 +144,10 @@ def test_a_preempted_team_that_starts_again_goes_on_to_its_fence(tmp_path: Path)
     team.regroup(2)
     team.order(msg.PreemptFold(assignment=number))
     assert team.settle() == msg.FoldStopped(assignment=number)
-    assert [report.checkpointed for report in team.reported(msg.EpochReported)] == [True, True]
+    kept = load_latest(fold_directory(tmp_path, 0, 0))
+    assert kept is not None
+    assert (kept.epoch, sorted(kept.workers)) == (1, [1, 2])
+    assert kept.n_samples_inside > 0
 
 
 def test_a_master_whose_team_cannot_train_lets_its_assignment_go(tmp_path: Path) -> None:
