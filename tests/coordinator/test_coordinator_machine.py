@@ -470,7 +470,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         before = self.disk[starts[-2] : starts[-1]] if len(starts) > 1 else []
         fruitful = any(ev.lasts(event) for event in before)
         for event in self.disk[starts[-1] :]:
-            if isinstance(event, ev.AssignmentLost):
+            if isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
+                assert event.counts or self.state.preempting  # with ranks of this start, in place
+            elif isinstance(event, ev.AssignmentLost):
                 died = self.ledger.assignments[event.assignment].team in self.last_end.died
                 assert event.counts == (died or (self.last_end.unexplained and not fruitful))
 
