@@ -181,7 +181,7 @@ def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_
             durable=True,
         ),
         ins.Tell(trial=0, point={"n": 4}, state="pending"),
-        ins.Send(team=0, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
+        ins.Send(team=0, rank=1, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
         ins.Ask(number=1),
     ]
 
@@ -217,7 +217,7 @@ def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_
     assert out[0].durable
     assert [type(event) for event in out[0].events] == [ev.AssignmentFinished, ev.TrialCompleted]
     assert out[1:] == [
-        ins.Send(team=0, message=msg.FoldRecorded(assignment=0)),
+        ins.Send(team=0, rank=1, message=msg.FoldRecorded(assignment=0)),
         ins.Tell(trial=0, point={"n": 1}, state="complete", value=0.25),
         ins.Finish(reason="all 1 trials are done"),
     ]
