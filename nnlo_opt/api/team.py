@@ -18,7 +18,7 @@ from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.server import RankServer
+from nnlo_opt.block.server import RankServer, Regrouped
 from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.cli.ends import Ends
@@ -30,7 +30,7 @@ from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, TrialError
 from nnlo_opt.training.callbacks import EpochCallbacks
 from nnlo_opt.training.checkpoint import fold_directory, load_weights
 from nnlo_opt.training.monitor import Monitor
@@ -214,6 +214,13 @@ class Team:
 
     # ------------------------------------------------------------ roles (`block.server.Roles`)
 
+    def open(self, run: OpenRun) -> None:
+        """Nothing is written but by roles."""
+
+    def regroup(self) -> Regrouped:
+        """A training of one's own script ends with the first rank that dies, as its other ranks may not outlive it."""
+        raise NnloError("A rank has died: the training ends here; a manager that restores goes on from its checkpoint.")
+
     def master(self, run: OpenRun) -> Master | None:
         """The master, on rank 0."""
         end, plan = self._ends.master_end, self._ends.team
@@ -256,6 +263,10 @@ class Team:
     def serve(self) -> None:
         """Train as the master says, until it is over. Every rank but 0."""
         self._server.serve()
+        if self._server.is_orphaned:
+            raise NnloError(
+                "Rank 0 has died: the training ends here; a manager that restores goes on from its checkpoint."
+            )
 
     def train(self, folds: list[int], *, calls_back: bool) -> list[dict[str, Any]]:
         """Train one fold after another and end the training of all ranks; -> what came of each. On rank 0.

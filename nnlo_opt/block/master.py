@@ -19,6 +19,7 @@ from nnlo_opt.block import instructions as ins
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.central import CentralRule, central_rule
 from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.results import Results
 from nnlo_opt.block.resumption import (
     are_the_same,
     average_states,
@@ -29,7 +30,7 @@ from nnlo_opt.block.resumption import (
 )
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Group, count_workers
+from nnlo_opt.comm.topology import Group, Team, count_workers
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -103,6 +104,8 @@ class _Fold:
     n_applied: int = 0
     #: what callbacks want the learning rates to be multiplied by
     rate_factor: float = 1.0
+    #: pass over the data that workers begin with which are new in the middle of a training; None once they have
+    next_pass: int | None = None
 
 
 class Master:
@@ -134,6 +137,10 @@ class Master:
         self._idle_since_s: float | None = None
         #: assignment -> where its checkpoints are, until the coordinator has recorded its end
         self._unrecorded: dict[int, Path] = {}
+        #: what came of those of them that are finished
+        self.results = Results()
+        #: the last assignment that was taken; -1 before there was one
+        self.taken = -1
         #: whether checkpoints stay when a fold has ended
         self.keeps_checkpoints = False
         #: ranks of a worker; the first of each is the one that we know
@@ -157,6 +164,7 @@ class Master:
             case msg.GoOn() | msg.PauseFold() | msg.PreemptFold() | msg.StopFold():
                 self._hear(message)
             case msg.FoldRecorded():
+                self.results.forget(message.assignment)
                 directory = self._unrecorded.pop(message.assignment, None)
                 if directory is not None and not self.keeps_checkpoints:
                     checkpoint.remove_all(directory)
@@ -166,6 +174,7 @@ class Master:
     def _run(self, order: msg.RunFold) -> None:
         if self._fold is not None:
             raise ProtocolError(f"Assignment {order.assignment} came while {self._fold.order.assignment} is under way.")
+        self.taken = order.assignment
         waited_s = None if self._idle_since_s is None else self._clock.monotonic_s() - self._idle_since_s
         directory = fold_directory(self._directory, order.trial, order.fold)
         try:
@@ -200,18 +209,51 @@ class Master:
             n_applied=state.n_samples,
             rate_factor=1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0)),
         )
-        is_alone = self._block.n_processes == 1
-        for worker in state.workers:
+        self._start_workers(self._fold)
+
+    def _start_workers(self, fold: _Fold) -> None:
+        order, is_alone = fold.order, self._block.n_processes == 1
+        for worker in fold.state.workers:
             start = msg.StartFold(
                 assignment=order.assignment,
                 trial=order.trial,
                 fold=order.fold,
                 point=order.point,
                 worker=worker,
-                n_workers=plan.n_workers,
-                overlap=options.overlaps and not is_alone,
+                n_workers=fold.state.plan.n_workers,
+                overlap=fold.options.overlaps and not is_alone,
             )
             self._send(worker, start)
+
+    def regroup(self, block: Transport, team: Team | None) -> int:
+        """Ranks have died, and `block` joins those of the `team` that are left; -> the assignment that goes on, or -1.
+
+        One whose workers wait for each other does not: it is repeated from its last checkpoint, since a step in which
+        some have taken part and some have not is no step of it. Another goes on from the central weights as they are,
+        with new shards; nothing is lost but what workers had not pushed.
+        """
+        self._block, self.groups = block, () if team is None else team.groups
+        fold = self._fold
+        if fold is None:
+            return -1
+        checkpoint.abandon(fold.writing)
+        n_workers = self._n_workers(fold.options)
+        if team is None or not fold.state.can_regroup:
+            self._fold = None
+            self._idle_since_s = self._clock.monotonic_s()
+            return -1
+        if fold.rule is not None:  # else nothing is trained yet
+            passes = [int(position["pass"]) for position in fold.positions.values()]
+            fold.next_pass = 1 + max(passes, default=fold.state.epoch)
+            before = fold.rule.state()
+            fold.rule = central_rule(fold.options, fold.n_weights, n_workers)
+            fold.rule.load_state(before)
+            fold.checkpoint = None
+        fold.state.regroup(n_workers)
+        fold.writing, fold.written, fold.has_begun = None, {}, False
+        fold.held, fold.model_states, fold.positions = {}, {}, {}
+        self._start_workers(fold)
+        return fold.order.assignment
 
     def _n_workers(self, options: TrainingOptions) -> int:
         # A team in one process is a master and workers, each with an end, whatever the rule.
@@ -287,7 +329,7 @@ class Master:
         fold.size = size
         logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
         fold.n_weights = message.n_weights
-        if received.payload is not None:
+        if received.payload is not None and fold.rule is None:  # else ranks have died since: these are no news
             fold.central = aligned_empty(len(received.payload))
             np.copyto(fold.central, received.payload)
 
@@ -429,7 +471,7 @@ class Master:
             else:
                 payload = fold.central if kind == "weights" else fold.central[fold.n_weights :]
             self._send(worker, train, payload)
-        fold.checkpoint = None
+        fold.checkpoint = fold.next_pass = None
 
     def _send_fence(self, fold: _Fold, instruction: ins.SendFence, received: Received | None) -> None:
         if instruction.checkpoint and self.writes_checkpoints and fold.writing is None:
@@ -461,9 +503,12 @@ class Master:
 
     def _position_to_resume(self, fold: _Fold, worker: int, *, same_workers: bool) -> dict[str, Any] | None:
         resumed = fold.checkpoint
-        if resumed is None:
+        if resumed is not None:
+            positions = {n: position_of(resumed, n, same_workers=same_workers) for n in self._led_by(worker)}
+        elif fold.next_pass is not None:
+            positions = {n: {"pass": fold.next_pass, "offset": 0} for n in self._led_by(worker)}
+        else:
             return None
-        positions = {n: position_of(resumed, n, same_workers=same_workers) for n in self._led_by(worker)}
         return {str(n): position for n, position in positions.items()} if self.groups else positions[worker]
 
     def _average_model_states(self, fold: _Fold) -> None:
@@ -584,7 +629,9 @@ class Master:
             reason=instruction.reason,
             objectives=objectives if self.comparison.several else {},
         )
-        self._unrecorded[fold.order.assignment] = fold.directory
+        order = fold.order
+        self._unrecorded[order.assignment] = fold.directory
+        self.results.add(order, finished)
         self._end(fold, finished)
 
     def _failure(self, assignment: int, error: Exception) -> msg.FoldFailed:

@@ -86,6 +86,10 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
 }
 
 
+#: phases in which workers may be exchanged for others, as long as they do not wait for each other
+_REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldPlan:
     """What one assignment is to do."""
@@ -159,6 +163,8 @@ class MasterState:
         self.preempting = False
         #: samples of the epoch under way that a checkpoint has been gone on from with; 0 where that was a whole epoch
         self.n_samples_inside = 0
+        #: the workers that start are others in the middle of a training, as ranks have died
+        self._is_midway = False
         #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: how the fold will finish; None before it is trained
@@ -223,6 +229,27 @@ class MasterState:
         self.phase = Phase.OVER
         return [Paused(epoch=self.epoch)]
 
+    @property
+    def can_regroup(self) -> bool:
+        """Whether other workers can go on from the central weights as they are; else from the last checkpoint only."""
+        return not self.plan.synchronous and self.phase in _REGROUPING
+
+    def regroup(self, n_workers: int) -> None:
+        """Begin again with `n_workers` where the training stands; what others had not pushed is lost.
+
+        A fence under way is left: the epoch is full, so the first update of each worker leads to it again.
+        """
+        if not self.can_regroup:
+            raise ProtocolError(f"Other workers cannot go on in phase {self.phase.name}.")
+        self.plan = replace(self.plan, n_workers=n_workers)
+        self._is_midway = self._is_midway or self.phase is not Phase.STARTING
+        self.phase = Phase.STARTING
+        self.workers = tuple(range(1, n_workers + 1))
+        self.waiting_for, self.training = set(self.workers), set(self.workers)
+        self.computing.clear()
+        self.fenced.clear()
+        self.history.forget_validation()
+
     def _heard(self) -> None:
         if self.phase is not Phase.AWAITING:
             raise ProtocolError(f"The coordinator answered a report in phase {self.phase.name}.")
@@ -237,7 +264,8 @@ class MasterState:
             return self._begin_epoch()  # no word comes any more
         if self.phase is Phase.TRAINING and self.plan.together:
             return [SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
-        return self.stop() if self.phase in (Phase.STARTING, Phase.AWAITING) else []
+        is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
+        return self.stop() if is_at_rest else []
 
     # ------------------------------------------------------------ starting
 
@@ -247,6 +275,9 @@ class MasterState:
         self.has_validation = message.has_validation
         if self.waiting_for:
             return []
+        if self._is_midway:
+            self._is_midway = False
+            return self._begin_epoch()
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
         if self.epoch and not self.n_samples_inside and (reason := self._reason_to_end()):
             return [*out, *self._finish(reason)]

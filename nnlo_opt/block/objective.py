@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.results import Results
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import (
@@ -26,7 +27,7 @@ from nnlo_opt.comm.objective_messages import (
     ObjectiveProceed,
     ObjectiveReturned,
 )
-from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
@@ -83,6 +84,10 @@ class ObjectiveRank:
         self._assignment = -1
         #: when the last call ended (at the root only); None before there was one
         self._idle_since_s: float | None = None
+        #: the last assignment that came here; -1 before there was one
+        self.taken = -1
+        #: what came of those that are finished
+        self.results = Results()
         #: the communicator of the last call, where that failed and the ranks were not together; else None
         self._comm: BlockComm | None = None
         #: ranks that are out of the call under way: rank -> their message (at the root only)
@@ -104,16 +109,19 @@ class ObjectiveRank:
         """Take in one message of the coordinator (block rank 0)."""
         match message:
             case msg.RunFold():
+                self.taken = message.assignment
                 call = CallObjective(assignment=message.assignment, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
                 self._waits_for_word = message.waits_for_word
-                self._run_at_root(call)
+                self._run_at_root(message, call)
             case msg.GoOn():
                 self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
             case msg.StopFold():
                 self._stop_asked = self._stop_asked or message.assignment == self._assignment
-            case msg.PreemptFold() | msg.FoldRecorded():
+            case msg.FoldRecorded():
+                self.results.forget(message.assignment)
+            case msg.PreemptFold():
                 pass  # an objective keeps no checkpoints: it is worth most when it ends
             case _:
                 raise ProtocolError(f"A block takes no {type(message).__name__}.")
@@ -168,6 +176,7 @@ class ObjectiveRank:
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:
+            self._block.blame(error)  # a rank has died in a call that we do not guard
             returned = ObjectiveReturned(
                 assignment=call.assignment,
                 error=reason_of(error),
@@ -225,7 +234,12 @@ class ObjectiveRank:
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = epoch
-        self._look_for_orders()
+        try:
+            self._look_for_orders()
+        except RanksLost:
+            if self._waits_for_word:
+                raise
+            return  # nobody listens; what the call will return is kept
         if self._waits_for_word:
             self._await(self._has_heard)
 
@@ -284,7 +298,7 @@ class ObjectiveRank:
 
     # ------------------------------------------------------------ block rank 0
 
-    def _run_at_root(self, call: CallObjective) -> None:
+    def _run_at_root(self, order: msg.RunFold, call: CallObjective) -> None:
         self._stop_asked = False
         began_s = self._clock.monotonic_s()
         waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s
@@ -301,7 +315,14 @@ class ObjectiveRank:
         came_back = wait_until(all_back, None if self._failure is None else GRACE_S, self._block)
         self._idle_since_s = self._clock.monotonic_s()
         if self._failure is None:
-            self._orders.send(ROOT, self._result(value, self._clock.monotonic_s() - began_s))
+            result = self._result(value, self._clock.monotonic_s() - began_s)
+            if isinstance(result, msg.FoldFinished):
+                self.results.add(order, result)
+            self._look_for_orders()
+            if self._stop_asked:
+                self.results.forget(call.assignment)
+                result = msg.FoldStopped(assignment=call.assignment)
+            self._orders.send(ROOT, result)
             return
         failed = msg.FoldFailed(
             assignment=call.assignment,
@@ -324,9 +345,6 @@ class ObjectiveRank:
         return received is not None and isinstance(received.message, msg.FoldRecorded)
 
     def _result(self, value: Any, train_s: float) -> msg.Message:
-        self._look_for_orders()
-        if self._stop_asked:
-            return msg.FoldStopped(assignment=self._assignment)
         try:
             values = returned_values(value)
             objectives = self._objectives(values, train_s)

@@ -158,6 +158,10 @@ class RingFollower:
             self._end()
             self._answer(worker_failed(assignment, error, self._world_rank))
 
+    def abandon(self) -> None:
+        """Let go of an assignment whose ranks are not together any more; this follower is not used again."""
+        self._end()
+
     def _open(self, start: msg.StartFold) -> None:
         self._end()
         self._assignment = start.assignment

@@ -1,16 +1,23 @@
-"""The loop of a rank that trains: takes messages and hands them to whoever plays the role they are for."""
+"""The loop of a rank that trains: takes messages and hands them to whoever plays the role they are for.
+
+Where ranks may outlive others, it is also where their deaths are taken: `RanksLost` comes from whatever the rank was
+in the middle of. Without the coordinator there is nothing to serve; when it is a rank of the team, those that are left
+come together and have roles anew.
+"""
 
 import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.results import Results
 from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
@@ -24,8 +31,9 @@ from nnlo_opt.comm.run_messages import (
     PreemptionHeard,
     Shutdown,
 )
-from nnlo_opt.comm.transport import Received, Transport, receive
-from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.comm.topology import Team
+from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
+from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
 from nnlo_opt.preemption import Preemption
 from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
@@ -48,8 +56,27 @@ class Desk(Protocol):
         """Save the model of `point` with the weights in `weights_directory`; returns where."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """How a rank stands when ranks of its team have died."""
+
+    #: its ends in the team
+    ends: Sequence[Transport]
+    #: world ranks that are left of the team, ascending; and those of them that train, None where they are too few
+    alive: tuple[int, ...]
+    team: Team | None
+    #: whether this rank is the lowest that is left, and so the master
+    leads: bool
+
+
 class Roles(Protocol):
-    """Makes the roles of this rank once the run is open."""
+    """Makes the roles of this rank once the run is open, and once more when its team has been regrouped."""
+
+    def open(self, run: OpenRun) -> None:
+        """The run is open; before the first role is made."""
+
+    def regroup(self) -> Regrouped:
+        """Come together with the ranks of the team that are left. Collective: all of these; it waits for them."""
 
     def master(self, run: OpenRun) -> Master | None: ...
 
@@ -86,6 +113,12 @@ class RankServer:
         self._has_told = False
         #: set by Shutdown
         self.exit_code: int | None = None
+        #: the coordinator is dead
+        self.is_orphaned = False
+        #: what opened the run; None before
+        self._run: OpenRun | None = None
+        #: what this rank has answered and nobody has recorded
+        self._results: list[Results] = []
         #: the last messages taken in, and who sent them, for the story told when we fail
         self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
         #: transports listened to, and who takes what comes; the team's join when the run is open, since its messages
@@ -94,16 +127,22 @@ class RankServer:
 
     def serve(self) -> int:
         """Serve until Shutdown, and until the team is through with this rank; returns the exit code."""
-        while self.exit_code is None or self._is_busy:
+        while not self.is_orphaned and (self.exit_code is None or self._is_busy):
             if self._has_to_tell():
                 self._has_told = True
                 self._orders.send(COORDINATOR, PreemptionHeard())
             if not self.step():
-                with self._timeline.span("wait", "wait"):
-                    found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
-                if found is not None:
-                    self._dispatch(*found)
-        return self.exit_code
+                try:
+                    self._await_message()
+                except RanksLost:
+                    self._lose_ranks()
+        return EXIT_FAILURE if self.exit_code is None else self.exit_code
+
+    def _await_message(self) -> None:
+        with self._timeline.span("wait", "wait"):
+            found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
+        if found is not None:
+            self._dispatch(*found)
 
     def _has_to_tell(self) -> bool:
         PULSE.ticks += 1  # who waits for messages is alive
@@ -116,6 +155,13 @@ class RankServer:
 
     def step(self) -> bool:
         """Take in one message, or train one batch; -> whether there was anything to do."""
+        try:
+            return self._step()
+        except RanksLost:
+            self._lose_ranks()
+            return True
+
+    def _step(self) -> bool:
         PULSE.ticks += 1
         worker = self._worker
         if worker is None or not worker.works_first:
@@ -163,11 +209,63 @@ class RankServer:
                     raise ProtocolError(f"{type(message).__name__} came before the run was open.")
 
     def _open(self, run: OpenRun) -> None:
+        self._run = run
+        self._roles.open(run)
         self._master = self._roles.master(run)
+        self._objective = self._roles.objective(run)
+        self._stand(run, self._team_ends)
+
+    def _stand(self, run: OpenRun, ends: Sequence[Transport]) -> None:
+        """Take the roles of those who work with the others of the team."""
         self._worker = self._roles.worker(run)
         self._follower = self._roles.follower(run)
-        self._objective = self._roles.objective(run)
-        self._handlers += [(end, self._take_from_team) for end in self._team_ends]
+        self._results = [role.results for role in (self._master, self._objective) if role is not None]
+        self._handlers = [(self._orders, self._take_order), *((end, self._take_from_team) for end in ends)]
+
+    # ------------------------------------------------------------ when ranks die
+
+    def _lose_ranks(self) -> None:
+        """Go on with the ranks that are left of the team; or leave, where the coordinator is lost."""
+        run = self._run
+        if COORDINATOR in self._orders.lost or run is None:
+            self.is_orphaned = True
+            logger.warning("the coordinator has died: this rank leaves")
+            for results in self._results:
+                assert run is not None
+                results.keep(Path(run.directory))
+            return
+        logger.warning("a rank of this team has died: the others come together")
+        if self._worker is not None:
+            self._worker.abandon()
+        if isinstance(self._follower, RingFollower):
+            self._follower.abandon()
+        group = self._roles.regroup()
+        answers = self._answer_again(run, group)
+        self._stand(run, group.ends)
+        if group.leads:
+            self._orders.send(COORDINATOR, answers)
+
+    def _answer_again(self, run: OpenRun, group: Regrouped) -> msg.TeamReformed:
+        """Take the role of who answers the coordinator, where that is this rank; what is to be told of it."""
+        taken = goes_on = -1
+        if self._objective is not None:
+            before, self._objective = self._objective, self._roles.objective(run)
+            taken = before.taken
+            if self._objective is not None:
+                self._objective.taken, self._objective.results = taken, before.results
+        elif self._master is not None:
+            taken = self._master.taken
+            goes_on = self._master.regroup(group.ends[0], group.team)
+        elif group.leads:
+            self._master = self._roles.master(run)
+        team = group.team
+        return msg.TeamReformed(
+            alive=[*group.alive],
+            world_ranks=[] if team is None else [*team.world_ranks],
+            n_masters=1 if team is None else team.n_masters,
+            taken=taken,
+            goes_on=goes_on,
+        )
 
     def _take_from_team(self, received: Received) -> None:
         if self._objective is not None:

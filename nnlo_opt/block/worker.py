@@ -368,6 +368,11 @@ class Worker:
         task.adapter.write_state(payload[n_answer:])
         return payload[n_answer:]
 
+    def abandon(self) -> None:
+        """Let go of an assignment whose ranks are not together any more; this worker is not used again."""
+        self._ring = None  # its ranks find out by themselves
+        self._end()
+
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.
         was_open = self._assignment is not None

@@ -88,11 +88,7 @@ def check_shares(options: Options, topology: Topology, findings: dict[str, Any])
         return
     every_rank = options.training.mode == "allreduce"
     n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
-    space = Space.from_json(findings["space"]) if findings["space"] else None
-    forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
-    if space is not None and "train.elastic_force" in space.names:
-        forces += corners(space, "train.elastic_force")
-    for force in forces:
+    for force in elastic_forces(options, findings):
         moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
     n_train = findings["n_train_smallest"]
     if n_train < n_workers:
@@ -101,6 +97,17 @@ def check_shares(options: Options, topology: Topology, findings: dict[str, Any])
             f"{' in a fold' * (options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
             "blocks (`--block-size`) or more data."
         )
+
+
+def elastic_forces(options: Options, findings: dict[str, Any]) -> list[float]:
+    """The elastic forces that may come up in a training of a model; `findings` as in `check_shares`."""
+    if not findings["data"]:
+        return []
+    forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
+    space = Space.from_json(findings["space"]) if findings["space"] else None
+    if space is not None and "train.elastic_force" in space.names:
+        forces += corners(space, "train.elastic_force")
+    return forces
 
 
 def _check_loss(name: str) -> None:

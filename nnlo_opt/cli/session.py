@@ -5,17 +5,18 @@ do differently stands in `cli.optimization` and `cli.training`.
 """
 
 import logging
+import math
 import os
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from nnlo_opt.cli.checks import check_mode, check_shares, check_teams, check_training
+from nnlo_opt.cli.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
 from nnlo_opt.cli.console import Console
 from nnlo_opt.cli.identity import check_same, identity_of
 from nnlo_opt.cli.options import Options
@@ -39,6 +40,7 @@ from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.roster import Roster
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
@@ -56,6 +58,7 @@ from nnlo_opt.report.lines import ProgressLines
 from nnlo_opt.report.results import write_results
 from nnlo_opt.training.checkpoint import fold_directory, remove_all
 from nnlo_opt.training.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.ledger import Ledger
@@ -69,10 +72,16 @@ Answer = TypeVar("Answer", bound=msg.Message)
 BEST_MODEL = "best_model"
 #: why a start ends that was asked to
 PREEMPTED = "preempted by SIGUSR1"
+#: seconds that other ranks have to leave after a search that has lost some
+SEE_OFF_S = 10.0
 #: seconds that ranks have at least to leave after a search in which one may be stuck
 LEAVE_S = 60.0
 #: how long the ranks of this process work before the coordinator looks again; what is slower is one batch
 PUMP_S = 1e-3
+
+
+class RankDiedError(NnloError):
+    """A rank that was asked something has died."""
 
 
 class Session(ABC):
@@ -168,8 +177,21 @@ class Session(ABC):
             if rank != self._ranks.rank:
                 self._ranks.send(rank, Shutdown(exit_code=code))
         self._ranks.flush(timeout_s=30.0)
+        if self._ranks.lost:
+            self._see_off()
         self._preemption.end()
         return code
+
+    def _see_off(self) -> None:
+        """Stay until the others have left: nobody finalizes MPI, and who sees us gone first takes it for a death."""
+        n_others = self._ranks.size - 1
+
+        def all_left() -> bool:
+            while self._ranks.poll() is not None:
+                pass
+            return not self._pump() and len(self._ranks.lost) >= n_others
+
+        wait_until(all_left, SEE_OFF_S)
 
     def _check_early(self) -> None:
         """What can be refused before any rank imports anything heavy."""
@@ -198,8 +220,9 @@ class Session(ABC):
         reporter = self.topology.teams[0].first_trainer_rank
         for team in self.topology.teams:
             for rank in team.trainer_ranks(every_rank=self.options.training.mode == "allreduce"):
-                self._ranks.send(rank, Inspect(report=rank == reporter, space=space))
-        inspected = self._await_answer(Inspected)
+                if rank != reporter:
+                    self._ranks.send(rank, Inspect(report=False, space=space))
+        inspected = self._ask(reporter, Inspect(report=True, space=space), Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
         return inspected.findings
@@ -208,6 +231,10 @@ class Session(ABC):
         """Workers of a team under the update rule of the command line."""
         every_rank = self.options.training.mode == "allreduce"
         return team.n_workers(every_rank=every_rank)
+
+    def _least_children(self, findings: dict[str, Any]) -> int:
+        """Workers that a master must still have for the update rule when ranks have died."""
+        return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
 
     def _run(self) -> int:
         findings = self._inspect()
@@ -237,7 +264,8 @@ class Session(ABC):
         search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
             clear_parts(directory.path)
-        opened = OpenRun(directory=str(directory.path.resolve()), settings={"kind": findings["kind"]})
+        settings = {"kind": findings["kind"], "least_children": self._least_children(findings)}
+        opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.size):
             if rank != self._ranks.rank or self.topology.team_of_rank(rank):
                 self._ranks.send(rank, opened)
@@ -255,7 +283,7 @@ class Session(ABC):
             coordinator.complete()  # there may be no time for more
         model_path = None
         if coordinator.all_stopped:
-            model_path = self._export_best(directory, findings["kind"], coordinator.suspects)
+            model_path = self._export_best(directory, findings["kind"], coordinator.suspects, coordinator.roster)
         if coordinator.is_complete:
             coordinator.complete()
         self._remove_stale_checkpoints(directory)
@@ -278,7 +306,9 @@ class Session(ABC):
         deaths = read_notes(directory.path)
         is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
         remove_notes(directory.path)  # before anything begins that they are not about
-        coordinator.begin(LastEnd(died=first_by_team(deaths), unexplained=is_unexplained))
+        last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
+        coordinator.begin(last_end, unrecorded.read(directory.path))
+        unrecorded.forget(directory.path)
 
         def look() -> bool:
             PULSE.ticks += 1
@@ -366,7 +396,9 @@ class Session(ABC):
 
     # ------------------------------------------------------------ the best model
 
-    def _export_best(self, directory: RunDirectory, kind: str, suspects: Collection[int]) -> Path | None:
+    def _export_best(
+        self, directory: RunDirectory, kind: str, suspects: Collection[int], roster: Roster
+    ) -> Path | None:
         """Have a trainer rank save the best model; its place, None where there is none."""
         best = self.trial_to_keep(directory.ledger)
         if best is None or not best.folds or kind != "model":
@@ -377,29 +409,38 @@ class Session(ABC):
             weights_path=str(weights.resolve()),
             path=str((directory.path / BEST_MODEL).resolve()),
         )
-        teams = self.topology.teams
-        team = next((team for team in teams if team.index not in suspects), teams[0])
-        self._ranks.send(team.first_trainer_rank, order)
-        try:
-            answer = self._await_answer(ModelExported)
-        except OutOfTimeError as error:
-            answer = ModelExported(path="", error=str(error))
+        teams = [team for block in range(1, self.topology.n_blocks + 1) for team in roster.ready(block)]
+        ranks = [team.first_trainer_rank for team in teams if team.index not in suspects]
+        answer = self._export(ranks or [self.topology.teams[0].first_trainer_rank], order)
         if answer.error:
             self.say(f"The best model could not be saved: {answer.error}", sys.stderr)
             return None
         return directory.path / Path(answer.path).name
 
-    def _await_answer(self, kind: type[Answer]) -> Answer:
-        """Wait for a message of `kind`; what blocks still say about ended assignments is dropped.
+    def _export(self, ranks: Sequence[int], order: ExportModel) -> ModelExported:
+        """The answer of the first of `ranks` that lives to give one."""
+        why = ""
+        for rank in ranks:
+            try:
+                return self._ask(rank, order, ModelExported)
+            except RankDiedError as error:
+                why = str(error)
+            except OutOfTimeError as error:
+                return ModelExported(path="", error=str(error))
+        return ModelExported(path="", error=why)
 
-        OutOfTimeError where the grace of a preemption ends before it comes.
+    def _ask(self, rank: int, question: msg.Message, kind: type[Answer]) -> Answer:
+        """Send `question` and wait for the answer; what blocks still say about ended assignments is dropped.
+
+        OutOfTimeError where the grace of a preemption ends before it comes, RankDiedError where it cannot come.
         """
+        self._ranks.send(rank, question)
         found: list[Answer] = []
 
         def look() -> bool:
             PULSE.ticks += 1
             while not found:
-                if self._preemption.is_over:
+                if self._preemption.is_over or rank in self._ranks.lost:
                     return True
                 received = self._ranks.poll()
                 if received is None:
@@ -412,6 +453,8 @@ class Session(ABC):
             return True
 
         wait_until(look, transport=self._ranks)
+        if not found and rank in self._ranks.lost:
+            raise RankDiedError(f"Rank {rank} has died before it answered; start again.")
         if not found:
             raise OutOfTimeError(f"{PREEMPTED}, and its {self.options.grace_s:g} s are over.")
         return found[0]

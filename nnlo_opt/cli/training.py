@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write
-from nnlo_opt.report.lines import metrics_text
+from nnlo_opt.report.lines import losses_text, metrics_text
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.checkpoint import fold_directory
 from nnlo_opt.training.history import in_reference_form
@@ -64,6 +64,10 @@ class _WithOwnRank(Transport):
 
     def pause(self, seconds: float) -> None:
         self._others.pause(seconds)
+
+    @property
+    def lost(self) -> Set[int]:
+        return self._others.lost
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest == 0:
@@ -151,6 +155,8 @@ class TrainingSession(Session):
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
+        if lost := losses_text(ledger):
+            self.say(lost)
         if not ledger.complete:
             n_epochs = max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
             self.say(

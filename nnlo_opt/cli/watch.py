@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nnlo_opt.comm.mpi import World
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.ulfm import IS_ON
 from nnlo_opt.log import log_path
 from nnlo_opt.peers import CARD_BYTES, Peer
 from nnlo_opt.trials.deaths import Death, leave_note
@@ -23,6 +24,8 @@ def begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
     """Watch, and leave notes of deaths in the run directory. From the main thread."""
 
     def saw_death(world_rank: int, how: str) -> None:
+        if IS_ON and world_rank:
+            return  # the coordinator outlives it, and counts what is lost with it
         team = topology.team_of_rank(world_rank)
         index = None if team is None else team.index
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))

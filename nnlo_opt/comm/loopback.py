@@ -1,15 +1,17 @@
 """The transport without MPI: ends of one process, exact order, messages through the same codec.
 
-It serves a team of one rank (master and worker in one process), a world of one rank, tests and simulation.
+It serves a team of one rank (master and worker in one process), a world of one rank, tests and simulation. For tests an
+end can be lost, as a rank that dies.
 """
 
 from collections import deque
+from collections.abc import Collection, Set
 
 import numpy as np
 
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.comm.transport import RanksLost, Received, Transport
 
 
 class LoopbackNetwork:
@@ -18,32 +20,48 @@ class LoopbackNetwork:
     def __init__(self, size: int) -> None:
         #: per end, what was sent to it: (source, encoded message), in the order of sending
         self.queues: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in range(size)]
+        #: ends that are lost
+        self.lost: set[int] = set()
 
     @property
     def size(self) -> int:
         """Number of ends."""
         return len(self.queues)
 
-    def end(self, rank: int) -> "Loopback":
-        """The end numbered `rank`."""
-        return Loopback(self, rank)
+    def end(self, rank: int, vital: Collection[int] = ()) -> "Loopback":
+        """The end numbered `rank`; it cannot go on without the `vital` ones."""
+        return Loopback(self, rank, vital)
+
+    def lose(self, rank: int) -> None:
+        """Let the process of an end die: what it has sent still arrives."""
+        self.lost.add(rank)
+        self.queues[rank].clear()
 
 
 class Loopback(Transport):
     """One end of a `LoopbackNetwork`."""
 
-    def __init__(self, network: LoopbackNetwork, rank: int) -> None:
+    def __init__(self, network: LoopbackNetwork, rank: int, vital: Collection[int] = ()) -> None:
         self._network = network
+        self._vital = frozenset(vital)
         self.rank = rank
         self.size = network.size
         self.n_processes = 1
 
+    @property
+    def lost(self) -> Set[int]:
+        return self._network.lost
+
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        if dest in self._network.lost:
+            return
         self._network.queues[dest].append((self.rank, encode(message, payload)))
 
     def poll(self) -> Received | None:
         queue = self._network.queues[self.rank]
         if not queue:
+            if self._network.lost & self._vital:
+                raise RanksLost
             return None
         source, buffer = queue.popleft()
         return Received(source, *decode(buffer))

@@ -4,7 +4,8 @@ Plain data only; a float32 vector may travel beside a message (its *payload*, na
 about an assignment repeats its number, so that a late one is recognised and dropped.
 
     coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
-    master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed
+    master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed,
+                                 TeamReformed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
@@ -77,6 +78,22 @@ class FoldRecorded(Message):
     """The journal has the end of this assignment: its checkpoints may go."""
 
     assignment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamReformed(Message):
+    """Ranks of this team have died, and the others have come together again; from the first of them."""
+
+    #: world ranks that are left, ascending
+    alive: list[int]
+    #: those of them that train, the master first; empty where they are too few
+    world_ranks: list[int]
+    #: masters of the team, as `Team.n_masters`
+    n_masters: int
+    #: the last assignment that this rank has had as a master, -1 for none: a later one is still on its way to it
+    taken: int
+    #: the assignment that goes on where it was, -1 for none: any other that the team had is lost
+    goes_on: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

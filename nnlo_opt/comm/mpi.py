@@ -2,6 +2,9 @@
 
 Importing it initialises MPI. Messages travel point to point, one MPI message each, with one tag on a communicator of
 their own; waiting is by Iprobe, never by a blocking call, so that a rank that fails leaves nobody stuck.
+
+Where MPI lets ranks outlive others (`comm.ulfm`), an error of MPI is what a dead rank looks like from here: a transport
+notes who is lost, and its owner hears of it by `RanksLost`.
 """
 
 import functools
@@ -9,7 +12,7 @@ import inspect
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
@@ -23,7 +26,8 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
 from nnlo_opt.comm.node import CARD_BYTES, N_LINES, NOWHERE, Bell, Inbox, Neighbour, Outbox, Place  # noqa: E402
-from nnlo_opt.comm.transport import Collective, Received, Transport, wait_until  # noqa: E402
+from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until  # noqa: E402
+from nnlo_opt.comm.ulfm import IS_ON, Losses, acknowledge, is_revoked, losing_ranks  # noqa: E402
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,8 @@ _SMALL_BYTES = 2048
 SILENCE_S = 1e-3
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
+#: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
+NOTICE_S = 3.0
 
 
 class MpiTransport(Transport):
@@ -52,9 +58,13 @@ class MpiTransport(Transport):
     #: every transport of this process, to be drained before it leaves MPI
     open_transports: ClassVar[list["MpiTransport"]] = []
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        """Collective: every rank of `comm`."""
+    def __init__(self, comm: MPI.Intracomm, vital: Collection[int] | None = None) -> None:
+        """Collective: every rank of `comm`. `vital`: the ends without which nothing goes on here; None: all."""
         self.open_transports.append(self)
+        self._vital = frozenset(range(comm.Get_size()) if vital is None else vital)
+        self._lost: set[int] = set()
+        #: whether vital ends are lost, or others have seen that and revoked the communicator
+        self._is_broken = False
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = self.n_processes = comm.Get_size()
@@ -80,6 +90,28 @@ class MpiTransport(Transport):
     def rings(self) -> bool:
         return len(self._neighbours) == self.size
 
+    @property
+    def lost(self) -> Set[int]:
+        return self._lost
+
+    def blame(self, error: BaseException) -> None:
+        if IS_ON and isinstance(error, MPI.Exception) and wait_until(self._looks_broken, NOTICE_S):
+            raise RanksLost from error
+
+    def _looks_broken(self) -> bool:
+        try:
+            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        except MPI.Exception as error:
+            self._take_losses(error)
+        return self._is_broken
+
+    def _take_losses(self, error: MPI.Exception) -> None:
+        """Learn from an error of MPI who is lost; without ULFM it is an error as any other."""
+        if not IS_ON:
+            raise error
+        self._lost |= acknowledge(self._comm)
+        self._is_broken = self._is_broken or bool(self._lost & self._vital) or is_revoked(self._comm)
+
     def pause(self, seconds: float) -> None:
         if self._bell is None:
             time.sleep(seconds)
@@ -87,6 +119,8 @@ class MpiTransport(Transport):
             self._bell.wait(seconds)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        if dest in self._lost:
+            return
         neighbour = self._neighbours.get(dest)
         place: Place | None = None
         if neighbour is not None and (payload is None or payload.nbytes > _SMALL_BYTES):
@@ -96,7 +130,11 @@ class MpiTransport(Transport):
         else:
             head = _HEAD.pack(self._inboxes[dest].n_released, *place)
             buffer, tag = encode(message, head=head), _LOCAL
-        self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
+        try:
+            self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
+        except MPI.Exception as error:
+            self._take_losses(error)
+            return
         if neighbour is not None:
             neighbour.ring(self._line)
         if len(self._sending) > 1:
@@ -110,16 +148,30 @@ class MpiTransport(Transport):
             self._reap()
         n_rings = self._bell.listen(self._line) if self.rings and self._bell is not None else -1
         now_s = time.perf_counter()
-        if n_rings == self._n_rings_in_vain >= 0 and not self._sending and now_s < self._looked_at_s + SILENCE_S:
+        is_silent = n_rings == self._n_rings_in_vain >= 0 and not self._sending and not self._is_broken
+        if is_silent and now_s < self._looked_at_s + SILENCE_S:
             return None
         self._looked_at_s = now_s
-        # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
-        if not (
-            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-            or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-        ):
-            self._n_rings_in_vain = n_rings
+        try:
+            # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
+            if not (
+                self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+                or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+            ):
+                if self._is_broken:
+                    raise RanksLost
+                self._n_rings_in_vain = n_rings
+                return None
+            return self._receive()
+        except MPI.Exception as error:
+            self._take_losses(error)
+            if is_revoked(self._comm):
+                raise RanksLost from error
             return None
+            return None
+
+    def _receive(self) -> Received | None:
+        """Take the message that was seen."""
         n_bytes = self._status.Get_count(MPI.BYTE)
         source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
@@ -155,7 +207,17 @@ class MpiTransport(Transport):
         return bool(self._sending)
 
     def _reap(self) -> None:
-        self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
+        try:
+            self._sending = [(request, buffer) for request, buffer in self._sending if not request.Test()]
+        except MPI.Exception as error:
+            self._take_losses(error)
+            self._sending = [sending for sending in self._sending if self._is_under_way(sending[0])]
+
+    def _is_under_way(self, request: MPI.Request) -> bool:
+        try:
+            return not request.Test()
+        except MPI.Exception:
+            return False  # its receiver is lost
 
 
 def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
@@ -192,7 +254,12 @@ class MpiCollective(Collective):
         self._comm = comm
 
     def sum_in_place(self, vector: np.ndarray) -> None:
-        self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
+        try:
+            self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
+        except MPI.Exception as error:
+            if IS_ON:
+                raise RanksLost from error
+            raise
 
 
 class World:
@@ -205,8 +272,8 @@ class World:
         self.size = self._comm.Get_size()
 
     def transport(self) -> MpiTransport:
-        """A transport between all ranks. Collective: every rank of the world."""
-        return MpiTransport(self._comm.Dup())
+        """A transport between all ranks, of which none but rank 0 is vital. Collective: every rank of the world."""
+        return MpiTransport(self._comm.Dup(), vital={0} - {self.rank})
 
     def team_communicator(self, teams: Sequence[Sequence[int]]) -> MPI.Comm | None:
         """The communicator of this rank's team (world ranks per team). Collective: every rank of the world.
@@ -248,12 +315,20 @@ class GatedComm(MPI.Intracomm):
     """
 
     _gate: "Gate"
+    #: what the objective has made of it
+    _made: list[MPI.Comm]
 
     def __new__(cls, comm: MPI.Intracomm, gate: "Gate") -> "GatedComm":
         """Duplicate `comm`. Collective: every rank of `comm`."""
         self = super().__new__(cls, comm.Dup())
         self._gate = gate
+        self._made = []
         return self
+
+    @property
+    def communicators(self) -> list[MPI.Comm]:
+        """This and those that the objective has made of it: where ranks of it wait for one that has died."""
+        return [MPI.Intracomm(self), *self._made]
 
     def close(self) -> None:
         """Free it. Collective: every rank of it."""
@@ -293,7 +368,10 @@ def _collective(name: str) -> Callable[..., Any]:
     def call(self: GatedComm, *args: Any, **kwargs: Any) -> Any:
         self.meet(name)
         # As an ordinary communicator: what is made from it must be one.
-        return plain(MPI.Intracomm(self), *args, **kwargs)
+        result = plain(MPI.Intracomm(self), *args, **kwargs)
+        if isinstance(result, MPI.Comm):
+            self._made = [comm for comm in (*self._made, result) if comm != MPI.COMM_NULL]
+        return result
 
     return call
 
@@ -392,16 +470,21 @@ GatedComm.Sendrecv = _exchanging("Sendrecv", "Isend", "Recv")  # type: ignore[me
 GatedComm.sendrecv = _exchanging("sendrecv", "isend", "recv")  # type: ignore[method-assign]
 
 
-def finalize() -> None:
-    """Leave MPI. Collective: every rank of the world, and only when none has failed.
+def finalize() -> bool:
+    """Leave MPI; -> False where ranks have died: then nobody can, and the caller has to end by `os._exit`.
 
-    A worker may still be sending to a master that has dropped its assignment: all take in what comes until all are
-    through, as no rank may finalize before its messages have been received.
+    Collective: every rank of the world that lives. A worker may still be sending to a master that has dropped its
+    assignment: all take in what comes until all are through, as no rank may finalize before its messages have been
+    received.
     """
     if MPI.Is_finalized():
-        return
-    drain(MPI.COMM_WORLD, MpiTransport.open_transports)
+        return True
+    with suppress(RanksLost), losing_ranks():
+        drain(MPI.COMM_WORLD, MpiTransport.open_transports)
+    if Losses.any:
+        return False
     MPI.Finalize()
+    return True
 
 
 def drain(comm: MPI.Intracomm, transports: Sequence[MpiTransport]) -> None:
@@ -409,13 +492,13 @@ def drain(comm: MPI.Intracomm, transports: Sequence[MpiTransport]) -> None:
 
     def all_sent() -> bool:
         # All of them: each must take in what comes, also while another still waits.
-        return not sum([transport.drain() for transport in transports])
+        return Losses.any or not sum([transport.drain() for transport in transports])
 
     wait_until(all_sent, LEAVE_TIMEOUT_S)
     everybody = comm.Ibarrier()
 
     def all_here() -> bool:
         all_sent()
-        return everybody.Test()
+        return Losses.any or everybody.Test()
 
     wait_until(all_here, LEAVE_TIMEOUT_S)

@@ -2,16 +2,27 @@
 
 A transport joins numbered ends. Sending never blocks; messages between two ends arrive in the order they were sent.
 The payload of a received message is a view that holds until the next `poll` of the same transport.
+
+Where ranks may die and the others live on (ULFM), a transport knows which ends are *lost*, and which of them are vital
+to it. What has come before a loss is handed out first; when nothing is left, `poll` raises `RanksLost` for ever.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from nnlo_opt.comm.messages import Message
+
+
+class RanksLost(BaseException):
+    """Ranks that this one cannot go on without have died, or the others have noticed that.
+
+    Control flow, not an error of a trial: no handler of those, ours or a user's, may take it for one, so it is no
+    `Exception`. `block.server` and the entry points take it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +49,24 @@ class Transport(Protocol):
         """Whether every end, when it sends, ends a `pause` here."""
         return False
 
+    @property
+    def lost(self) -> Set[int]:
+        """Ends whose processes have died, as far as this one knows; they only become more."""
+        return frozenset()
+
+    def blame(self, error: BaseException) -> None:
+        """Raise RanksLost where `error`, of a call of one's own to MPI, comes of the death of a rank."""
+        return
+
     def pause(self, seconds: float) -> None:
         """Sleep, at most so long: an end that can ring ends it when it sends."""
         time.sleep(seconds)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        """Send to end `dest`. The payload is copied before the call returns."""
+        """Send to end `dest`. The payload is copied before the call returns. To a lost end it does nothing."""
 
     def poll(self) -> Received | None:
-        """Take the next message that has arrived, or None at once."""
+        """Take the next message that has arrived, or None at once; RanksLost where vital ends are lost, and no more."""
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything sent has left, at most `timeout_s`."""
@@ -58,7 +78,7 @@ class Collective(Protocol):
     def sum_in_place(self, vector: np.ndarray) -> None:
         """Replace `vector` (float32, one-dimensional) by the sum over all ranks, the same bits on each.
 
-        Collective: every rank of the group. It blocks until all have called it.
+        Collective: every rank of the group. It blocks until all have called it; RanksLost where one cannot.
         """
 
 

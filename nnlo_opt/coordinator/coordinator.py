@@ -12,12 +12,14 @@ from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
+from nnlo_opt.coordinator.roster import Roster
 from nnlo_opt.coordinator.state import CoordinatorState, Phase
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class Coordinator:
         self._observers = observers
         #: team index by world rank of its master
         self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
+        #: ranks that are known to be dead
+        self._n_lost = 0
         #: called when a rank has heard of a preemption
         self.heard_preemption: Callable[[], None] = _pass
         #: why the search is over; empty while it is not
@@ -90,9 +94,17 @@ class Coordinator:
         """Teams that may be stuck in code of the user."""
         return frozenset(self._state.suspects)
 
-    def begin(self, last_end: LastEnd = WAS_ENDED) -> None:
-        """Give out the first assignments; `last_end`: how the start before this one has ended."""
-        self._carry_out(self._decide(ins.Begin(last_end=last_end)))
+    @property
+    def roster(self) -> Roster:
+        """The teams as they stand."""
+        return self._state.roster
+
+    def begin(self, last_end: LastEnd = WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
+        """Give out the first assignments; `last_end`: how the start before this one has ended.
+
+        `finished` are folds of earlier starts that the journal does not know of.
+        """
+        self._carry_out(self._decide(ins.Begin(last_end=last_end, finished=tuple(finished))))
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""
@@ -105,6 +117,9 @@ class Coordinator:
         All of it is decided on first, then written down at once, then carried out.
         """
         todo: list[ins.Instruction] = []
+        if len(self._ranks.lost) > self._n_lost:
+            self._n_lost = len(self._ranks.lost)
+            todo += self._decide(ins.RanksDied(ranks=frozenset(self._ranks.lost)))
         n_taken = 0
         while n_taken < MOST_AT_ONCE and not self._is_over and (received := self._ranks.poll()) is not None:
             n_taken += 1
@@ -163,8 +178,7 @@ class Coordinator:
         for instruction in todo:
             match instruction:
                 case ins.Send():
-                    master = self._state.topology.teams[instruction.team].master_rank
-                    self._ranks.send(master, instruction.message)
+                    self._ranks.send(instruction.rank, instruction.message)
                 case ins.Tell():
                     self._search.record([self._told(instruction)])
                 case ins.Ask():

@@ -9,6 +9,7 @@ from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.trial import UnrecordedFold
 
 Point: TypeAlias = dict[str, Any]
 
@@ -45,6 +46,8 @@ class Begin:
 
     #: how the start before this one has ended
     last_end: LastEnd = WAS_ENDED
+    #: what folds of an earlier start came to when nobody wrote it in the journal
+    finished: tuple[UnrecordedFold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,13 @@ class FromMaster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksDied:
+    """These world ranks are dead: all that are known to be, in whatever team."""
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed; comes a few times a second where the budget has a time."""
 
@@ -77,7 +87,7 @@ class Preempt:
     grace_s: float
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | Tick | Preempt
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick | Preempt
 
 # ---------------------------------------------------------------- instructions
 
@@ -92,9 +102,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send to the master of team `team`."""
+    """Send to the master of team `team`, which is world rank `rank` when this is decided."""
 
     team: int
+    rank: int
     message: msg.Message
 
 

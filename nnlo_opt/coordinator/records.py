@@ -8,7 +8,7 @@ from nnlo_opt.coordinator.instructions import SearchPlan, Tell
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import mean_and_std
-from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, Trial, TrialState, UnrecordedFold
 
 #: fields of the events that are written of messages, but the time; looked up once
 _FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
@@ -41,6 +41,20 @@ def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: 
 def _copied(message: msg.Message, kind: type[ev.Event], now_s: float) -> ev.Event:
     """An event of `kind` with the fields of a message, which has all of them but the time."""
     return kind(time_s=now_s, **{name: getattr(message, name) for name in _FIELDS[kind]})
+
+
+def recorded_late(fold: UnrecordedFold, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
+    """What the journal says of a fold that had finished when the coordinator died; as `event_of`."""
+    message = msg.FoldFinished(
+        assignment=fold.assignment,
+        figure_of_merit=fold.result.figure_of_merit,
+        metrics=fold.result.metrics,
+        n_epochs=fold.result.n_epochs,
+        train_s=fold.result.train_s,
+        reason=fold.reason,
+        objectives=fold.result.objectives,
+    )
+    return event_of(message, assignment, trial, now_s)
 
 
 def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialCompleted:

@@ -9,7 +9,7 @@ import logging
 import math
 from collections import deque
 from enum import Enum, auto
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
@@ -25,6 +25,7 @@ from nnlo_opt.coordinator.instructions import (
     GiveUp,
     Instruction,
     Preempt,
+    RanksDied,
     SearchPlan,
     Send,
     Suggested,
@@ -32,13 +33,14 @@ from nnlo_opt.coordinator.instructions import (
     Tick,
 )
 from nnlo_opt.coordinator.policy import Policy
-from nnlo_opt.coordinator.records import completion, event_of, told
+from nnlo_opt.coordinator.records import completion, event_of, recorded_late, told
+from nnlo_opt.coordinator.roster import Roster, TeamState
 from nnlo_opt.coordinator.stock import Stock
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +58,9 @@ class Phase(Enum):
 #: which events each phase takes; `_drain` and `_settle` lead to the next one
 _ACCEPTED: dict[Phase, frozenset[type]] = {
     Phase.OPENING: frozenset({Begin, Preempt}),
-    Phase.SEARCHING: frozenset({Suggested, FromMaster, Tick, Preempt}),
-    Phase.DRAINING: frozenset({Suggested, FromMaster, Tick, Preempt}),
-    Phase.OVER: frozenset({Suggested, FromMaster, Tick, Preempt}),
+    Phase.SEARCHING: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
+    Phase.DRAINING: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
+    Phase.OVER: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
 }
 #: parts of a grace: for folds to come to a checkpoint, and for those that did not to stop; the rest is for reports
 PAUSE_PART, STOP_PART = 0.75, 0.15
@@ -72,6 +74,8 @@ class CoordinatorState:
     def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger) -> None:
         self.plan = plan
         self.topology = topology
+        #: the teams as they stand
+        self.roster = Roster(topology)
         #: all trials; changed only by the events this state makes
         self.ledger = ledger
         #: which trials are worth going on with; knows every event that the ledger knows
@@ -81,6 +85,10 @@ class CoordinatorState:
         self.trial_of_block: dict[int, int] = {}
         #: the blocks that hold no trial, as a heap: work is given to the lowest number first
         self.idle_blocks = list(range(1, topology.n_blocks + 1))
+        #: the blocks that hold no trial and can train none, as ranks of them have died
+        self.out_blocks: set[int] = set()
+        #: team -> ranks of it that have died and are not in the journal yet
+        self.news_of_team: dict[int, set[int]] = {}
         #: team -> assignment under way; a team not in it is idle
         self.assignment_of_team: dict[int, Assignment] = {}
         #: trials begun in an earlier session and not ended, oldest first; they go before new suggestions
@@ -127,11 +135,15 @@ class CoordinatorState:
         self._out, self._events, self._now_s = [], [], now_s
         match event:
             case Begin():
-                self._begin(event.last_end)
+                self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
             case Suggested():
                 self._take_suggestion(event)
+            case FromMaster(message=msg.TeamReformed() as reformed):
+                self._take_reformed(event.team, reformed)
             case FromMaster():
                 self._take_message(event.team, event.message)
+            case RanksDied():
+                self._take_deaths(event.ranks)
             case Preempt():
                 stop_at_s = now_s + PAUSE_PART * event.grace_s
                 self._preempt(event.reason, stop_at_s, stop_at_s + STOP_PART * event.grace_s)
@@ -152,8 +164,13 @@ class CoordinatorState:
                 raise ProtocolError(f"Team {team_index} runs a trial its block does not hold.")
         if len(set(self.trial_of_block.values())) != len(self.trial_of_block):
             raise ProtocolError("Two blocks hold the same trial.")
-        if sorted([*self.idle_blocks, *self.trial_of_block]) != list(range(1, self.topology.n_blocks + 1)):
-            raise ProtocolError("A block is neither idle nor holds a trial, or is both.")
+        places = [*self.idle_blocks, *self.trial_of_block, *self.out_blocks]
+        if sorted(places) != list(range(1, self.topology.n_blocks + 1)):
+            raise ProtocolError("A block is neither idle, nor out, nor holds a trial, or is two of these.")
+        if not all(self.roster.ready(block) for block in self.idle_blocks):
+            raise ProtocolError("A block is idle that cannot train.")
+        if any(self.roster.state(team) in (TeamState.LOST, TeamState.SPARE) for team in self.assignment_of_team):
+            raise ProtocolError("A team has an assignment that cannot train.")
         for trial in self.ledger.trials:
             if trial.state is TrialState.PAUSED and (trial.number in self.trial_of_block.values() or trial.running):
                 raise ProtocolError(f"Trial {trial.number} is paused on a block.")
@@ -162,12 +179,16 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ events
 
-    def _begin(self, last_end: LastEnd) -> None:
+    def _begin(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
         self.phase = Phase.SEARCHING
         fruitless = len(self.ledger.sessions) > 1 and not self.ledger.sessions[-2].n_lasting
         for assignment in [a for a in self.ledger.assignments if a.end is None]:
-            reason, counts = last_end.loss_of(assignment, fruitless=fruitless)
-            self._lose(assignment, reason, counts=counts)
+            kept, trial = finished.get(assignment.number), self.ledger.trials[assignment.trial]
+            if kept is not None and kept.is_of(assignment, trial.point):
+                self._record(recorded_late(kept, assignment, trial, self._now_s))
+            else:
+                reason, counts = last_end.loss_of(assignment, fruitless=fruitless)
+                self._lose(assignment, reason, counts=counts)
         for trial in self.ledger.trials:
             # The end of a fold and what follows from it are one write, of which a crash may have kept the beginning.
             failed = next((a for a in trial.assignments if a.end is AssignmentEnd.FAILED), None)
@@ -239,6 +260,69 @@ class CoordinatorState:
                 self._record(event_of(message, assignment, trial, self._now_s))
         if assignment.end is not None:
             self._go_on_with_block(self.topology.teams[team_index].block)
+
+    # ------------------------------------------------------------ ranks that die
+
+    def _take_deaths(self, ranks: frozenset[int]) -> None:
+        """Wait for what is left of each team to come together, and do without a team of which nothing is."""
+        for team_index, news in self.roster.died(ranks).items():
+            self.news_of_team.setdefault(team_index, set()).update(news)
+            if self.roster.state(team_index) is TeamState.LOST:
+                self._take_losses(team_index, goes_on=-1)
+            self._place_block(self.topology.teams[team_index].block)
+
+    def _take_reformed(self, team_index: int, message: msg.TeamReformed) -> None:
+        """A team has come together again, without some of its ranks."""
+        master = self.roster.team(team_index).master_rank
+        news = self.roster.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
+        self.news_of_team.setdefault(team_index, set()).update(news)
+        assignment = self.assignment_of_team.get(team_index)
+        goes_on = message.goes_on
+        # What its master has not taken yet is on its way, and will be.
+        if assignment is not None and master in message.world_ranks and assignment.number > message.taken:
+            goes_on = assignment.number
+        self._take_losses(team_index, goes_on)
+        self._place_block(self.topology.teams[team_index].block)
+
+    def _take_losses(self, team_index: int, goes_on: int) -> None:
+        """Write down which ranks of a team are lost, and with them its assignment, unless that one `goes_on`."""
+        assignment, team = self.assignment_of_team.get(team_index), self.roster.team(team_index)
+        n_alive, n_training = self.roster.n_left(team.block)
+        lost = ev.RanksLost(
+            time_s=self._now_s,
+            ranks=sorted(self.news_of_team.pop(team_index, ())),
+            block=team.block,
+            team=team_index,
+            n_alive=n_alive,
+            n_ranks=n_training,
+            assignment=-1 if assignment is None else assignment.number,
+        )
+        if lost.ranks:
+            self._record(lost)
+        if assignment is not None and assignment.number != goes_on:
+            del self.assignment_of_team[team_index]
+            self.suspects.pop(team_index, None)
+            reason = f"{ev.ranks_text(lost.ranks)} died" if lost.ranks else "ranks died"
+            self._lose(assignment, reason, counts=not self.preempting)
+            self._is_given_up(self.ledger.trials[assignment.trial])
+
+    def _place_block(self, block: int) -> None:
+        """Have the block go on with what is left of it; its trial goes elsewhere where that is too little."""
+        if block in self.trial_of_block:
+            is_busy = any(team.index in self.assignment_of_team for team in self.topology.teams_of(block))
+            if is_busy or self.roster.has_hope(block):
+                self._go_on_with_block(block)
+                return
+            trial = self.ledger.trials[self.trial_of_block[block]]
+            if not trial.state.ended:
+                self.to_resume.appendleft(trial.number)
+            self._free(block)
+        else:
+            self.out_blocks.discard(block)
+            if block in self.idle_blocks:
+                self.idle_blocks.remove(block)
+                heapify(self.idle_blocks)
+            self._set_aside(block)
 
     def _take_report(self, team_index: int, assignment: Assignment, message: msg.EpochReported) -> None:
         trial = self.ledger.trials[assignment.trial]
@@ -416,9 +500,19 @@ class CoordinatorState:
             if not trial.state.ended:
                 self._pause(trial)
                 self._tell(trial)
-            del self.trial_of_block[block]
-            self.stock.take_trial(self._now_s - self.since_s.pop(block))
+            self._free(block)
+
+    def _free(self, block: int) -> None:
+        """The block is through with its trial."""
+        del self.trial_of_block[block]
+        self.stock.take_trial(self._now_s - self.since_s.pop(block))
+        self._set_aside(block)
+
+    def _set_aside(self, block: int) -> None:
+        if self.roster.ready(block):
             heappush(self.idle_blocks, block)
+        else:
+            self.out_blocks.add(block)
 
     def _fill_blocks(self) -> None:
         """Give the trials that wait to idle blocks."""
@@ -469,7 +563,7 @@ class CoordinatorState:
         trial = self.ledger.trials[self.trial_of_block[block]]
         under_way = {assignment.fold for assignment in trial.running}
         waiting = deque(fold for fold in self.policy.folds_to_run(trial) if fold not in under_way)
-        for team in self.topology.teams_of(block):
+        for team in self.roster.ready(block):
             if waiting and team.index not in self.assignment_of_team:
                 self._assign(team, trial, waiting.popleft())
 
@@ -527,6 +621,13 @@ class CoordinatorState:
         """Enter the next phase when nothing more can begin, or nothing more runs."""
         self._drain_when_used_up()
         is_left = bool(self.trial_of_block or self.to_resume)
+        if self.roster.is_hopeless and not self.preempting and (is_left or self._has_more()):
+            reason = (
+                "No block is left that can train, as ranks of all of them have died: the search ends here, the same "
+                "command with `--opt-restore` (or `nnlo-opt launch`) goes on."
+            )
+            self._out.append(GiveUp(reason=reason))
+            return
         if self.phase is not Phase.DRAINING or self.assignment_of_team or (is_left and not self.preempting):
             return
         # What was told to end may have been all there was.
@@ -539,6 +640,10 @@ class CoordinatorState:
         reason = self.preempted_because if self.preempting and is_left else self.drain_reason
         self._out.append(Finish(reason=reason, complete=complete, all_stopped=self.all_stopped))
 
+    def _has_more(self) -> bool:
+        """Whether a trial would begin or go on, were there a block for it."""
+        return self.phase is Phase.SEARCHING or (self.phase is Phase.DRAINING and self._next_promotion() is not None)
+
     # ------------------------------------------------------------ output
 
     def _record(self, event: ev.Event) -> None:
@@ -547,7 +652,7 @@ class CoordinatorState:
         self._events.append(event)
 
     def _send(self, team_index: int, message: msg.Message) -> None:
-        self._out.append(Send(team=team_index, message=message))
+        self._out.append(Send(team=team_index, rank=self.roster.team(team_index).master_rank, message=message))
 
     def _instructions(self) -> list[Instruction]:
         """All events of this step in one write ahead of everything else."""

@@ -1,11 +1,12 @@
 """A job under mpirun (or srun, jsrun): started in a session of its own, and never left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from nnlo_opt.errors import ConfigurationError
@@ -16,6 +17,22 @@ LOOK_S = 0.1
 TERM_S = 8.0
 #: the variable by which every process of a job is known, in its environment
 MARK = "NNLO_OPT_JOB"
+#: how long mpirun has to say its version; seconds
+VERSION_S = 20.0
+#: has Open MPI's mpirun let ranks outlive others, as `--with-ft ulfm` does; one of the two alone hangs
+ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", "OMPI_MCA_mpi_ft_enable": "1"}
+#: the first version of Open MPI that can
+_ULFM_VERSION = 5
+
+
+def lets_ranks_outlive_others(mpirun: str) -> bool:
+    """Whether the command `mpirun` is one of an Open MPI that can (ULFM)."""
+    try:
+        done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(r"\(Open MPI\) (\d+)\.", done.stdout)
+    return found is not None and int(found[1]) >= _ULFM_VERSION
 
 
 class Job:
@@ -25,14 +42,18 @@ class Job:
     inherit the environment.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
-        """Start it; ConfigurationError where there is no such command."""
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start it, with `environment` besides our own; ConfigurationError where there is no such command."""
         number = uuid.uuid4().hex
         #: of no other job
         self._mark = f"{MARK}={number}"
-        environment = {**os.environ, MARK: number}
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **(environment or {}), MARK: number},
+            )
         except OSError as error:
             raise ConfigurationError(
                 f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}; install the extra "

@@ -79,6 +79,9 @@ class ProgressLines:
                 if event.objectives:
                     ended = f"complete: {values_text(event.objectives)}"
                 self._ended(event, ledger.trials[event.trial], ended, ledger)
+            case ev.RanksLost():
+                who = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
+                self._line(event, f"{who}: {_how_it_goes_on(event.n_alive, event.n_ranks)}")
             case ev.AssignmentPreempted():
                 assignment = ledger.assignments[event.assignment]
                 self._line(event, f"{self._name(assignment.trial, assignment.fold)} stops: {event.reason}")
@@ -116,6 +119,24 @@ class ProgressLines:
 
     def _line(self, event: ev.Event, text: str) -> None:
         self._write(f"[{event.time_s:9.1f} s] {text}")
+
+
+def _how_it_goes_on(n_alive: int, n_ranks: int) -> str:
+    """What becomes of a block of which `n_alive` ranks are left, and `n_ranks` of them train."""
+    if n_ranks:
+        spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
+        return f"it goes on with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
+    return f"it is spare, as {n_alive} left cannot train" if n_alive else "it is lost"
+
+
+def losses_text(ledger: Ledger) -> str:
+    """Ranks that have died in the last start, and what became of their blocks; empty where none has."""
+    session = ledger.sessions[-1]
+    parts = [
+        f"{ev.ranks_text(sorted(ranks))} of block {block} ({_how_it_goes_on(*session.ranks_left[block])})"
+        for block, ranks in sorted(session.lost_ranks.items())
+    ]
+    return f"Died: {'; '.join(parts)}." if parts else ""
 
 
 def outcome(ledger: Ledger) -> str:

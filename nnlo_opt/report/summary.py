@@ -28,10 +28,21 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         **several,
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
         "n_starts": len(ledger.sessions),
+        "lost": _lost(ledger),
         "block_utilization": block_utilization(ledger),
         "coordinator_cpu_s": ledger.coordinator_cpu_s,
         "suggest_s": _spread(ledger.suggest_s),
         "dispatch_gap_s": _spread([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
+    }
+
+
+def _lost(ledger: Ledger) -> dict[str, Any]:
+    """World ranks that have died in the last start, and blocks that train no more; and ranks over all starts."""
+    last = ledger.sessions[-1] if ledger.sessions else None
+    return {
+        "ranks": [] if last is None else sorted(rank for ranks in last.lost_ranks.values() for rank in ranks),
+        "blocks": [] if last is None else last.lost_blocks,
+        "n_ranks": sum(len(ranks) for session in ledger.sessions for ranks in session.lost_ranks.values()),
     }
 
 

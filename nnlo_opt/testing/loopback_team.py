@@ -1,7 +1,7 @@
 """A team in one process: a real master and real workers on loopback transports, one message at a time.
 
-The messages move only when told to, in an order of the test's choice, so every interleaving can be replayed; and
-dropping a team is a crash of all its ranks.
+The messages move only when told to, in an order of the test's choice, so every interleaving can be replayed; dropping
+a team is a crash of all its ranks, and `regroup` one of some of its workers.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,19 +77,42 @@ class LoopbackTeam:
         """
         self.clock = ManualClock()
         self._orders = orders
+        self._options, self._tasks, self._is_apart = options, tasks, apart
         self.plan = n_workers if isinstance(n_workers, Team) else plan_single_block(1 + n_workers).teams[0]
         #: between the master and its workers, or the top master and its sub-masters
         self._network = LoopbackNetwork(1 + self.plan.n_children()[0])
-        end = self._network.end(MASTER)
-        end.n_processes = end.size if apart else 1
-        self.master = Master(orders, end, directory, options, self.clock)
+        self.master = Master(orders, self._master_end(), directory, options, self.clock)
         self.master.groups = self.plan.groups
-        self.factories = [tasks() for _ in range(self.plan.n_workers())]
-        self.sub_masters: list[SubMaster] = []
+        self.workers: list[Worker] = []
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
+        self._seat()
+
+    def _master_end(self) -> Transport:
+        end = self._network.end(MASTER)
+        end.n_processes = end.size if self._is_apart else 1
+        return end
+
+    def regroup(self, n_workers: int) -> int:
+        """Let workers die, so that `n_workers` are left; -> the assignment that goes on with them, -1 for none.
+
+        What was under way in the team is lost.
+        """
+        for worker in self.workers:
+            worker.abandon()
+        self.plan = plan_single_block(1 + n_workers).teams[0]
+        self._network = LoopbackNetwork(1 + self.plan.n_children()[0])
+        goes_on = self.master.regroup(self._master_end(), self.plan)
+        self._seat()
+        return goes_on
+
+    def _seat(self) -> None:
+        """Everybody but the master, on the network as it is."""
+        options = self._options
+        self.factories = [self._tasks() for _ in range(self.plan.n_workers())]
+        self.sub_masters: list[SubMaster] = []
         #: where something may be waiting to be taken
-        self._places = [Place(orders, self._take_order), Place(end, self.master.handle)]
+        self._places = [Place(self._orders, self._take_order), Place(self._network.end(MASTER), self.master.handle)]
         ends = [] if self.plan.groups else [(0, self._network.end(i)) for i in range(1, self._network.size)]
         for group in self.plan.groups:
             network, above = LoopbackNetwork(group.n_ranks), self._network.end(group.number)
@@ -99,7 +122,7 @@ class LoopbackTeam:
             self._places.append(Place(above, sub_master.handle))
             self._places.append(Place(below, sub_master.handle, group=group.number))
             ends += [(group.number, network.end(i)) for i in range(1, group.n_ranks)]
-        self.workers: list[Worker] = []
+        self.workers = []
         for i, ((number, own), factory) in enumerate(zip(ends, self.factories, strict=True), 1):
             worker = Worker(own, factory, world_rank=100 + i)
             self.workers.append(worker)

@@ -40,6 +40,10 @@ class FoldHistory:
         """Keep what the process of `worker` took of its machine in this epoch: figures of `training.monitor`."""
         self._loads[worker] = dict(load)
 
+    def forget_validation(self) -> None:
+        """Forget the validation of the epoch under way: it will be done again, by other workers."""
+        self._validation = {}
+
     def end_epoch(self) -> dict[str, float]:
         """Close the epoch and return its means."""
         for worker, (n_samples, sums) in sorted(self._training.items()):

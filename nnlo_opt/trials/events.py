@@ -4,7 +4,7 @@ Every event carries `time_s`, seconds since the start of the first run of this j
 format: a field may be added with a default, nothing is renamed or removed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -125,8 +125,24 @@ class AssignmentPaused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksLost(Event):
+    """World ranks of a team have died, and the others have come together, or there are none.
+
+    `n_alive` ranks of the whole block are left, of which `n_ranks` train; `assignment` was under way in the team (-1:
+    none), and goes on with the others unless its end follows.
+    """
+
+    ranks: list[int]
+    block: int
+    team: int
+    n_alive: int
+    n_ranks: int
+    assignment: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLost(Event):
-    """The ranks that ran it are gone; the fold is assigned again. `counts`: against `--max-attempts`."""
+    """The ranks that ran it are gone, or the job; the fold is assigned again. `counts`: against `--max-attempts`."""
 
     assignment: int
     reason: str = ""
@@ -208,6 +224,12 @@ _LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
 def lasts(event: Event) -> bool:
     """Whether no later start has to repeat what the event tells of."""
     return event.checkpointed if isinstance(event, EpochEnded) else isinstance(event, _LASTING)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """World ranks in words: rank 3, ranks 3 and 5."""
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nnlo_opt.errors import ProtocolError
@@ -22,6 +22,15 @@ class Session:
     last_at_s: float
     #: events of it that no later start has to repeat
     n_lasting: int = 0
+    #: block -> its world ranks that have died, in that order
+    lost_ranks: dict[int, list[int]] = field(default_factory=dict)
+    #: block that has lost ranks -> how many of it live, and how many of these train
+    ranks_left: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def lost_blocks(self) -> list[int]:
+        """Blocks that train no more: no rank is left, or too few are."""
+        return sorted(block for block, (_, n_ranks) in self.ranks_left.items() if not n_ranks)
 
 
 class Ledger:
@@ -179,6 +188,13 @@ class Ledger:
     def _assignment_paused(self, event: ev.AssignmentPaused) -> None:
         self._end(event, AssignmentEnd.PAUSED)
 
+    def _ranks_lost(self, event: ev.RanksLost) -> None:
+        if event.assignment >= 0:
+            self.trials[self._running(event.assignment).trial].n_losses += 1
+        session = self.sessions[-1]
+        session.lost_ranks.setdefault(event.block, []).extend(event.ranks)
+        session.ranks_left[event.block] = event.n_alive, event.n_ranks
+
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
         assignment = self._end(event, AssignmentEnd.LOST)
         assignment.reason, assignment.counts = event.reason, event.counts
@@ -303,6 +319,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
     ev.AssignmentFailed: Ledger._assignment_failed,
     ev.AssignmentStopped: Ledger._assignment_stopped,
     ev.AssignmentPaused: Ledger._assignment_paused,
+    ev.RanksLost: Ledger._ranks_lost,
     ev.AssignmentLost: Ledger._assignment_lost,
     ev.AssignmentPreempted: Ledger._assignment_preempted,
     ev.RunPreempted: Ledger._run_preempted,

@@ -158,6 +158,8 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
             changes["trial"] = len(trials.new)
         case ev.FoldAssigned():
             changes = {"assignment": len(assignments.new), "trial": trials[event.trial]}
+        case ev.RanksLost():  # news of ranks, whatever they were at
+            changes["assignment"] = assignments.new.get(event.assignment, -1)
         case _:
             for name, numbers in (("trial", trials), ("assignment", assignments)):
                 if hasattr(event, name):

@@ -73,6 +73,26 @@ class FoldResult:
     objectives: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnrecordedFold:
+    """A fold that finished when nobody could write that in the journal any more."""
+
+    #: what the journal says of the assignment
+    assignment: int
+    trial: int
+    fold: int
+    attempt: int
+    point: dict[str, Any]
+    #: what came of it
+    result: FoldResult
+    reason: str = ""
+
+    def is_of(self, assignment: Assignment, point: dict[str, Any]) -> bool:
+        """Whether it is what came of this `assignment` of a trial at `point`."""
+        own = self.assignment, self.trial, self.fold, self.attempt
+        return own == (assignment.number, assignment.trial, assignment.fold, assignment.attempt) and point == self.point
+
+
 @dataclass(slots=True, kw_only=True)
 class Trial:
     """Everything known of one trial. Only the ledger changes it."""
@@ -88,6 +108,8 @@ class Trial:
     reports: dict[int, dict[int, float]] = field(default_factory=dict)
     #: rungs it has passed
     n_rungs: int = 0
+    #: how often ranks have died while they trained it, whether or not the assignment went on with the others
+    n_losses: int = 0
     #: mean and population standard deviation over the folds; None before the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None

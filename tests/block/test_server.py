@@ -9,16 +9,19 @@ import pytest
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.server import RankServer
+from nnlo_opt.block.server import RankServer, Regrouped
 from nnlo_opt.block.worker import Worker
+from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun, Shutdown
+from nnlo_opt.comm.topology import plan_single_block, reformed
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.task import FoldTask, TaskFactory
+from nnlo_opt.trials import unrecorded
 
 
 class NothingToDo:
@@ -42,6 +45,11 @@ class WorkerOnly:
     def __init__(self, network: LoopbackNetwork, tasks: TaskFactory) -> None:
         self._network = network
         self._tasks = tasks
+
+    def open(self, run: OpenRun) -> None: ...
+
+    def regroup(self) -> Regrouped:
+        raise AssertionError("nobody dies here")
 
     def master(self, run: OpenRun) -> Master | None:
         return None
@@ -112,3 +120,91 @@ def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
     world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0
+
+
+# ---------------------------------------------------------------- ranks that die
+
+
+class Survivors(WorkerOnly):
+    """Roles of a team whose ranks die: the second of three ranks leads when the first is dead."""
+
+    def __init__(self, orders: LoopbackNetwork, directory: Path) -> None:
+        self._orders = orders
+        self._directory = directory
+        self.networks = [LoopbackNetwork(3)]
+        options = TrainingOptions(batch=2)
+        super().__init__(self.networks[0], linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
+
+    def ends(self) -> list[Any]:
+        return [self.networks[-1].end(1, vital=[0, 2])]
+
+    def regroup(self) -> Regrouped:
+        team = reformed(plan_single_block(4).teams[0], (2, 3))
+        self._network = LoopbackNetwork(2)
+        self.networks.append(self._network)
+        return Regrouped(ends=[self._network.end(0, vital=[1])], alive=(2, 3), team=team, leads=True)
+
+    def master(self, run: OpenRun) -> Master | None:
+        if len(self.networks) == 1:
+            return None
+        options = TrainingOptions(batch=2)
+        return Master(self._orders.end(2), self.networks[-1].end(0), self._directory, options, ManualClock())
+
+    def worker(self, run: OpenRun) -> Worker | None:
+        return super().worker(run) if len(self.networks) == 1 else None
+
+
+def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:
+    world = LoopbackNetwork(4)
+    roles = Survivors(world, tmp_path)
+    server = RankServer(world.end(2, vital=[0]), roles.ends(), NothingToDo(), roles)
+    world.end(0).send(2, OpenRun(directory=str(tmp_path), settings={"kind": "model"}))
+    while server.step():
+        pass
+    return world, roles, server
+
+
+def test_the_lowest_rank_that_is_left_becomes_the_master_and_says_so(tmp_path: Path) -> None:
+    world, roles, server = serving(tmp_path)
+    coordinator = world.end(0)
+    roles.networks[0].end(0).send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
+    while server.step():
+        pass
+    roles.networks[0].lose(0)
+    assert server.step()
+    told = coordinator.poll()
+    assert told is not None
+    assert told.message == msg.TeamReformed(alive=[2, 3], world_ranks=[2, 3], n_masters=1, taken=-1, goes_on=-1)
+    coordinator.send(2, msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={}))
+    while server.step():
+        pass
+    start = roles.networks[1].end(1).poll()
+    assert start is not None
+    assert isinstance(start.message, msg.StartFold)
+    coordinator.send(2, Shutdown(exit_code=0))
+    assert server.serve() == 0
+
+
+def test_a_rank_of_another_team_may_die_without_consequence(tmp_path: Path) -> None:
+    world, roles, server = serving(tmp_path)
+    world.lose(3)
+    assert not server.step()
+    assert len(roles.networks) == 1
+
+
+def test_without_a_coordinator_a_rank_keeps_what_is_finished_and_leaves(tmp_path: Path) -> None:
+    world, roles, server = serving(tmp_path)
+    roles.networks[0].lose(0)
+    server.step()  # it leads now
+    coordinator, worker = world.end(0), roles.networks[1].end(1)
+    coordinator.send(2, msg.RunFold(assignment=4, trial=2, fold=0, attempt=3, point={"x": 1.5}))
+    server.step()
+    finished = msg.FoldFinished(assignment=4, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=2.0)
+    assert server._master is not None
+    order = msg.RunFold(assignment=4, trial=2, fold=0, attempt=3, point={"x": 1.5})
+    server._master.results.add(order, finished)
+    world.lose(0)
+    assert server.serve() == 1
+    (kept,) = unrecorded.read(tmp_path)
+    assert (kept.trial, kept.attempt, kept.point, kept.result.figure_of_merit) == (2, 3, {"x": 1.5}, 0.5)
+    assert worker.poll() is not None, "what was sent had been sent"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.comm.topology import Topology, plan_groups, plan_single_block
+from nnlo_opt.comm.topology import Topology, plan_groups, plan_single_block, reformed
 from nnlo_opt.errors import ConfigurationError
 
 worlds = st.integers(1, 200)
@@ -172,3 +172,49 @@ def test_a_tree_of_a_block_and_of_its_sub_blocks():
     assert team.trainer_ranks(every_rank=False) == (3, 4, 5, 7, 8, 9)
     halves = Topology.plan(11, 10, n_fold=2, n_masters=3).teams
     assert [half.n_workers() for half in halves] == [2, 2]
+
+
+# ---------------------------------------------------------------- ranks that die
+
+
+def test_the_lowest_rank_that_is_left_leads_the_team():
+    team = plan_single_block(5).teams[0]
+    smaller = reformed(team, (1, 3, 4))
+    assert (smaller.world_ranks, smaller.master_rank, smaller.n_workers()) == ((1, 3, 4), 1, 2)
+    assert reformed(team, (4,)).n_workers() == 1
+    assert reformed(team, ()) is None
+
+
+def test_ranks_that_make_no_whole_worker_are_left_out_and_needed_again():
+    team = plan_single_block(7, ranks_per_worker=2).teams[0]
+    assert reformed(team, (0, 1, 2, 3, 4, 6)).world_ranks == (0, 1, 2, 3, 4)
+    assert reformed(team, (0, 2, 4, 6)).world_ranks == (0, 2, 4)
+    assert reformed(team, (0, 6)) is None
+
+
+def test_a_tree_has_fewer_masters_when_its_ranks_do_not_suffice():
+    team = plan_single_block(7, n_masters=3).teams[0]
+    assert reformed(team, (0, 1, 2, 3, 4)).n_masters == 3
+    assert reformed(team, (0, 1, 2, 3)).n_masters == 2
+    assert reformed(team, (0, 1)).n_masters == 1
+
+
+def test_an_update_rule_may_need_more_workers_than_are_left():
+    team = plan_single_block(4).teams[0]
+    assert reformed(team, (0, 1, 2), least_children=2) is not None
+    assert reformed(team, (0, 1), least_children=2) is None
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_masters, per_worker, data):
+    team = plan_single_block(n_ranks, n_masters, per_worker).teams[0]
+    alive = tuple(sorted(data.draw(st.sets(st.sampled_from(range(n_ranks))))))
+    smaller = reformed(team, alive)
+    if smaller is None:
+        assert len(alive) < 1 + per_worker
+        return
+    assert smaller.world_ranks == alive[: len(smaller.world_ranks)]
+    assert len(alive) - len(smaller.world_ranks) < per_worker
+    assert 1 <= smaller.n_masters <= n_masters
+    assert bool(smaller.groups) == (smaller.n_masters > 1)
+    assert all(n >= 1 for n in smaller.n_children())

@@ -15,7 +15,7 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
 from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, n_losses
 from nnlo_opt.coordinator.budget import Budget
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
@@ -69,9 +69,19 @@ def ledger_of(events):
 
 
 class VirtualMaster:
-    """A team's master: it runs one assignment at a time, and what it says takes its time."""
+    """A team's master: it runs one assignment at a time, and what it says takes its time.
 
-    def __init__(self, checkpoints):
+    Ranks of the team may die. Until the others have come together, orders to a master that lives lie there.
+    """
+
+    def __init__(self, checkpoints, ranks):
+        #: world ranks that live; the lowest at the last coming together leads
+        self.alive, self.leader = list(ranks), ranks[0]
+        self.is_broken = False
+        #: orders not yet taken in, while the team is broken
+        self.inbox = deque()
+        #: the last assignment that the leader has had
+        self.taken = -1
         self.current = None
         self.told_to_stop = self.has_started = self.waits = False
         #: sent and not yet received by the coordinator
@@ -86,9 +96,38 @@ class VirtualMaster:
     def fold(self):
         return self.current.trial, self.current.fold
 
+    def lose(self, rank):
+        self.alive.remove(rank)
+        self.is_broken = True
+        if rank == self.leader:
+            self.inbox.clear()
+
+    def come_together(self, goes_on, least):
+        """`goes_on`: so does the assignment, where its master lives; `least`: ranks that can train."""
+        self.is_broken = False
+        if self.leader != self.alive[0]:
+            self.leader, self.taken, self.current, self.unrecorded = self.alive[0], -1, None, {}
+        elif not goes_on or len(self.alive) < least:
+            self.current = None
+        world_ranks = self.alive if len(self.alive) >= least else []
+        goes_on = -1 if self.current is None else self.current.assignment
+        self.under_way.append(
+            msg.TeamReformed(
+                alive=[*self.alive], world_ranks=[*world_ranks], n_masters=1, taken=self.taken, goes_on=goes_on
+            )
+        )
+        while self.inbox:
+            self.order(self.inbox.popleft())
+
+    def send(self, rank, message):
+        """What is sent to a rank that does not lead any more is sent to a dead one."""
+        if rank == self.leader and rank in self.alive:
+            self.inbox.append(message) if self.is_broken else self.order(message)
+
     def order(self, message):
         match message:
             case msg.RunFold():
+                self.taken = message.assignment
                 assert self.current is None, "two assignments on one team"
                 self.current, self.told_to_stop, self.has_started, self.waits = message, False, False, False
                 self.epoch = self.checkpoints.get(self.fold, 0)
@@ -142,6 +181,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         #: what is on disk; the first `n_durable` events survive any crash
         self.disk, self.n_durable = [], 0
         self.now_s = 0.0
+        self.gave_up = False
         #: events of the next step that reach the disk before the crash; None: no crash
         self.crash_after = None
         self.size = size
@@ -157,9 +197,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
         end_s = None if self.walltime_s is None else self.now_s + self.walltime_s
         self.plan = replace(self.plan, budget=replace(self.plan.budget, deadline_s=end_s, end_s=2.0))
         self.state = co.CoordinatorState(self.plan, topology, self.ledger)
-        self.masters = [VirtualMaster(self.checkpoints) for _ in topology.teams]
+        self.masters = [VirtualMaster(self.checkpoints, team.world_ranks) for team in topology.teams]
+        #: ranks that have died, and how many of them the coordinator knows of
+        self.dead, self.n_seen = set(), 0
         self.history = History(self.space)
         self.owed = None
+        self.gave_up = False
         self.finished_because = self.is_complete = None
         started = ev.RunStarted(
             time_s=self.tick(),
@@ -192,6 +235,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return
         for instruction in instructions:
             self.carry_out(instruction)
+        if self.gave_up:
+            self.open()
         assert (self.state.phase is Phase.OVER) == (self.finished_because is not None)
 
     def carry_out(self, instruction):
@@ -205,7 +250,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert self.n_durable > self.index_of(number, ev.FoldAssigned), "sent before it was on disk"
                 if isinstance(instruction.message, msg.FoldRecorded):
                     assert self.ledger.assignments[number].end is not None
-                self.masters[instruction.team].order(instruction.message)
+                leader = self.state.roster.team(instruction.team).master_rank
+                self.masters[instruction.team].send(leader, instruction.message)
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
                 self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
@@ -217,6 +263,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             case ins.Finish():
                 assert self.finished_because is None, "finished twice"
                 self.finished_because, self.is_complete = instruction.reason, instruction.complete
+            case ins.GiveUp():
+                assert self.dead, "gave up while all ranks lived"
+                self.gave_up = True
 
     def index_of(self, assignment, kind):
         return next(i for i, e in enumerate(self.disk) if isinstance(e, kind) and e.assignment == assignment)
@@ -238,7 +287,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @staticmethod
     def can_speak(master):
-        return master.current is not None and (not master.waits or master.told_to_stop)
+        return not master.is_broken and master.current is not None and (not master.waits or master.told_to_stop)
 
     @precondition(lambda self: any(self.can_speak(m) and m.epoch < EPOCHS and not m.waits for m in self.masters))
     @rule(pick=st.integers(0, 99), figure=figures)
@@ -281,6 +330,28 @@ class CoordinatorMachine(RuleBasedStateMachine):
         teams = [i for i, master in enumerate(self.masters) if master.under_way]
         team = teams[pick % len(teams)]
         self.feed(FromMaster(team=team, message=self.masters[team].under_way.popleft()))
+
+    @precondition(lambda self: any(m.alive for m in self.masters))
+    @rule(pick=st.integers(0, 99), happens=st.integers(0, 2).map(lambda n: n == 0))
+    def a_rank_dies(self, pick, happens):
+        """Nobody knows it yet."""
+        if happens and self.finished_because is None:
+            ranks = sorted(rank for master in self.masters for rank in master.alive)
+            rank = ranks[pick % len(ranks)]
+            next(master for master in self.masters if rank in master.alive).lose(rank)
+            self.dead.add(rank)
+
+    @precondition(lambda self: len(self.dead) > self.n_seen)
+    @rule()
+    def the_coordinator_sees_who_is_dead(self):
+        self.n_seen = len(self.dead)
+        self.feed(RanksDied(ranks=frozenset(self.dead)))
+
+    @precondition(lambda self: any(m.is_broken and m.alive for m in self.masters))
+    @rule(pick=st.integers(0, 99), goes_on=st.booleans(), least=st.sampled_from([1, 1, 2]))
+    def a_team_comes_together(self, pick, goes_on, least):
+        masters = [master for master in self.masters if master.is_broken and master.alive]
+        masters[pick % len(masters)].come_together(goes_on, least)
 
     @precondition(lambda self: any(a.end is not None for a in self.ledger.assignments))
     @rule(pick=st.integers(0, 99), team=st.integers(0, 99), figure=figures, fails=st.booleans())
@@ -375,7 +446,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def a_trial_that_failed_is_stopped_and_gets_no_more_results(self):
         for team, assignment in self.state.assignment_of_team.items():
-            if self.ledger.trials[assignment.trial].state.ended:
+            if self.ledger.trials[assignment.trial].state.ended and not self.masters[team].is_broken:
                 assert self.masters[team].told_to_stop or self.masters[team].current is None
         if self.disk and isinstance(self.disk[-1], ev.AssignmentFinished):
             trial = self.ledger.trials[self.ledger.assignments[self.disk[-1].assignment].trial]
@@ -399,7 +470,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         before = self.disk[starts[-2] : starts[-1]] if len(starts) > 1 else []
         fruitful = any(ev.lasts(event) for event in before)
         for event in self.disk[starts[-1] :]:
-            if isinstance(event, ev.AssignmentLost):
+            if isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
+                assert event.counts or self.state.preempting  # with ranks of this start, in place
+            elif isinstance(event, ev.AssignmentLost):
                 died = self.ledger.assignments[event.assignment].team in self.last_end.died
                 assert event.counts == (died or (self.last_end.unexplained and not fruitful))
 
@@ -412,10 +485,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def something_is_under_way_until_the_search_is_over(self):
-        if self.finished_because is None:
+        if self.finished_because is None and not self.dead:
             assert self.owed is not None or self.state.assignment_of_team
         for team, assignment in self.state.assignment_of_team.items():
             master = self.masters[team]
+            if master.is_broken or any(isinstance(m, msg.TeamReformed) for m in master.under_way):
+                continue
             known = {m.assignment for m in master.under_way} | (
                 {master.current.assignment} if master.current else set()
             )
@@ -428,7 +503,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert not any(event.reason.startswith("never promoted") for event in self.prunings_of_this_start())
         if self.state.preempting:
             assert all(
-                self.masters[team].told_to_stop or not self.masters[team].current
+                self.masters[team].told_to_stop or not self.masters[team].current or self.masters[team].is_broken
                 for team in self.state.assignment_of_team
             )
         begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
@@ -449,7 +524,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def no_block_is_idle_while_a_trial_waits(self):
         if self.state.preempting:
             return
-        if len(self.state.trial_of_block) < self.state.topology.n_blocks:
+        if len(self.state.trial_of_block) + len(self.state.out_blocks) < self.state.topology.n_blocks:
             assert not self.state.to_resume
             assert not self.state.ready
             if self.state.promotes and self.finished_because is None:
@@ -502,6 +577,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.the_search_answers()
             elif any(m.under_way for m in self.masters):
                 self.a_message_arrives(turn)
+            elif len(self.dead) > self.n_seen:
+                self.the_coordinator_sees_who_is_dead()
+            elif any(m.is_broken and m.alive for m in self.masters):
+                self.a_team_comes_together(turn, turn % 2 == 0, 1)
             else:
                 self.a_master_ends_its_assignment(turn, 0.5, "finish")
             self.no_two_trials_share_a_point_and_none_ends_twice()

@@ -8,14 +8,14 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
 from nnlo_opt.coordinator.budget import Budget
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Send, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Send, Suggested, Tick
 from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.trials.trial import FoldResult, TrialState, UnrecordedFold
 
 TWO_BLOCKS = Topology.plan(5, 2)
 ONE_BLOCK = Topology.plan(3, 2)
@@ -105,6 +105,9 @@ LEADS_TO = {
     (Phase.SEARCHING, Suggested): Phase.SEARCHING,
     (Phase.SEARCHING, FromMaster): Phase.SEARCHING,
     (Phase.SEARCHING, Tick): Phase.SEARCHING,
+    (Phase.SEARCHING, RanksDied): Phase.SEARCHING,
+    (Phase.DRAINING, RanksDied): Phase.DRAINING,
+    (Phase.OVER, RanksDied): Phase.OVER,
     (Phase.DRAINING, Suggested): Phase.DRAINING,
     (Phase.DRAINING, FromMaster): Phase.DRAINING,
     (Phase.DRAINING, Tick): Phase.DRAINING,
@@ -115,13 +118,15 @@ LEADS_TO = {
 
 
 def all_of(state):
-    own = {name: value for name, value in vars(state).items() if name not in ("ledger", "policy")}
+    own = {name: value for name, value in vars(state).items() if name not in ("ledger", "policy", "roster")}
     return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
-    "event", [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT], ids=lambda event: type(event).__name__
+    "event",
+    [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT, RanksDied(ranks=frozenset({2}))],
+    ids=lambda event: type(event).__name__,
 )
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
@@ -176,7 +181,7 @@ def test_a_suggestion_becomes_a_trial_that_is_written_before_it_is_sent_and_the_
             durable=True,
         ),
         ins.Tell(trial=0, point={"n": 4}, state="pending"),
-        ins.Send(team=0, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
+        ins.Send(team=0, rank=1, message=msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 4})),
         ins.Ask(number=1),
     ]
 
@@ -212,7 +217,7 @@ def test_the_end_of_the_last_trial_is_written_then_acknowledged_then_the_search_
     assert out[0].durable
     assert [type(event) for event in out[0].events] == [ev.AssignmentFinished, ev.TrialCompleted]
     assert out[1:] == [
-        ins.Send(team=0, message=msg.FoldRecorded(assignment=0)),
+        ins.Send(team=0, rank=1, message=msg.FoldRecorded(assignment=0)),
         ins.Tell(trial=0, point={"n": 1}, state="complete", value=0.25),
         ins.Finish(reason="all 1 trials are done"),
     ]
@@ -936,3 +941,127 @@ def test_without_a_limit_a_trial_takes_as_long_as_it_takes():
     state, _ = begin(num_iterations=2)
     suggest(state, x=0)
     assert step(state, Tick(), 1e9) == []
+
+
+# ---------------------------------------------------------------- ranks that die
+
+
+def died(state, *ranks):
+    return step(state, RanksDied(ranks=frozenset(ranks)))
+
+
+def reformed(state, team, alive, taken, goes_on=-1, trains=True):
+    message = msg.TeamReformed(
+        alive=alive, world_ranks=alive if trains else [], n_masters=1, taken=taken, goes_on=goes_on
+    )
+    return step(state, FromMaster(team=team, message=message))
+
+
+def training(topology, **plan):
+    """A search with a trial on every block."""
+    started = ev.RunStarted(
+        time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
+    )
+    ledger = Ledger()
+    ledger.apply(started)
+    state, first = begin(topology, ledger, num_iterations=9, **plan)
+    seen = [started, *events_of(first)]
+    for n in range(topology.n_blocks):
+        seen += events_of(suggest(state, n=n))
+    return state, seen
+
+
+THREE_RANKS = Topology.plan(7, 3)
+
+
+def test_a_fold_goes_on_with_the_ranks_that_are_left():
+    state, _ = training(THREE_RANKS)
+    assert not events_of(died(state, 2))
+    done = reformed(state, 0, [1, 3], taken=0, goes_on=0)
+    (lost,) = events_of(done)
+    assert lost == ev.RanksLost(time_s=1.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0)
+    assert state.assignment_of_team[0].number == 0
+    assert state.ledger.trials[0].n_losses == 1
+    assert state.ledger.sessions[-1].lost_ranks == {1: [2]}
+    assert state.ledger.sessions[-1].lost_blocks == []
+
+
+def test_a_fold_that_does_not_go_on_is_assigned_again_to_what_is_left_of_the_block():
+    state, _ = training(THREE_RANKS)
+    done = reformed(state, 0, [2, 3], taken=-1)  # the master has died, and the coordinator has not seen it yet
+    lost, ended, again = events_of(done)
+    assert (lost.ranks, ended.assignment, ended.reason) == ([1], 0, "rank 1 died")
+    assert (again.trial, again.fold, again.attempt, again.block, again.n_ranks) == (0, 0, 2, 1, 2)
+    assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
+    assert state.roster.team(0).master_rank == 2
+
+
+def test_an_order_that_is_on_its_way_to_a_master_that_lives_is_not_lost():
+    state, _ = training(THREE_RANKS)
+    died(state, 2)
+    done = reformed(state, 0, [1, 3], taken=-1)
+    assert [type(e) for e in events_of(done)] == [ev.RanksLost]
+    assert state.assignment_of_team[0].number == 0
+
+
+def test_the_trial_of_a_block_that_is_lost_goes_to_another():
+    state, _ = training(THREE_RANKS)
+    done = died(state, 1, 2, 3)
+    assert [type(e) for e in events_of(done)] == [ev.RanksLost, ev.AssignmentLost]
+    assert state.out_blocks == {1}
+    done = finish(state, 1, 1)
+    again = next(e for e in events_of(done) if isinstance(e, ev.FoldAssigned))
+    assert (again.trial, again.attempt, again.block) == (0, 2, 2), "before anything new"
+
+
+def test_a_block_too_small_to_train_is_spare():
+    state, _ = training(THREE_RANKS)
+    died(state, 1)
+    done = reformed(state, 0, [2, 3], taken=-1, trains=False)
+    lost = events_of(done)[0]
+    assert (lost.n_alive, lost.n_ranks) == (2, 0)
+    assert state.ledger.sessions[-1].lost_blocks == [1]
+    assert state.out_blocks == {1}
+    assert list(state.to_resume) == [0]
+
+
+def test_the_search_gives_up_when_no_block_is_left():
+    state, _ = training(THREE_RANKS)
+    assert not of_type(died(state, 1, 2, 3), ins.GiveUp)
+    (give_up,) = of_type(died(state, 1, 2, 3, 4, 5, 6), ins.GiveUp)
+    assert "--opt-restore" in give_up.reason
+
+
+def test_a_team_that_is_broken_is_given_nothing():
+    state, _ = training(THREE_RANKS)
+    died(state, 2)
+    done = finish(state, 0, 0)  # sent before its master heard of the death
+    assert state.ledger.trials[0].state is TrialState.COMPLETE
+    assert not [m for m in sends_to(done, 0) if isinstance(m, msg.RunFold)]
+    suggest(state, n=7)
+    assert state.out_blocks == {1}
+    done = reformed(state, 0, [1, 3], taken=0)
+    assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
+
+
+def test_a_late_message_of_a_dead_master_is_dropped():
+    state, _ = training(THREE_RANKS)
+    reformed(state, 0, [2, 3], taken=-1)
+    assert not events_of(finish(state, 0, 0))
+
+
+def test_folds_that_finished_when_nobody_could_write_it_down_are_not_trained_again():
+    _, seen = training(THREE_RANKS)
+    ledger = Ledger()
+    for event in seen:
+        ledger.apply(event)
+    result = FoldResult(figure_of_merit=0.2, metrics={"loss": 0.2}, n_epochs=3, train_s=1.0)
+    kept = UnrecordedFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 0}, result=result, reason="done")
+    of_another_run = replace(kept, assignment=1, trial=1, point={"n": 77})
+    state = st.CoordinatorState(SearchPlan(num_iterations=9), THREE_RANKS, ledger)
+    done = step(state, Begin(finished=(kept, of_another_run)))
+    finished, lost, completed, again = events_of(done)[:4]
+    assert (finished.assignment, finished.figure_of_merit, finished.reason) == (0, 0.2, "done")
+    assert (lost.assignment, lost.reason) == (1, "the run was ended")
+    assert (completed.trial, completed.figure_of_merit) == (0, 0.2)
+    assert (again.trial, again.attempt) == (1, 2)

@@ -90,6 +90,24 @@ def objective(parameters, comm, report):
 objective.parameter_range = [Real(0.0, 1.0, name="x")]
 """
 
+#: the same, with collective calls, and without reports that would be waited for
+SLOW_TOGETHER = """
+import time
+
+from nnlo_opt.space import Real
+
+
+def objective(parameters, comm, report):
+    for _ in range(5):
+        time.sleep(0.03)
+        assert comm.allreduce(1) == comm.Get_size()
+    report(1, parameters["x"])
+    return (parameters["x"] - 0.3) ** 2
+
+
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+
 NOT_A_NUMBER = """
 from nnlo_opt.space import Real
 

@@ -57,7 +57,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_path):
-    job = launch(tmp_path, *DRIVER, "--num-iterations", "16")
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "16", options=("--no-ulfm",))
     wait_for(tmp_path, "TrialCompleted", 3, job)
     family = family_of(job)
     next(p for p in family if rank_of(p) == "3").kill()

@@ -1,6 +1,6 @@
 import pytest
 
-from nnlo_opt.report.lines import ProgressLines, duration, metrics_text, outcome, point_text, value_text
+from nnlo_opt.report.lines import ProgressLines, duration, losses_text, metrics_text, outcome, point_text, value_text
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -141,3 +141,21 @@ def test_the_outcome_counts_only_states_that_occur():
     screen.trial(0)
     screen(ev.TrialSuggested(time_s=11.0, trial=1, point={}))
     assert outcome(screen.ledger) == "1 pending, 1 complete"
+
+
+def test_it_is_told_who_has_died_and_how_the_block_goes_on():
+    screen = Screen()
+
+    def lost(ranks, block, n_alive, n_ranks):
+        return ev.RanksLost(time_s=3.0, ranks=ranks, block=block, team=0, n_alive=n_alive, n_ranks=n_ranks)
+
+    assert losses_text(screen.ledger) == ""
+    (line,) = screen(lost([3], 1, 4, 3))
+    assert line.endswith("rank 3 of block 1 died: it goes on with 3 ranks, 1 spare")
+    (line,) = screen(lost([5, 6], 1, 2, 0))
+    assert line.endswith("ranks 5 and 6 of block 1 died: it is spare, as 2 left cannot train")
+    screen(lost([7], 2, 1, 1), lost([8, 9, 10], 3, 0, 0))
+    assert losses_text(screen.ledger) == (
+        "Died: ranks 3, 5 and 6 of block 1 (it is spare, as 2 left cannot train); rank 7 of block 2 (it goes on with 1 "
+        "rank); ranks 8, 9 and 10 of block 3 (it is lost)."
+    )

@@ -80,6 +80,7 @@ def test_a_run_that_has_just_begun_has_figures_of_nothing():
         "best": None,
         "wall_s": 0.0,
         "n_starts": 1,
+        "lost": {"ranks": [], "blocks": [], "n_ranks": 0},
         "block_utilization": None,
         "coordinator_cpu_s": 0.0,
         "suggest_s": {"median": None, "max": None},
@@ -216,3 +217,15 @@ def test_the_best_follows_the_direction_of_the_run(direction, trial):
         story.finish(1.0, story.assign(0.0, number, block=1), figure)
         story.complete(1.0, number, figure)
     assert summarise(story.ledger)["best"]["trial"] == trial
+
+
+def test_ranks_and_blocks_that_are_lost_are_those_of_the_last_start():
+    story = Story(started(0.0))
+    for ranks, block, left in (([2], 1, (1, 1)), ([1], 1, (0, 0)), ([4], 2, (1, 1))):
+        n_alive, n_ranks = left
+        story.ledger.apply(
+            ev.RanksLost(time_s=1.0, ranks=ranks, block=block, team=block - 1, n_alive=n_alive, n_ranks=n_ranks)
+        )
+    assert summarise(story.ledger)["lost"] == {"ranks": [1, 2, 4], "blocks": [1], "n_ranks": 3}
+    story.start(10.0)
+    assert summarise(story.ledger)["lost"] == {"ranks": [], "blocks": [], "n_ranks": 3}

@@ -21,6 +21,7 @@ BY_TYPE = {
     str: st.text(max_size=40),
     bool: st.booleans(),
     float | None: st.none() | finite,
+    list[int]: st.lists(st.integers(0, 2**40), max_size=4),
     dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(max_size=8), plain, max_size=3), max_size=3),
     dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),

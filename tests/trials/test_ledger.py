@@ -154,6 +154,9 @@ def test_there_is_a_rule_for_every_type_of_event():
         *OPEN,
         ev.FoldBegan(time_s=2.0, assignment=0),
         ev.EpochEnded(time_s=2.0, assignment=0, epoch=1, metrics={}),
+        ev.RanksLost(time_s=2.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0),
+        ev.RanksLost(time_s=2.0, ranks=[1, 3], block=1, team=0, n_alive=0, n_ranks=0, assignment=0),
+        ev.RanksLost(time_s=2.0, ranks=[5], block=2, team=1, n_alive=1, n_ranks=1),
         lost(0),
         assigned(1, 0, attempt=2),
         stopped(1),
@@ -193,6 +196,9 @@ def test_there_is_a_rule_for_every_type_of_event():
     assert pruned.reports == {0: {1: 0.4, 2: 0.3}}  # what was reported first stays
     assert (pruned.n_rungs, pruned.n_attempts(0)) == (1, 1)
     assert ledger.trials[1].reason == "fold 0: no memory"
+    assert [trial.n_losses for trial in ledger.trials] == [2, 0, 0, 0]
+    assert ledger.sessions[-1].lost_ranks == {1: [2, 1, 3], 2: [5]}
+    assert ledger.sessions[-1].lost_blocks == [1]
 
 
 def test_a_trial_runs_from_its_first_assignment_and_waits_again_when_all_its_ranks_are_lost():

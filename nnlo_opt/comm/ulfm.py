@@ -1,0 +1,110 @@
+"""User-level failure mitigation (ULFM): ranks that outlive others, in Open MPI 5 under `mpirun --with-ft ulfm`.
+
+Bland, Bouteiller, Herault, Bosilca, Dongarra, "Post-failure recovery of MPI communication capability" (IJHPCA 2013):
+an operation with a dead rank raises; `Ack_failed` lets a receive from anybody go on without it; `Revoke` ends all that
+is under way on a communicator at every rank; `Shrink` makes one of the ranks that are left. What was found of Open MPI:
+any error of MPI may be what a death looks like; `Get_failed` sees none before another call has progressed; `Finalize`
+may hang after a failure, so a process that has seen one leaves by `os._exit`.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar
+
+import mpi4py
+import numpy as np
+
+mpi4py.rc.thread_level = "funneled"
+
+from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
+
+from nnlo_opt.comm.messages import Message  # noqa: E402
+from nnlo_opt.comm.transport import RanksLost, Received, Transport  # noqa: E402
+from nnlo_opt.errors import ProtocolError  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+#: what mpirun sets for `--with-ft`, and `nnlo-opt launch` before it
+_SWITCH = "OMPI_MCA_mpi_ft_enable"
+#: whether ranks outlive others here
+IS_ON = os.environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
+
+
+class Losses:
+    """What this process knows of deaths."""
+
+    #: whether any rank has died: then nobody finalizes MPI
+    any: ClassVar[bool] = False
+
+
+def acknowledge(comm: MPI.Intracomm) -> set[int]:
+    """Go on without the ranks of `comm` that have died; -> all that have, as far as is known here."""
+    Losses.any = True
+    with suppress(MPI.Exception):
+        comm.Ack_failed()
+    with suppress(MPI.Exception):
+        failed = comm.Get_failed()
+        return set(failed.Translate_ranks(None, comm.Get_group()))
+    return set()
+
+
+def is_revoked(comm: MPI.Intracomm) -> bool:
+    """Whether a rank has given `comm` up for all."""
+    return IS_ON and bool(comm.Is_revoked())
+
+
+@contextmanager
+def losing_ranks() -> Iterator[None]:
+    """Errors of MPI inside are RanksLost, where there is such a thing."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if not IS_ON:
+            raise
+        Losses.any = True
+        raise RanksLost from error
+
+
+def shrink(comm: MPI.Comm, made: Iterable[MPI.Comm] = ()) -> tuple[MPI.Comm, list[int]]:
+    """A communicator of the ranks of `comm` that live, and which ranks of `comm` they were, ascending.
+
+    `made`: communicators that were made from it. They and `comm` are revoked, so that every rank comes here, whatever
+    call it waits in. Collective: every rank of `comm` that lives.
+    """
+    Losses.any = True
+    left: MPI.Comm = comm
+    while True:
+        for other in (*made, left):
+            if other != MPI.COMM_NULL:
+                with suppress(MPI.Exception):
+                    other.Revoke()
+        try:
+            left = left.Shrink()
+            left.Agree(1)
+            break
+        except MPI.Exception:
+            logger.info("another rank has died meanwhile")
+    return left, list(MPI.Group.Translate_ranks(left.Get_group(), None, comm.Get_group()))
+
+
+class Watch(Transport):
+    """Carries nothing: a rank that does not train hears by it that ranks of its team have died."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        """`comm` is that of the team; nothing is sent on it."""
+        self._comm = comm
+        self.rank = comm.Get_rank()
+        self.size = self.n_processes = comm.Get_size()
+
+    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        raise ProtocolError("A rank that does not train has nothing to send to its team.")
+
+    def poll(self) -> Received | None:
+        with losing_ranks():
+            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        return None
+
+    def flush(self, timeout_s: float) -> None:
+        """Nothing is sent."""

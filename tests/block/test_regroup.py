@@ -1,0 +1,160 @@
+"""Ranks of a team die, at any moment, and the others go on: the master with its central weights where it may."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import plan_single_block
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.checkpoint import fold_directory, load_latest, load_weights
+
+N_TRAIN, N_VALIDATION, EPOCHS = 27, 8, 3
+SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
+FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+ASYNCHRONOUS: dict[str, dict[str, Any]] = {
+    "downpour": {},
+    "downpour, adam": {"optimizer": "adam"},
+    "local steps": {"sync_every": 3},
+    "easgd": {"mode": "easgd", "sync_every": 2},
+    "gem": {"mode": "gem"},
+}
+
+
+def team_of(directory: Path, n_workers: int, **changes: Any) -> LoneTeam:
+    options = TrainingOptions(**{"batch": 3, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": 0.05, **changes})
+    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
+
+
+def history_of(directory: Path) -> dict[str, Any]:
+    history: dict[str, Any] = json.loads((fold_directory(directory, 0, 0) / "history.json").read_text())
+    return history
+
+
+@pytest.mark.parametrize("rule", ASYNCHRONOUS)
+def test_an_asynchronous_fold_goes_on_whenever_workers_die(tmp_path: Path, rule: str) -> None:
+    """At every step of it; nothing that was pushed is lost, and every epoch validates all samples."""
+    n_steps = 0
+    while True:
+        directory = tmp_path / str(n_steps)
+        team = team_of(directory, 3, **ASYNCHRONOUS[rule])
+        number = team.run_fold()
+        for _ in range(n_steps):
+            if not team.step():
+                break
+        if team.reported(msg.FoldFinished):
+            break
+        # The order to train may still be on its way.
+        begun = team.master.taken == number
+        version = team.master._fold.state.version if begun else 0  # type: ignore[union-attr]
+        assert team.regroup(2) == (number if begun else -1)
+        assert not begun or team.master._fold.state.version == version  # type: ignore[union-attr]
+        n_before = len(team.deliveries)
+        finished = team.settle()
+        assert isinstance(finished, msg.FoldFinished)
+        assert finished.n_epochs == EPOCHS
+        weights, _ = load_weights(fold_directory(directory, 0, 0))
+        assert np.isfinite(weights).all()
+        assert len(team.reported(msg.FoldStarted)) == 1, "to the coordinator it is one assignment"
+        assert [report.epoch for report in team.reported(msg.EpochReported)] == [1, 2, 3]
+        # Every epoch that ends after the death is validated by those who are left, on all samples.
+        validated = [d.message for d in team.deliveries[n_before:] if isinstance(d.message, msg.Validated)]
+        pairs = zip(validated[::2], validated[1::2], strict=True)
+        assert all(a.n_samples + b.n_samples == N_VALIDATION for a, b in pairs)
+        assert history_of(directory)["n_workers"] == 2
+        n_steps += 7
+    assert n_steps > 35, "it was interrupted a few times"
+
+
+def test_workers_may_die_again_until_one_is_left(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    team = team_of(tmp_path, 4)
+    number = team.run_fold()
+    for n_left in (3, 2, 1):
+        for _ in range(20):
+            team.step(rng)
+        assert team.regroup(n_left) == number
+    assert isinstance(team.settle(rng), msg.FoldFinished)
+
+
+def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3)
+    team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    team.regroup(2)
+    n_before = len(team.deliveries)
+    team.settle()
+    first = [d.message for d in team.deliveries[n_before:] if isinstance(d.message, msg.Train)][:2]
+    assert all(train.adopt == "weights" and train.position["pass"] >= 1 for train in first)
+
+
+@pytest.mark.parametrize("changes", [{"synchronous": True}, {"mode": "allreduce"}], ids=str)
+def test_a_fold_whose_workers_wait_for_each_other_is_repeated_from_its_checkpoint(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    team = team_of(tmp_path, 1 if "mode" in changes else 3, **changes)
+    team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    assert team.regroup(1) == -1
+    second = team.run_fold()
+    finished = team.settle()
+    assert isinstance(finished, msg.FoldFinished)
+    assert finished.assignment == second
+    assert team.reported(msg.FoldStarted)[-1].epoch == 1
+
+
+def test_a_fold_that_waits_for_a_word_is_repeated_too(tmp_path: Path) -> None:
+    """The word may be on its way, and the checkpoint has all that is trained."""
+    team = team_of(tmp_path, 2)
+    team.order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}, waits_for_word=True, pause_epochs=[1]))
+    while team.step():
+        pass
+    assert team.reports[-1].waits  # type: ignore[attr-defined]
+    assert team.regroup(1) == -1
+    n_before = len(team.deliveries)
+    team.order(msg.GoOn(assignment=0))
+    while team.step():
+        pass
+    assert len(team.deliveries) == n_before, "nobody has gone on"
+
+
+def test_a_team_that_is_told_to_stop_while_it_starts_again_stops(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3)
+    number = team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    team.regroup(2)
+    team.order(msg.StopFold(assignment=number))
+    assert team.settle() == msg.FoldStopped(assignment=number)
+
+
+def test_a_preempted_team_that_starts_again_goes_on_to_a_fence(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3)
+    number = team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    team.regroup(2)
+    team.order(msg.PreemptFold(assignment=number))
+    assert team.settle() == msg.FoldStopped(assignment=number)
+    kept = load_latest(fold_directory(tmp_path, 0, 0))
+    assert kept is not None
+    assert (kept.epoch, sorted(kept.workers)) == (1, [1, 2])
+    assert kept.n_samples_inside > 0
+
+
+def test_a_master_whose_team_cannot_train_lets_its_assignment_go(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3)
+    team.run_fold()
+    for _ in range(20):
+        team.step()
+    end = team._network.end(0)
+    assert team.master.regroup(end, None) == -1
+    assert plan_single_block(4).teams[0].n_workers() == 3

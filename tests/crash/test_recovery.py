@@ -1,0 +1,154 @@
+"""SIGKILL single ranks under ULFM: the others go on in place, and the search ends as it would have."""
+
+import collections
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import launcher
+import networks
+import objectives
+import psutil
+import pytest
+
+from nnlo_opt.launcher.job import ULFM, lets_ranks_outlive_others
+from nnlo_opt.report.results import read_ledger
+from nnlo_opt.testing.mpirun import find_mpirun
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(
+        not lets_ranks_outlive_others(find_mpirun() or ""), reason="this MPI ends the job with its first dead rank"
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def with_ulfm(monkeypatch):
+    for name, value in ULFM.items():
+        monkeypatch.setenv(name, value)
+
+
+def rank_of(process: psutil.Process) -> str:
+    """The rank that a process is, or was started by; empty for one that is none, or has died."""
+    try:
+        return process.environ().get("PMIX_RANK", "")
+    except psutil.Error:
+        return ""
+
+
+def kill_rank(job: launcher.Job, rank: int) -> None:
+    """SIGKILL one rank of a running job."""
+    for process in psutil.Process(job.process.pid).children(recursive=True):
+        # What a rank has started has its environment, but not mpirun for a parent.
+        if rank_of(process) == str(rank) and not rank_of(psutil.Process(process.ppid())):
+            os.kill(process.pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"no rank {rank}")
+
+
+def wait_for(job: launcher.Job, journal: Path, event: str, n: int) -> None:
+    """Until the journal has so many events of a kind."""
+    deadline = time.monotonic() + 60
+    while not journal.exists() or journal.read_bytes().count(b'"event":"%s"' % event.encode()) < n:
+        assert job.process.poll() is None, "the job has ended"
+        assert time.monotonic() < deadline, f"never {n} times {event}"
+        time.sleep(0.01)
+
+
+def events_of(journal: Path, kind: str) -> list[dict]:
+    return [event for event in map(json.loads, journal.read_text().splitlines()) if event["event"] == kind]
+
+
+def check_search(run: Path, n_trials: int) -> None:
+    ledger = read_ledger(run)
+    assert ledger.complete
+    assert ledger.n_by_state()["complete"] == n_trials
+    finished = collections.Counter(event["trial"] for event in events_of(run / "journal.jsonl", "TrialCompleted"))
+    assert finished == collections.Counter(range(n_trials)), "a trial was lost or done twice"
+
+
+def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
+    run = tmp_path / "checkpoints/K"
+    job = launcher.start(7, [*command, "--block-size", "3", "--hyper-opt", "random"], tmp_path)
+    wait_for(job, run / "journal.jsonl", "TrialCompleted", 2)
+    kill_rank(job, 2)  # of block 1
+    kill_rank(job, 4)  # the master of block 2
+    wait_for(job, run / "journal.jsonl", "TrialCompleted", 6)
+    kill_rank(job, 1)  # the master of block 1, and with the next one the whole block
+    kill_rank(job, 3)
+    outcome = job.wait(60)
+    assert outcome.code == 0, outcome.err
+    check_search(run, 24)
+    lost = events_of(run / "journal.jsonl", "RanksLost")
+    assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2, 3, 4]
+    last = {event["block"]: (event["n_alive"], event["n_ranks"]) for event in lost}
+    assert last == {1: (0, 0), 2: (2, 2)}
+    assert json.loads((run / "summary.json").read_text())["lost"] == {
+        "ranks": [1, 2, 3, 4],
+        "blocks": [1],
+        "n_ranks": 4,
+    }
+    assert "ranks 1, 2 and 3 of block 1 (it is lost)" in outcome.out
+    assert len(events_of(run / "journal.jsonl", "RunStarted")) == 1
+
+
+def digits_of(digits: Path) -> list[str]:
+    return ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+
+
+@pytest.mark.keras
+def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits):
+    (tmp_path / "net.py").write_text(networks.FAST)
+    command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
+    run = tmp_path / "checkpoints/K"
+    job = launcher.start(4, [*command, *digits_of(digits)], tmp_path)
+    wait_for(job, run / "journal.jsonl", "EpochEnded", 1)
+    kill_rank(job, 2)
+    outcome = job.wait(90)
+    assert outcome.code == 0, outcome.err
+    (assigned,) = events_of(run / "journal.jsonl", "FoldAssigned")
+    (lost,) = events_of(run / "journal.jsonl", "RanksLost")
+    assert (lost["ranks"], lost["n_ranks"], lost["assignment"]) == ([2], 3, assigned["assignment"])
+    assert [event["epoch"] for event in events_of(run / "journal.jsonl", "EpochEnded")] == [1, 2, 3, 4, 5, 6]
+    assert "rank 2 of block 1 died: it goes on with 3 ranks" in outcome.out
+
+
+@pytest.mark.keras
+def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path, digits):
+    (tmp_path / "net.py").write_text(networks.FAST)
+    command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
+    run = tmp_path / "checkpoints/K"
+    job = launcher.start(3, [*command, "--mode", "allreduce", *digits_of(digits)], tmp_path)
+    wait_for(job, run / "journal.jsonl", "EpochEnded", 2)
+    kill_rank(job, 1)
+    outcome = job.wait(90)
+    assert outcome.code == 0, outcome.err
+    first, second = events_of(run / "journal.jsonl", "FoldAssigned")
+    assert (first["n_ranks"], second["n_ranks"], second["attempt"]) == (3, 2, 2)
+    began = events_of(run / "journal.jsonl", "FoldBegan")[-1]
+    assert began["epoch"] >= 2
+    assert read_ledger(run).trials[0].folds[0].n_epochs == 6
+
+
+def test_a_launched_search_outlives_its_coordinator_and_trains_no_finished_fold_again(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
+    command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "10", "--checkpoint", "K"]
+    launched = ["nnlo-opt", "launch", "-n", "5", "--", *command, "--block-size", "2", "--hyper-opt", "random"]
+    run = tmp_path / "checkpoints/K"
+    job = launcher.start(1, launched, tmp_path)
+    wait_for(job, run / "journal.jsonl", "TrialCompleted", 3)
+    kill_rank(job, 0)
+    outcome = job.wait(90)
+    assert outcome.code == 0, outcome.err
+    assert "restart 1" in outcome.err
+    check_search(run, 10)
+    assert len(events_of(run / "journal.jsonl", "RunStarted")) == 2
+    assert not (run / "unrecorded").exists()
+    # An objective runs to its end and its value is kept, so both of those under way are in the journal.
+    lost = {event["assignment"] for event in events_of(run / "journal.jsonl", "AssignmentLost")}
+    assert not lost, "what was finished without a coordinator was lost"
