@@ -10,6 +10,7 @@ notes who is lost, and its owner hears of it by `RanksLost`.
 import functools
 import inspect
 import logging
+import signal
 import struct
 import time
 from collections.abc import Callable, Collection, Sequence, Set
@@ -45,6 +46,8 @@ _SMALL_BYTES = 2048
 SILENCE_S = 1e-3
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
+#: how long a rank that aborts all of them waits for its own end
+ABORT_S = 10
 #: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
 NOTICE_S = 3.0
 
@@ -302,6 +305,9 @@ class World:
 
     def abort(self, exit_code: int) -> None:
         """End all ranks at once, whatever they do."""
+        if IS_ON:  # several ranks that abort at once may wait for ever then; a signal ends them also in C
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(ABORT_S)
         self._comm.Abort(exit_code)
 
 

@@ -15,6 +15,10 @@ from nnlo_opt.errors import ConfigurationError
 LOOK_S = 0.1
 #: how long mpirun has to end its ranks, here and on other nodes, before it is killed; it takes a second
 TERM_S = 8.0
+#: how long mpirun may outlive its last rank, and between two looks at who is left; seconds
+ALONE_S, COUNT_S = 15.0, 5.0
+#: what starts ranks and is none: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has hydra_pmi_proxy
+_STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
 #: the variable by which every process of a job is known, in its environment
 MARK = "NNLO_OPT_JOB"
 #: how long mpirun has to say its version; seconds
@@ -67,7 +71,18 @@ class Job:
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
         end_at_s: float | None = None
+        # Under ULFM, ranks that abort together were seen to leave an mpirun behind that never ends.
+        alone_since_s: float | None = None
+        count_at_s, had_ranks = time.monotonic(), False
         while (code := self._process.poll()) is None:
+            if (now_s := time.monotonic()) >= count_at_s:
+                count_at_s = now_s + COUNT_S
+                has_ranks = self._has_ranks()
+                had_ranks = had_ranks or has_ranks
+                alone_since_s = None if has_ranks or not had_ranks else alone_since_s or now_s
+                if alone_since_s is not None and now_s >= alone_since_s + ALONE_S:
+                    code = self._terminate()
+                    break
             if end_at_s is None and is_asked():
                 end_at_s = time.monotonic() + grace_s
                 self._process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
@@ -98,18 +113,23 @@ class Job:
         if self._process.poll() is None:
             self._process.wait()
 
-    def _processes(self) -> list[int]:
-        """Processes of the job that are not yet dead."""
-        found, mark = [], self._mark.encode()
+    def _has_ranks(self) -> bool:
+        """Whether anything of the job lives on this node but what starts ranks."""
+        return any(pid != self.pid and not name.startswith(_STARTERS) for pid, name in self._processes().items())
+
+    def _processes(self) -> dict[int, bytes]:
+        """Processes of the job that are not yet dead, and their names, which are cut at 15 bytes."""
+        found, mark = {}, self._mark.encode()
         for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
             if not name.isdigit():
                 continue
             with suppress(OSError, IndexError):
                 with open(f"/proc/{name}/stat", "rb") as file:
                     # Behind the command, which may hold anything: state, parent, group, session.
-                    state, _, _, session = file.read().rpartition(b")")[2].split()[:4]
+                    front, _, behind = file.read().rpartition(b")")
+                    state, _, _, session = behind.split()[:4]
                 if state not in (b"Z", b"X") and (int(session) == self.pid or _has(name, mark)):
-                    found.append(int(name))
+                    found[int(name)] = front.partition(b"(")[2]
         return found
 
 

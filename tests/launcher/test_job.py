@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 
+from nnlo_opt.launcher import job as module
 from nnlo_opt.launcher.job import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
@@ -44,6 +45,20 @@ def test_a_job_that_does_not_end_in_time_is_ended_with_all_that_it_has_started(t
     assert job.was_late
     of_session = [p for p in psutil.pids() if is_of(job.pid, p)]
     assert not [p for p in of_session if psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_starter_that_outlives_its_ranks_is_ended(monkeypatch):
+    monkeypatch.setattr(module, "ALONE_S", 0.3)
+    monkeypatch.setattr(module, "COUNT_S", 0.05)
+    job = shell("sleep 0.5 & wait; exec sleep 1000")
+    assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
+    assert not job.was_late
+
+
+def test_a_starter_whose_ranks_are_elsewhere_is_waited_for(monkeypatch):
+    monkeypatch.setattr(module, "ALONE_S", 0.1)
+    monkeypatch.setattr(module, "COUNT_S", 0.05)
+    assert shell("exec sleep 1").wait(lambda: False, 0.0) == 0
 
 
 def is_of(session: int, pid: int) -> bool:
