@@ -10,8 +10,10 @@ notes who is lost, and its owner hears of it by `RanksLost`.
 import functools
 import inspect
 import logging
+import os
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
@@ -46,8 +48,6 @@ _SMALL_BYTES = 2048
 SILENCE_S = 1e-3
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
-#: how long a rank that aborts all of them waits for its own end
-ABORT_S = 10
 #: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
 NOTICE_S = 3.0
 
@@ -304,10 +304,16 @@ class World:
         return MPI.COMM_SELF
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once, whatever they do."""
-        if IS_ON:  # several ranks that abort at once may wait for ever then; a signal ends them also in C
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(ABORT_S)
+        """End all ranks at once, whatever they do.
+
+        Where ranks outlive others (ULFM), this one dies, and the others go on without it or, if it coordinates, end
+        too: there `Abort` ended this rank only, and nobody was told.
+        """
+        if IS_ON:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
         self._comm.Abort(exit_code)
 
 

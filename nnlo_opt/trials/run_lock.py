@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,11 +56,12 @@ class RunLock:
         except Timeout:
             raise ConfigurationError(
                 f"A run directory has one coordinator at a time, and another process holds `{run}`"
-                f"{_in_words(_read(self._owner))}: wait for it to end, or choose another name by `--checkpoint NAME`."
+                f"{_in_words(read_owner(self._owner))}: wait for it to end, or choose another name by "
+                "`--checkpoint NAME`."
             ) from None
         try:
             self._take_over()
-            atomic_write(self._owner, json.dumps(self._mine) + "\n")
+            atomic_write(self._owner, owner_text(self._mine))
         except BaseException:
             self._lock.release()
             raise
@@ -67,7 +69,7 @@ class RunLock:
 
     def _take_over(self) -> None:
         """Wait until an owner on another machine is known to be dead; ConfigurationError for one that is alive."""
-        owner, here = _read(self._owner), self._mine
+        owner, here = read_owner(self._owner), self._mine
         # The host alone: it was booted since. The boot alone: a container of another name on the same machine.
         if owner is None or owner.get("boot") == here["boot"] or owner.get("host") == here["host"]:
             return
@@ -101,7 +103,7 @@ class RunLock:
 
     def _look(self) -> None:
         """OSError where the run has another owner."""
-        owner = _read(self._owner)
+        owner = read_owner(self._owner)
         if owner is not None and owner != self._mine:
             self._lost_to = _in_words(owner)
             raise OSError(errno.ESTALE, f"another coordinator has taken the run over{self._lost_to}")
@@ -192,13 +194,27 @@ def _silent_s(path: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def owner_text(owner: dict[str, Any]) -> str:
+    """A note of the owner, with a checksum: a damaged one must keep nobody out, least of all the owner itself."""
+    return json.dumps({**owner, "crc32": _checksum(owner)}) + "\n"
+
+
+def read_owner(path: Path) -> dict[str, Any] | None:
     """The owner; None where there is none that can be read."""
     try:
         owner = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return owner if isinstance(owner, dict) else None
+    if not isinstance(owner, dict):
+        return None
+    checksum = owner.pop("crc32", None)
+    # A note of the first version has neither a checksum nor a beat.
+    is_sound = checksum == _checksum(owner) if checksum is not None else owner.keys() == {"host", "pid", "boot"}
+    return owner if is_sound else None
+
+
+def _checksum(owner: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(owner, sort_keys=True).encode())
 
 
 def _in_words(owner: dict[str, Any] | None) -> str:

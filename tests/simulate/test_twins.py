@@ -219,6 +219,10 @@ class Told:
     def __post_init__(self):
         self.messages = []
 
+    @property
+    def lost(self):
+        return self.transport.lost
+
     def poll(self):
         received = self.transport.poll()
         if received is not None:

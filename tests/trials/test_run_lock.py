@@ -1,4 +1,3 @@
-import json
 import os
 import threading
 import time
@@ -9,16 +8,25 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, hold, this_process
+from nnlo_opt.trials.run_lock import (
+    LOCK_NAME,
+    OWNER_NAME,
+    RunLock,
+    forget_owner,
+    hold,
+    owner_text,
+    read_owner,
+    this_process,
+)
 
 
 def owned_by(run, **changes):
-    (run / OWNER_NAME).write_text(json.dumps(this_process() | changes))
+    (run / OWNER_NAME).write_text(owner_text(this_process() | changes))
 
 
 def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path):
     with hold(tmp_path):
-        assert json.loads((tmp_path / OWNER_NAME).read_text())["pid"] == os.getpid()
+        assert read_owner(tmp_path / OWNER_NAME)["pid"] == os.getpid()
         with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .*wait for it to end"):
             RunLock(tmp_path, timeout_s=0.0)
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
@@ -28,7 +36,7 @@ def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path)
 def test_an_owner_of_this_machine_that_does_not_hold_the_lock_is_gone(tmp_path, changes):
     owned_by(tmp_path, **changes)
     with hold(tmp_path):
-        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+        assert read_owner(tmp_path / OWNER_NAME) == this_process()
 
 
 #: a process of another machine
@@ -47,7 +55,7 @@ def test_an_owner_on_another_machine_that_gives_no_signs_of_life_is_refused_with
     with pytest.raises(ConfigurationError, match=r"process 4711 on node-17.*make sure that it has ended") as caught:
         RunLock(tmp_path, timeout_s=0.0)
     assert str(tmp_path / OWNER_NAME) in str(caught.value)
-    assert json.loads((tmp_path / OWNER_NAME).read_text())["pid"] == 4711
+    assert read_owner(tmp_path / OWNER_NAME)["pid"] == 4711
     forget_owner(tmp_path)
     forget_owner(tmp_path)
     RunLock(tmp_path, timeout_s=0.0).release()
@@ -77,7 +85,7 @@ def test_an_owner_on_another_machine_that_is_alive_is_refused(tmp_path):
 def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_sentence(tmp_path, caplog):
     owned_by(tmp_path, **THERE)
     with hold(tmp_path):
-        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+        assert read_owner(tmp_path / OWNER_NAME) == this_process()
     assert "(process 4711 on node-17) gives no sign of life: its run is taken over" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
 
@@ -114,21 +122,21 @@ def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the
             directory.journal.append([started])
     assert directory.journal.path.read_bytes() == before
     directory.close()
-    assert json.loads((tmp_path / "r" / OWNER_NAME).read_text())["pid"] == 4711
+    assert read_owner(tmp_path / "r" / OWNER_NAME)["pid"] == 4711
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\0"])
 def test_a_note_that_cannot_be_read_names_nobody(tmp_path, text):
     (tmp_path / OWNER_NAME).write_text(text)
     with hold(tmp_path):
-        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+        assert read_owner(tmp_path / OWNER_NAME) == this_process()
 
 
 def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):
     first = RunLock(tmp_path, timeout_s=0.0)
     first.release()
     with hold(tmp_path):
-        assert json.loads((tmp_path / OWNER_NAME).read_text()) == this_process()
+        assert read_owner(tmp_path / OWNER_NAME) == this_process()
 
 
 def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
@@ -141,4 +149,4 @@ def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
     lock.release()
     run.mkdir()
     with hold(run):
-        assert json.loads((run / OWNER_NAME).read_text()) == this_process()
+        assert read_owner(run / OWNER_NAME) == this_process()
