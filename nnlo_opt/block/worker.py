@@ -86,6 +86,8 @@ class Worker:
         self._start: msg.StartFold | None = None
         #: whether the master has sent something to train on, and no fence since
         self._training = False
+        #: whether another rank has failed in a step with this one: nothing more is trained of this assignment
+        self._is_deserted = False
         #: version of the central weights adopted last
         self._version = 0
         #: of the learning rates of steps made here; and the training samples of all workers behind the next step, as
@@ -255,7 +257,7 @@ class Worker:
             self._rate_factor = train.rate_factor
         self._version = train.version
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
-        self._outstanding, self._training = False, True
+        self._outstanding, self._training = False, not self._is_deserted
         if self._is_due:
             self._push()
 
@@ -382,7 +384,7 @@ class Worker:
             self._ring.tell(msg.EndFold(assignment=self._assignment))
         self._assignment, self._task, self._start, self._gradients = None, None, None, NO_GRADIENTS
         self._rule, self._period = PushGradient(0), _Period()
-        self._training = self._is_due = self._outstanding = False
+        self._training = self._is_due = self._outstanding = self._is_deserted = False
         self._rate_factor = None
         if was_open:
             release(self._tasks)
@@ -395,7 +397,9 @@ class Worker:
             self._period.base_version = self._version
         step = self._gradients.step()
         if step.has_failed:
-            self._training = False  # and the rank that failed says why
+            # The rank that failed says why. An answer of the master that comes before must not begin another step,
+            # in which nobody would be with us.
+            self._training, self._is_deserted = False, True
             return
         together = task.options.mode == "allreduce"
         self._scale_learning_rate(step.n_samples if together else step.n_samples * start.n_workers)

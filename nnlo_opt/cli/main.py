@@ -76,7 +76,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.transport import RanksLost
-    from nnlo_opt.comm.ulfm import losing_ranks
+    from nnlo_opt.comm.ulfm import be_missed, losing_ranks
     from nnlo_opt.errors import (
         EXIT_FAILURE,
         EXIT_OK,
@@ -92,6 +92,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     from nnlo_opt.training.timeline import NO_TIMELINE, RankTimeline, events_per_rank
     from nnlo_opt.watchdog import Watchdog
 
+    be_missed()
     world = World()
     parse, run = _command(command)
     try:
@@ -175,6 +176,7 @@ def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
     have died MPI cannot be finalized, and Python would do that at its end.
     """
     from nnlo_opt.comm.mpi import finalize
+    from nnlo_opt.comm.ulfm import leave_unnoticed
     from nnlo_opt.training.timeline import merge_timelines
 
     is_whole = finalize()  # and with that every rank has closed its own
@@ -184,5 +186,5 @@ def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(exit_code)
+        leave_unnoticed(exit_code)
     sys.exit(exit_code)

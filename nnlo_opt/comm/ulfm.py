@@ -9,9 +9,10 @@ may hang after a failure, so a process that has seen one leaves by `os._exit`.
 
 import logging
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import mpi4py
 import numpy as np
@@ -30,6 +31,27 @@ logger = logging.getLogger(__name__)
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: whether ranks outlive others here
 IS_ON = os.environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
+
+
+#: ends this process with an exit code, and leaves the others to end by themselves
+leave_unnoticed = os._exit
+
+
+def be_missed() -> None:
+    """Where ranks outlive others, have `os._exit` kill this process: the others hear of signals, and of no exit.
+
+    They would wait for a rank whose watchdog, or whose user's code, has ended it so. A process that it has forked
+    leaves as ever.
+    """
+    pid = os.getpid()
+
+    def end(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            os.kill(pid, signal.SIGKILL)
+        leave_unnoticed(status)
+
+    if IS_ON:
+        os._exit = end
 
 
 class Losses:
