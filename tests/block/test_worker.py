@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker import Groups, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.transport import Collective
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
@@ -21,10 +22,10 @@ FOLDS = [single_fold(20, 5)]
 class Bench:
     """A worker whose master is the test."""
 
-    def __init__(self, tasks):
+    def __init__(self, tasks, groups=None):
         network = LoopbackNetwork(2)
         self._master, self._end = network.end(0), network.end(1)
-        self.worker = Worker(self._end, tasks, world_rank=7)
+        self.worker = Worker(self._end, tasks, world_rank=7, groups=groups)
 
     def tell(self, message, payload=None):
         """Hand `message` over; what the worker answers, as (message, payload) or None."""
@@ -216,3 +217,31 @@ def test_a_model_that_cannot_be_released_does_not_end_the_rank(error):
 )
 def test_a_reason_is_one_line_and_names_the_type_of_errors_that_are_not_ours(error, reason):
     assert reason_of(error) == reason
+
+
+class WithOneThatFails(Collective):
+    """A group of two, the other of which fails in every step."""
+
+    def __init__(self):
+        self.n_sums = 0
+
+    def sum_in_place(self, vector):
+        self.n_sums += 1
+        # Gradient and flags (samples, ranks that failed, ranks that want the end) begin at multiples of 16 numbers.
+        vector[16 + 1] += 1
+
+
+def test_after_a_step_in_which_another_rank_failed_an_answer_of_the_master_begins_no_other():
+    """The other one does not take part any more: this one would wait for it for ever."""
+    group = WithOneThatFails()
+    options = options_of(mode="allreduce")
+    bench = Bench(linear_tasks(SOURCE, FOLDS, options)(), Groups(team=group))
+    bench.start(n_workers=2)
+    assert bench.train(full(0.5)) is None
+    assert bench.train(full(0.5), version=1) is None
+    assert group.n_sums == 1
+    # Until the master ends the assignment; the next is a new beginning.
+    bench.tell(msg.EndFold(assignment=0))
+    bench.start(assignment=1, n_workers=2)
+    bench.train(full(0.5), assignment=1)
+    assert group.n_sums == 2
