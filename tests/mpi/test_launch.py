@@ -138,7 +138,8 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_
     failed = next(trial for trial in ledger.trials if trial.state == "failed")
     assert failed.reason.startswith("it was tried 3 times (`--max-attempts`), and lost each time: rank")
     assert failed.n_attempts(0) == 3
-    assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 4
+    # The first block that dies is outlived (ULFM); with the second none is left, and the third try needs another start.
+    assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
 
 
 @pytest.mark.keras
