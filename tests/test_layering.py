@@ -30,6 +30,7 @@ LAYERS: dict[str, list[str]] = {
         "preemption",
         "processes",
         "pulse",
+        "fault_tolerance",
         "trees",
         "vectors",
         "watchdog",

@@ -4,7 +4,6 @@ Nothing heavy is imported before a handler for SIGUSR1 stands: without one the s
 the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from nnlo_opt.fault_tolerance import ranks_outlive_others
 from nnlo_opt.preemption import Preemption
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from nnlo_opt.cli.ranks import Own
     from nnlo_opt.comm.mpi import World
 
-#: what says that ranks outlive others (`comm.ulfm`)
-ULFM_SWITCH = "OMPI_MCA_mpi_ft_enable"
-#: seconds that MPI then has to begin: for a rank that has died before it waits for ever
+#: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
 MPI_START_S = 300
 
 Run = Callable[["World", "Options", "Own"], int]
@@ -70,7 +68,7 @@ def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
     from nnlo_opt import devices
 
     devices.cap_threads()
-    with _no_longer_than(MPI_START_S if os.environ.get(ULFM_SWITCH) else 0):
+    with _no_longer_than(MPI_START_S if ranks_outlive_others() else 0):
         from nnlo_opt.comm.mpi import World  # before anything else that imports it
     from nnlo_opt.cli.parsing import HelpRequested
     from nnlo_opt.cli.ranks import Own, story_of

@@ -24,15 +24,12 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 from nnlo_opt.comm.messages import Message  # noqa: E402
 from nnlo_opt.comm.transport import RanksLost, Received, Transport  # noqa: E402
 from nnlo_opt.errors import ProtocolError  # noqa: E402
+from nnlo_opt.fault_tolerance import ranks_outlive_others  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
-#: what mpirun sets for `--with-ft`, and `nnlo-opt launch` before it
-_SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: whether ranks outlive others here
-IS_ON = os.environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
-
-
+IS_ON = ranks_outlive_others()
 #: ends this process with an exit code, and leaves the others to end by themselves
 leave_unnoticed = os._exit
 

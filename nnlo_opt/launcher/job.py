@@ -23,9 +23,7 @@ _STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
 MARK = "NNLO_OPT_JOB"
 #: how long mpirun has to say its version; seconds
 VERSION_S = 20.0
-#: has Open MPI's mpirun let ranks outlive others, as `--with-ft ulfm` does; one of the two alone hangs
-ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", "OMPI_MCA_mpi_ft_enable": "1"}
-#: the first version of Open MPI that can
+#: the first version of Open MPI that can let ranks outlive others
 _ULFM_VERSION = 5
 
 

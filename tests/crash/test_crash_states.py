@@ -138,8 +138,8 @@ def test_a_search_goes_on_from_a_crash_at_every_step(tmp_path):
     assert n_states > len(steps)
 
 
-def crash_twice(folder: Path, rng: random.Random) -> None:
-    """A crash, and another one while the search goes on from it."""
+def crash_twice(folder: Path, rng: random.Random) -> tuple[bytes, bytes]:
+    """A crash, and another one while the search goes on from it; -> what was promised, and the journal at the end."""
     steps, _, _ = undisturbed()
     number, _, state = rng.choice(list(states(steps, {})))
     put(state, folder / "first")
@@ -150,17 +150,20 @@ def crash_twice(folder: Path, rng: random.Random) -> None:
     assert (after.get("run/journal.jsonl") or b"").startswith(promised), second
     put(after, folder / "second")
     check_end(folder / "second", search(folder / "second"))
+    return promised, (folder / "second/run/journal.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_search_goes_on_from_a_crash_while_it_goes_on_from_a_crash(tmp_path, seed):
-    crash_twice(tmp_path, random.Random(seed))
+    promised, journal = crash_twice(tmp_path, random.Random(seed))
+    assert journal.startswith(promised)
 
 
 @pytest.mark.slow
 def test_a_search_goes_on_from_many_crashes_while_it_goes_on(tmp_path):
     for seed in range(100, 500):
-        crash_twice(tmp_path / str(seed), random.Random(seed))
+        promised, journal = crash_twice(tmp_path / str(seed), random.Random(seed))
+        assert journal.startswith(promised)
 
 
 # ---------------------------------------------------------------- files that are written once

@@ -93,7 +93,9 @@ def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_s
 def test_an_old_owner_is_followed_at_once(tmp_path):
     owned_by(tmp_path, **THERE)
     os.utime(tmp_path / OWNER_NAME, (1e9, 1e9))
-    RunLock(tmp_path, timeout_s=0.0).release()
+    lock = RunLock(tmp_path, timeout_s=0.0)
+    assert read_owner(tmp_path / OWNER_NAME) == this_process()
+    lock.release()
 
 
 @pytest.mark.usefixtures("_quick")

@@ -1,0 +1,14 @@
+"""What has Open MPI let ranks outlive others (ULFM): variables for its mpirun. What ranks do then is in `comm.ulfm`."""
+
+import os
+from collections.abc import Mapping
+
+#: what mpirun tells the ranks
+_SWITCH = "OMPI_MCA_mpi_ft_enable"
+#: for mpirun, as `--with-ft ulfm` sets it; one of the two alone hangs
+ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
+
+
+def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether they do in the job that this process is a rank of."""
+    return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
