@@ -1,10 +1,13 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and small ones that show whether they are damaged."""
 
+import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 def write_fully(fd: int, data: bytes) -> None:
@@ -73,3 +76,20 @@ def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None
             sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def with_checksum(data: dict[str, Any]) -> str:
+    """A line of JSON: `data`, plain, and a checksum of it."""
+    return json.dumps({"crc": _checksum(data), **data}) + "\n"
+
+
+def without_checksum(text: str) -> dict[str, Any]:
+    """What `with_checksum` was given; ValueError where `text` is damaged."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("crc", None) != _checksum(data):
+        raise ValueError("its checksum does not agree")
+    return data
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(data, sort_keys=True).encode()):08x}"

@@ -4,7 +4,15 @@ import stat
 import numpy as np
 import pytest
 
-from nnlo_opt.files import atomic_path, atomic_write, make_directory, sync_directory, write_fully
+from nnlo_opt.files import (
+    atomic_path,
+    atomic_write,
+    make_directory,
+    sync_directory,
+    with_checksum,
+    without_checksum,
+    write_fully,
+)
 
 
 class Interrupted(BaseException):
@@ -129,3 +137,13 @@ def test_a_file_where_a_folder_is_to_be_is_an_error_and_stays(tmp_path):
         with pytest.raises(OSError, match=r"exists|Not a directory"):
             make_directory(path)
     assert (tmp_path / "a").read_text() == "mine"
+
+
+def test_what_has_a_checksum_comes_back_and_shows_every_damage():
+    data = {"a": [1, 2.5, None], "b": "\u00e9"}
+    text = with_checksum(data)
+    assert without_checksum(text) == data
+    damages = {text[:i] + other + text[i + 1 :] for i in range(len(text) - 1) for other in "0x"} - {text}
+    for damaged in damages:
+        with pytest.raises(ValueError, match=r"."):
+            without_checksum(damaged)

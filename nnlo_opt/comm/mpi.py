@@ -171,7 +171,6 @@ class MpiTransport(Transport):
             if is_revoked(self._comm):
                 raise RanksLost from error
             return None
-            return None
 
     def _receive(self) -> Received | None:
         """Take the message that was seen."""

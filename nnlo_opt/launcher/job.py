@@ -37,6 +37,26 @@ def lets_ranks_outlive_others(mpirun: str) -> bool:
     return found is not None and int(found[1]) >= _ULFM_VERSION
 
 
+class _Solitude:
+    """How long mpirun has been without ranks. Under ULFM one was seen that had outlived them, and never ended."""
+
+    def __init__(self) -> None:
+        #: monotonic seconds: of the next look, and since when there are none; None: there are, or were never any here
+        self._look_at_s = 0.0
+        self._since_s: float | None = None
+        self._had_ranks = False
+
+    def is_too_long(self, has_ranks: Callable[[], bool], now_s: float) -> bool:
+        """Whether it was for `ALONE_S`; looks every `COUNT_S`."""
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + COUNT_S
+            if has_ranks():
+                self._had_ranks, self._since_s = True, None
+            elif self._had_ranks and self._since_s is None:
+                self._since_s = now_s
+        return self._since_s is not None and now_s >= self._since_s + ALONE_S
+
+
 class Job:
     """A running job.
 
@@ -69,18 +89,11 @@ class Job:
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
         end_at_s: float | None = None
-        # Under ULFM, ranks that abort together were seen to leave an mpirun behind that never ends.
-        alone_since_s: float | None = None
-        count_at_s, had_ranks = time.monotonic(), False
+        solitude = _Solitude()
         while (code := self._process.poll()) is None:
-            if (now_s := time.monotonic()) >= count_at_s:
-                count_at_s = now_s + COUNT_S
-                has_ranks = self._has_ranks()
-                had_ranks = had_ranks or has_ranks
-                alone_since_s = None if has_ranks or not had_ranks else alone_since_s or now_s
-                if alone_since_s is not None and now_s >= alone_since_s + ALONE_S:
-                    code = self._terminate()
-                    break
+            if solitude.is_too_long(self._has_ranks, time.monotonic()):
+                code = self._terminate()
+                break
             if end_at_s is None and is_asked():
                 end_at_s = time.monotonic() + grace_s
                 self._process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks

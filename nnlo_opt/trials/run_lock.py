@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, make_directory
+from nnlo_opt.files import atomic_write, make_directory, with_checksum, without_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class RunLock:
             ) from None
         try:
             self._take_over()
-            atomic_write(self._owner, owner_text(self._mine))
+            atomic_write(self._owner, with_checksum(self._mine))
         except BaseException:
             self._lock.release()
             raise
@@ -194,27 +193,16 @@ def _silent_s(path: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def owner_text(owner: dict[str, Any]) -> str:
-    """A note of the owner, with a checksum: a damaged one must keep nobody out, least of all the owner itself."""
-    return json.dumps({**owner, "crc32": _checksum(owner)}) + "\n"
-
-
 def read_owner(path: Path) -> dict[str, Any] | None:
-    """The owner; None where there is none that can be read."""
+    """The owner; None where there is none that can be read: a damaged note keeps nobody out, least of all its owner."""
     try:
-        owner = json.loads(path.read_text())
+        text = path.read_text()
+        owner = json.loads(text)
+        if isinstance(owner, dict) and owner.keys() == {"host", "pid", "boot"}:
+            return owner  # of the first version, which had neither a checksum nor a beat
+        return without_checksum(text)
     except (OSError, ValueError):
         return None
-    if not isinstance(owner, dict):
-        return None
-    checksum = owner.pop("crc32", None)
-    # A note of the first version has neither a checksum nor a beat.
-    is_sound = checksum == _checksum(owner) if checksum is not None else owner.keys() == {"host", "pid", "boot"}
-    return owner if is_sound else None
-
-
-def _checksum(owner: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(owner, sort_keys=True).encode())
 
 
 def _in_words(owner: dict[str, Any] | None) -> str:

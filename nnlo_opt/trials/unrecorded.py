@@ -4,15 +4,12 @@ One file a fold in `unrecorded/` of the run, whole or not at all, with a checksu
 journal, so that no finished fold is trained again, and removes them.
 """
 
-import json
 import logging
 import shutil
-import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, with_checksum, without_checksum
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
 
 logger = logging.getLogger(__name__)
@@ -22,10 +19,9 @@ DIRECTORY_NAME = "unrecorded"
 
 def keep(run: Path, fold: UnrecordedFold) -> None:
     """Write `fold` down in the run directory `run`."""
-    data = asdict(fold)
     path = run / DIRECTORY_NAME / f"assignment-{fold.assignment:06d}.json"
     path.parent.mkdir(exist_ok=True)
-    atomic_write(path, json.dumps({"crc": _checksum(data), **data}) + "\n")
+    atomic_write(path, with_checksum(asdict(fold)))
 
 
 def read(run: Path) -> tuple[UnrecordedFold, ...]:
@@ -33,9 +29,7 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
     folds = []
     for path in sorted((run / DIRECTORY_NAME).glob("assignment-*.json")):
         try:
-            data = json.loads(path.read_text())
-            if data.pop("crc") != _checksum(data):
-                raise ValueError("its checksum does not agree")
+            data = without_checksum(path.read_text())
             data["result"] = FoldResult(**data["result"])
             folds.append(UnrecordedFold(**data))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -46,7 +40,3 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
 def forget(run: Path) -> None:
     """Remove what is kept: the journal has it."""
     shutil.rmtree(run / DIRECTORY_NAME, ignore_errors=True)
-
-
-def _checksum(data: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(data, sort_keys=True).encode()):08x}"

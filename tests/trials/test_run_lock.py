@@ -1,3 +1,4 @@
+import json
 import os
 import threading
 import time
@@ -5,6 +6,7 @@ import time
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import with_checksum
 from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
@@ -14,14 +16,13 @@ from nnlo_opt.trials.run_lock import (
     RunLock,
     forget_owner,
     hold,
-    owner_text,
     read_owner,
     this_process,
 )
 
 
 def owned_by(run, **changes):
-    (run / OWNER_NAME).write_text(owner_text(this_process() | changes))
+    (run / OWNER_NAME).write_text(with_checksum(this_process() | changes))
 
 
 def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path):
@@ -88,6 +89,12 @@ def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_s
         assert read_owner(tmp_path / OWNER_NAME) == this_process()
     assert "(process 4711 on node-17) gives no sign of life: its run is taken over" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+
+
+def test_a_note_of_the_first_version_is_read(tmp_path):
+    (tmp_path / OWNER_NAME).write_text(json.dumps({**THERE}))
+    with pytest.raises(ConfigurationError, match=r"process 4711 on node-17.*make sure that it has ended"):
+        RunLock(tmp_path, timeout_s=0.0)
 
 
 def test_an_old_owner_is_followed_at_once(tmp_path):
