@@ -15,6 +15,8 @@ from nnlo_opt.training.schedules import LearningRateSchedule
 TRAIN_PREFIX = "train."
 #: update rules
 MODES = ("downpour", "easgd", "gem", "allreduce")
+#: how the updates of a worker reach the central weights
+EXCHANGES = ("auto", "messages")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 
 
@@ -40,6 +42,8 @@ class TrainingOptions:
     synchronous: bool = False
     #: batches a worker trains between two exchanges
     sync_every: int = 1
+    #: auto: workers that share memory with their master, and wait for nobody, move its weights themselves; messages: no
+    exchange: str = "auto"
     #: a worker computes its next batch while the master answers; None: where the update rule is asynchronous
     overlap: bool | None = None
     #: what the master makes of an update, by its staleness: none, scale or drop:N (downpour)
@@ -91,6 +95,10 @@ class TrainingOptions:
             )
         if self.mode not in MODES:
             raise ConfigurationError(f"`--mode` must be one of {', '.join(MODES)}. Received: {self.mode!r}.")
+        if self.exchange not in EXCHANGES:
+            raise ConfigurationError(
+                f"`--exchange` must be one of {', '.join(EXCHANGES)}. Received: {self.exchange!r}."
+            )
         for name in ("synchronous", "shuffle", "overlap"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
@@ -107,6 +115,11 @@ class TrainingOptions:
     def waits(self) -> bool:
         """Whether the workers of an assignment wait for each other."""
         return self.synchronous or self.mode == "allreduce"
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether workers move the central weights themselves, where they can; to overlap takes messages."""
+        return self.exchange == "auto" and not self.waits and not self.overlap
 
     @property
     def overlaps(self) -> bool:

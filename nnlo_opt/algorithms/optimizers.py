@@ -7,7 +7,7 @@ every one of them with Keras's own, step by step.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,15 +87,28 @@ class Optimizer(ABC):
                     f"Received: {vector.dtype} {vector.shape}."
                 )
         self.n_steps += 1
+        for block in blocks(self._n_weights):
+            self.apply_block(weights, gradient, block)
+
+    def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
+        """Do the part of step `n_steps` that is of one of the `blocks` of all weights."""
+        scratch = [array[: block.stop - block.start] for array in self._scratch]
+        slots = {name: array[block] for name, array in self._slots.items()}
         # What is not finite stays visible in the weights; whoever applies updates looks at them.
         with np.errstate(all="ignore"):
-            for block in blocks(self._n_weights):
-                scratch = [array[: block.stop - block.start] for array in self._scratch]
-                slots = {name: array[block] for name, array in self._slots.items()}
-                if self.n_steps % FLUSH_EVERY == 0:
-                    for average in slots.values():
-                        flush_tiny(average, scratch[0])
-                self._update(weights[block], gradient[block], slots, *scratch)
+            if self.n_steps % FLUSH_EVERY == 0:
+                for average in slots.values():
+                    flush_tiny(average, scratch[0])
+            self._update(weights[block], gradient[block], slots, *scratch)
+
+    @property
+    def slots(self) -> Sequence[FloatVector]:
+        """The running averages, in the order of their names in `state`."""
+        return list(self._slots.values())
+
+    def live_in(self, memory: Sequence[FloatVector]) -> None:
+        """Take these vectors for `slots` from now on, with what they hold."""
+        self._slots = dict(zip(self._slots, memory, strict=True))
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on, as plain scalars and the live slots: copy them to keep them."""

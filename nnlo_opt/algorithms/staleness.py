@@ -73,6 +73,12 @@ class StalenessStatistics:
             raise ProtocolError(f"An update was dropped, but all {self.n_updates} recorded are dropped already.")
         self.n_dropped += 1
 
+    def merge(self, other: "StalenessStatistics") -> None:
+        """Count what `other` has met, too."""
+        for staleness, count in other.histogram.items():
+            self._histogram[staleness] = self._histogram.get(staleness, 0) + count
+        self.n_dropped += other.n_dropped
+
     @property
     def histogram(self) -> dict[int, int]:
         """Staleness -> number of updates, smallest staleness first."""

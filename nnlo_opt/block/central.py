@@ -22,8 +22,29 @@ class CentralRule(Protocol):
     #: as it has kept its own
     answers: str
 
+    #: updates applied so far, where the next depends on that; else left alone
+    n_steps: int
+
+    @property
+    def vectors(self) -> Sequence[np.ndarray]:
+        """What the next update depends on besides, (n_weights,) each."""
+        ...
+
+    def live_in(self, memory: Sequence[np.ndarray]) -> None:
+        """Take these for `vectors` from now on, with what they hold."""
+        ...
+
     def apply(self, central: np.ndarray, update: np.ndarray, weight: float) -> None:
         """Move `central` by one update of staleness weight `weight`; `update` may become the answer, in place."""
+        ...
+
+    def exchange_block(
+        self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
+    ) -> None:
+        """Do the part of `apply` that is of one of the `blocks` of all weights, as that of update number `n_steps`.
+
+        `update` may be spoilt; what its worker is to adopt is written into that block of `answer` (n_weights,).
+        """
         ...
 
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
@@ -53,10 +74,34 @@ class CentralOptimizer:
         self._learning_rate = self._optimizer.learning_rate
         self._mean = aligned_empty(0)
 
+    @property
+    def n_steps(self) -> int:
+        return self._optimizer.n_steps
+
+    @n_steps.setter
+    def n_steps(self, n_steps: int) -> None:
+        self._optimizer.n_steps = n_steps
+
+    @property
+    def vectors(self) -> Sequence[np.ndarray]:
+        return self._optimizer.slots
+
+    def live_in(self, memory: Sequence[np.ndarray]) -> None:
+        self._optimizer.live_in(memory)
+
     def apply(self, central: np.ndarray, update: np.ndarray, weight: float) -> None:
         if weight != 1.0:
             update *= weight
         self._optimizer.apply(central, update)
+
+    def exchange_block(
+        self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
+    ) -> None:
+        if weight:
+            if weight != 1.0:
+                update[block] *= weight
+            self._optimizer.apply_block(central, update, block)
+        answer[block] = central[block]
 
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
         if len(self._mean) != len(central):
@@ -76,6 +121,12 @@ class CentralOptimizer:
 
 class _WithoutState:
     """A rule whose learning rates and memories are at the workers."""
+
+    n_steps = 0
+    vectors: Sequence[np.ndarray] = ()
+
+    def live_in(self, memory: Sequence[np.ndarray]) -> None:
+        """There are no vectors."""
 
     def scale_learning_rate(self, factor: float) -> None:
         """Nothing here: the workers scale theirs."""
@@ -99,6 +150,11 @@ class CentralElastic(_WithoutState):
     def apply(self, central: np.ndarray, update: np.ndarray, weight: float) -> None:
         easgd.exchange(central, update, self._alpha, out=update)
 
+    def exchange_block(
+        self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
+    ) -> None:
+        easgd.exchange(central[block], update[block], self._alpha, out=answer[block])
+
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
         easgd.exchange_round(central, [vector for _, vector in updates], self._alpha)
 
@@ -112,6 +168,12 @@ class CentralSum(_WithoutState):
         with np.errstate(all="ignore"):
             central += update
 
+    def exchange_block(
+        self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
+    ) -> None:
+        self.apply(central[block], update[block], weight)
+        answer[block] = central[block]
+
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
         raise ProtocolError("GEM has no synchronous rounds.")
 
@@ -123,6 +185,11 @@ class CentralCopy(_WithoutState):
 
     def apply(self, central: np.ndarray, update: np.ndarray, weight: float) -> None:
         raise ProtocolError("Allreduce has no updates of single workers.")
+
+    def exchange_block(
+        self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
+    ) -> None:
+        self.apply(central, update, weight)
 
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
         np.copyto(central, updates[0][1])

@@ -35,6 +35,11 @@ class LocalRule(Protocol):
         """Where the gradient of a batch is to be written before `step`."""
         ...
 
+    @property
+    def answer(self) -> np.ndarray:
+        """Where an answer may be written before `adopt` takes it in."""
+        ...
+
     def adopt(self, kind: str, answer: np.ndarray) -> None:
         """Take in the master's answer, which is of the kind "weights" or "difference"."""
         ...
@@ -73,9 +78,11 @@ class PushGradient:
     def __init__(self, n_weights: int) -> None:
         self.weights = aligned_empty(n_weights)
         self.gradient = aligned_empty(n_weights)
+        self.answer = self.weights
 
     def adopt(self, kind: str, answer: np.ndarray) -> None:
-        np.copyto(self.weights, _weights(kind, answer))
+        if _weights(kind, answer) is not self.weights:
+            np.copyto(self.weights, answer)
 
     def point(self) -> np.ndarray:
         return self.weights
@@ -149,6 +156,10 @@ class PushMatched:
     def gradient(self) -> np.ndarray:
         return self._inner.gradient
 
+    @property
+    def answer(self) -> np.ndarray:
+        return self._inner.answer
+
     def adopt(self, kind: str, answer: np.ndarray) -> None:
         self._inner.adopt(kind, answer)
         self._gem.adopt(self.weights)
@@ -189,6 +200,7 @@ class PushWeights:
         self._optimizer = optimizer
         self._learning_rate = optimizer.learning_rate
         self._ahead = aligned_empty(n_weights)
+        self.answer = aligned_empty(n_weights)
 
     def adopt(self, kind: str, answer: np.ndarray) -> None:
         if kind == "difference":

@@ -28,6 +28,7 @@ from nnlo_opt.block.resumption import (
     rule_state,
     state_from,
 )
+from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Group, Team, count_workers
@@ -82,6 +83,9 @@ class _Fold:
     central: np.ndarray = field(default_factory=lambda: aligned_empty(0))
     n_weights: int = 0
     rule: CentralRule | None = None
+    #: the central weights, where the workers move them themselves; and whether they still have to be told
+    shared: SharedWeights | None = None
+    tells_place: bool = False
     #: whether the workers have begun, and hold weights of their own where the update rule has such
     has_begun: bool = False
     #: the folder of the checkpoint that workers write to; None where none is due
@@ -245,11 +249,16 @@ class Master:
         if fold.rule is not None:  # else nothing is trained yet
             passes = [int(position["pass"]) for position in fold.positions.values()]
             fold.next_pass = 1 + max(passes, default=fold.state.epoch)
-            before = fold.rule.state()
-            fold.rule = central_rule(fold.options, fold.n_weights, n_workers)
-            fold.rule.load_state(before)
-            fold.checkpoint = None
-        fold.state.regroup(n_workers)
+            rule = central_rule(fold.options, fold.n_weights, n_workers)
+            if fold.shared is None:
+                rule.load_state(fold.rule.state())
+                fold.state.regroup(n_workers)
+            else:
+                fold.state.regroup(n_workers, fold.shared.n_samples, fold.shared.version)
+                fold.shared, fold.tells_place = fold.shared.pass_on(rule), True
+            fold.rule, fold.checkpoint = rule, None
+        else:
+            fold.state.regroup(n_workers)
         fold.writing, fold.written, fold.has_begun = None, {}, False
         fold.held, fold.model_states, fold.positions = {}, {}, {}
         self._start_workers(fold)
@@ -289,6 +298,8 @@ class Master:
                 instructions = fold.state.pause()
             case msg.PreemptFold():
                 instructions = fold.state.preempt()
+                if fold.shared is not None:
+                    fold.shared.recall()
             case msg.StopFold():
                 instructions = fold.state.stop()
         for instruction in instructions:
@@ -399,6 +410,10 @@ class Master:
             np.copyto(fold.central, arrays["central"])
             fold.best = arrays.get("best")
             fold.rule.load_state(rule_state(fold.checkpoint))
+        if fold.options.shares_weights and not self.groups:
+            fold.shared = SharedWeights.of_master(self._block, fold.rule, fold.central, fold.n_weights)
+            if fold.shared is not None:
+                fold.central, fold.tells_place = fold.shared.central, True
         started = msg.FoldStarted(assignment=fold.order.assignment, epoch=instruction.epoch, waited_s=fold.waited_s)
         self._orders.send(COORDINATOR, started)
 
@@ -438,12 +453,14 @@ class Master:
 
     def _answer_to(self, fold: _Fold, worker: int, received: Received | None) -> np.ndarray | None:
         """What the update that `worker` pushed last was turned into, where the rule answers that."""
-        if self._rule(fold).answers != "difference":
+        if self._rule(fold).answers != "difference" or fold.shared is not None:
             return None
         return fold.held[worker][1] if fold.state.plan.synchronous else _payload(received)
 
     def _send_weights(self, fold: _Fold, instruction: ins.SendWeights, received: Received | None) -> None:
         kind = self._rule(fold).answers
+        if fold.shared is not None:
+            self._open_shared(fold, fold.shared)
         workers, resumed = self._all_workers(fold.state), fold.checkpoint
         if resumed is not None and not are_the_same(resumed, workers, self.ranks_per_worker):
             resumed = None
@@ -463,6 +480,7 @@ class Master:
                 restore="" if resumed is None else str(resumed.place),
                 mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
                 rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
+                shared=[*fold.shared.place] if fold.shared is not None and fold.tells_place else [],
             )
             if not instruction.with_state:
                 payload = (
@@ -472,6 +490,12 @@ class Master:
                 payload = fold.central if kind == "weights" else fold.central[fold.n_weights :]
             self._send(worker, train, payload)
         fold.checkpoint = fold.next_pass = None
+        fold.tells_place = False
+
+    def _open_shared(self, fold: _Fold, shared: SharedWeights) -> None:
+        """Let the workers move the weights until the epoch is full."""
+        state = fold.state
+        shared.begin(state.version, state.n_samples, 0 if state.preempting else (state.epoch + 1) * state.n_train)
 
     def _send_fence(self, fold: _Fold, instruction: ins.SendFence, received: Received | None) -> None:
         if instruction.checkpoint and self.writes_checkpoints and fold.writing is None:
@@ -658,7 +682,7 @@ class Master:
     def _rule(self, fold: _Fold) -> CentralRule:
         if fold.rule is None:
             raise ProtocolError("An update came before the weights.")
-        return fold.rule
+        return fold.rule if fold.shared is None else fold.shared.settle()
 
     def _train_s(self, fold: _Fold) -> float:
         return fold.trained_before_s + self._clock.monotonic_s() - fold.began_s

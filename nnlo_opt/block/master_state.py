@@ -4,7 +4,8 @@
 owns the vectors. One assignment goes through these phases:
 
     STARTING     workers build the model and load their shards
-    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time
+    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time; or workers
+                 make theirs themselves, and come in once they have to stop
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
@@ -234,13 +235,17 @@ class MasterState:
         """Whether other workers can go on from the central weights as they are; else from the last checkpoint only."""
         return not self.plan.synchronous and self.phase in _REGROUPING
 
-    def regroup(self, n_workers: int) -> None:
+    def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
         """Begin again with `n_workers` where the training stands; what others had not pushed is lost.
+
+        `n_samples` and `version`: how far they had come where they made updates themselves, as they have not told.
 
         A fence under way is left: the epoch is full, so the first update of each worker leads to it again.
         """
         if not self.can_regroup:
             raise ProtocolError(f"Other workers cannot go on in phase {self.phase.name}.")
+        self.n_samples = self.n_samples if n_samples is None else n_samples
+        self.version = self.version if version is None else version
         self.plan = replace(self.plan, n_workers=n_workers)
         self._is_midway = self._is_midway or self.phase is not Phase.STARTING
         self.phase = Phase.STARTING
@@ -300,7 +305,10 @@ class MasterState:
     def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
         if worker not in self.computing and worker not in self.fenced:
             raise ProtocolError(f"Worker {worker} pushed without having been sent weights.")
-        staleness = self.staleness.record(message.base_version, self.version)
+        applied = StalenessStatistics.from_json(message.applied)
+        staleness = 0 if message.applied else self.staleness.record(message.base_version, self.version)
+        self.staleness.merge(applied)
+        self.version += applied.n_updates - applied.n_dropped
         self.computing.discard(worker)
         self.n_samples += message.n_samples
         if message.sums:
@@ -312,21 +320,24 @@ class MasterState:
             return [Stopped()]
         if self.plan.synchronous:
             return self._push_to_round(worker, message)
-        out: list[Instruction] = []
-        weight = self.plan.staleness.weight(staleness)
-        if weight:
-            self.version += 1
-            out.append(ApplyUpdate(worker=worker, weight=weight))
-        else:
-            self.staleness.drop()
+        out = [] if message.applied else self._apply(worker, staleness)
         if worker in self.fenced:
             return out
-        if self.phase is Phase.TRAINING and (self.preempting or self._is_full):
+        # A worker that makes its updates itself stops when all together have trained enough, or it was called back.
+        if self.phase is Phase.TRAINING and (self.preempting or self._is_full or message.applied):
             self._begin_fence()
         if self.phase is Phase.FENCING:
             return [*out, self._fence((worker,))]
         self.computing.add(worker)
         return [*out, SendWeights(workers=(worker,), version=self.version)]
+
+    def _apply(self, worker: int, staleness: int) -> list[Instruction]:
+        weight = self.plan.staleness.weight(staleness)
+        if not weight:
+            self.staleness.drop()
+            return []
+        self.version += 1
+        return [ApplyUpdate(worker=worker, weight=weight)]
 
     def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
         out: list[Instruction] = [HoldUpdate(worker=worker, n_samples=message.n_samples)]

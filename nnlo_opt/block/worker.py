@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.block.central import central_rule
 from nnlo_opt.block.gradients import NO_GRADIENTS, CommonBatches, Gradients, OwnBatches
 from nnlo_opt.block.local import LocalRule, PushGradient, base_learning_rate, local_rule
 from nnlo_opt.block.reasons import worker_failed
 from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, in_next_step, restore_position
+from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
@@ -90,6 +93,11 @@ class Worker:
         self._is_deserted = False
         #: version of the central weights adopted last
         self._version = 0
+        #: the central weights, where this worker moves them itself; None: the master does
+        self._shared: SharedWeights | None = None
+        #: what it has trained so, and the staleness of these updates, since it told the master last
+        self._made = _Period()
+        self._applied = StalenessStatistics()
         #: of the learning rates of steps made here; and the training samples of all workers behind the next step, as
         #: far as is known: between two answers of the master the others are taken to be as fast as this one
         self._schedule = LearningRateSchedule()
@@ -255,11 +263,21 @@ class Worker:
             task.adapter.write_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rate_factor = train.rate_factor
+        if train.shared:
+            self._shared = self._join(task, start.n_workers, (train.shared[0], train.shared[1]))
         self._version = train.version
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
         self._outstanding, self._training = False, not self._is_deserted
         if self._is_due:
             self._push()
+
+    def _join(self, task: FoldTask, n_workers: int, place: tuple[int, int]) -> SharedWeights:
+        options, adapter = task.options, task.adapter
+        rule = central_rule(options, adapter.n_weights, n_workers)
+        shared = SharedWeights(self._block.join(MASTER, place), rule, adapter.n_weights, adapter.n_state)
+        shared.policy = StalenessPolicy.parse(options.staleness)
+        shared.factor = lambda before, after: self._factor(task, before, after)
+        return shared
 
     def _hand_in(self, fence: msg.Fence, payload: np.ndarray | None) -> None:
         task, start = self._opened()
@@ -385,7 +403,8 @@ class Worker:
         self._assignment, self._task, self._start, self._gradients = None, None, None, NO_GRADIENTS
         self._rule, self._period = PushGradient(0), _Period()
         self._training = self._is_due = self._outstanding = self._is_deserted = False
-        self._rate_factor = None
+        self._rate_factor, self._shared = None, None
+        self._made, self._applied = _Period(), StalenessStatistics()
         if was_open:
             release(self._tasks)
 
@@ -414,7 +433,9 @@ class Worker:
         # than a pass would train more than the epochs that were asked for.
         if step.end_of_pass or (self._period.n_batches >= task.options.sync_every and not together):
             self._is_due = True
-            if not self._outstanding:
+            if self._shared is not None:
+                self._exchange(self._shared)
+            elif not self._outstanding:
                 self._push()
 
     def _scale_learning_rate(self, n_samples: int) -> None:
@@ -425,8 +446,45 @@ class Worker:
         task, _ = self._opened()
         before, self._n_trained = self._n_trained, self._n_trained + n_samples
         if self._schedule.changes or self._rate_factor is not None:
-            factor = self._schedule.factor_of_update(before, self._n_trained, task.n_train, task.options.epochs)
-            self._rule.scale_learning_rate(factor * (1.0 if self._rate_factor is None else self._rate_factor))
+            self._rule.scale_learning_rate(self._factor(task, before, self._n_trained))
+
+    def _factor(self, task: FoldTask, before: int, after: int) -> float:
+        """What learning rates are multiplied by in an update that takes the samples trained from one to the other."""
+        factor = self._schedule.factor_of_update(before, after, task.n_train, task.options.epochs)
+        return factor * (1.0 if self._rate_factor is None else self._rate_factor)
+
+    def _exchange(self, shared: SharedWeights) -> None:
+        """Do what the master would on a push, and go on; or, where that was the last, tell it of all of them."""
+        task, _ = self._opened()
+        rule, period = self._rule, self._period
+        with self._timeline.span("exchange", "message"):
+            done = shared.exchange(rule.finish(), rule.answer, period.n_samples, period.base_version)
+            if not done.is_full or shared.answers == "difference":  # else the weights come behind the fence
+                rule.adopt(shared.answers, rule.answer)
+                task.adapter.write_weights(rule.point())
+        self._applied.record(period.base_version, period.base_version + done.staleness)
+        if done.is_dropped:
+            self._applied.drop()
+        self._version, self._n_trained = done.version, done.n_samples
+        self._made.absorb(period)
+        self._is_due, self._period = False, _Period()
+        if done.is_full:
+            self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        _, start = self._opened()
+        made = self._made
+        told = msg.PushUpdate(
+            assignment=start.assignment,
+            base_version=self._version,
+            n_samples=made.n_samples,
+            n_batches=made.n_batches,
+            sums=made.sums,
+            end_of_pass=made.end_of_pass,
+            applied=self._applied.to_json(),
+        )
+        self._block.send(MASTER, told)
+        self._outstanding, self._made, self._applied = True, _Period(), StalenessStatistics()
 
     def _push(self) -> None:
         _, start = self._opened()
@@ -478,6 +536,14 @@ class _Period:
         self.n_batches += 1
         for name, value in metrics.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def absorb(self, other: "_Period") -> None:
+        """Count what was trained in the period that followed, too."""
+        self.n_samples += other.n_samples
+        self.n_batches += other.n_batches
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.end_of_pass = other.end_of_pass
 
     def take_sums(self) -> "_Period":
         """Samples and sums so far, which then count no more; the batches of the period still do."""

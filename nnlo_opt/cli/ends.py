@@ -36,7 +36,7 @@ class Ends:
         """
         made = [] if made is None else made
         if comm is None or comm.Get_size() == 1:
-            network = LoopbackNetwork(2)
+            network = LoopbackNetwork(2, shares=True)
             return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
         from nnlo_opt.comm.mpi import MpiCollective, MpiTransport
 

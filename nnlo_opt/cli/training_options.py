@@ -105,11 +105,18 @@ def _add_update_rules(group: argparse._ArgumentGroup, defaults: TrainingOptions)
         "leads a group of workers and is one worker to the top master; not searchable (default: %(default)s)",
     )
     group.add_argument(
+        "--exchange",
+        metavar="HOW",
+        default=defaults.exchange,
+        help="auto: workers that share memory with their master, and wait for nobody, move its weights themselves, "
+        "under locks; messages: every update is sent to the master (default: %(default)s)",
+    )
+    group.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
         default=defaults.overlap,
-        help="a worker computes its next batch while the master answers, so that its gradients are a batch older "
-        "(default: unless workers wait for each other)",
+        help="a worker computes its next batch while the master answers, so that its gradients are a batch older; "
+        "implies --exchange messages (default: with these, unless workers wait for each other)",
     )
     group.add_argument(
         "--staleness",

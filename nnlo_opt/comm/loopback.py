@@ -6,18 +6,41 @@ end can be lost, as a rank that dies.
 
 from collections import deque
 from collections.abc import Collection, Set
+from itertools import count
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.transport import RanksLost, Received, Transport
+from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, Transport
+from nnlo_opt.vectors import aligned_bytes
+
+
+class _Memory:
+    """Memory of this process, whose ends take turns anyway."""
+
+    def __init__(self, n_bytes: int, place: tuple[int, int]) -> None:
+        self.bytes = aligned_bytes(n_bytes)
+        self.bytes[:] = 0
+        self.place = place
+
+    def acquire(self, lock: int) -> None:
+        """Nobody else runs."""
+
+    def release(self, lock: int) -> None:
+        """Nobody waits."""
 
 
 class LoopbackNetwork:
     """`size` ends joined by queues."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, shares: bool = False) -> None:
+        """`shares`: the ends can share memory."""
+        self.shares = shares
+        #: all memory that is shared and kept by somebody, by its number
+        self.memories: WeakValueDictionary[int, _Memory] = WeakValueDictionary()
+        self._numbers = count()
         #: per end, what was sent to it: (source, encoded message), in the order of sending
         self.queues: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in range(size)]
         #: ends that are lost
@@ -27,6 +50,12 @@ class LoopbackNetwork:
     def size(self) -> int:
         """Number of ends."""
         return len(self.queues)
+
+    def share(self, n_bytes: int) -> SharedMemory:
+        """New memory for all ends."""
+        number = next(self._numbers)
+        self.memories[number] = memory = _Memory(n_bytes, (number, n_bytes))
+        return memory
 
     def end(self, rank: int, vital: Collection[int] = ()) -> "Loopback":
         """The end numbered `rank`; it cannot go on without the `vital` ones."""
@@ -51,6 +80,15 @@ class Loopback(Transport):
     @property
     def lost(self) -> Set[int]:
         return self._network.lost
+
+    def share(self, n_bytes: int) -> SharedMemory | None:
+        return self._network.share(n_bytes) if self._network.shares else None
+
+    def join(self, source: int, place: tuple[int, int]) -> SharedMemory:
+        try:
+            return self._network.memories[place[0]]
+        except KeyError:
+            raise OSError(f"end {source} has let go of its memory") from None
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest in self._network.lost:

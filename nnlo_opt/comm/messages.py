@@ -212,11 +212,16 @@ class Train(Message):
     mid_epoch: bool = False
     #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
     rate_factor: float | None = None
+    #: where the weights are which the worker moves itself (`block.shared_weights`); empty: as before
+    shared: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushUpdate(Message):
-    """An update from weights of `base_version`. Payload: what the update rule pushes (`block.local`)."""
+    """An update from weights of `base_version`. Payload: what the update rule pushes (`block.local`).
+
+    Or, without payload, all updates that a worker has made itself since it was told to train, when it has to stop.
+    """
 
     assignment: int
     base_version: int
@@ -226,6 +231,8 @@ class PushUpdate(Message):
     sums: dict[str, float]
     #: this worker has passed over its whole shard
     end_of_pass: bool
+    #: staleness of the updates that it has made itself (`StalenessStatistics.to_json`); empty: there were none
+    applied: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

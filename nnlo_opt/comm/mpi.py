@@ -28,7 +28,17 @@ from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
-from nnlo_opt.comm.node import CARD_BYTES, N_LINES, NOWHERE, Bell, Inbox, Neighbour, Outbox, Place  # noqa: E402
+from nnlo_opt.comm.node import (  # noqa: E402
+    CARD_BYTES,
+    N_LINES,
+    NOWHERE,
+    Bell,
+    CommonMemory,
+    Inbox,
+    Neighbour,
+    Outbox,
+    Place,
+)
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until  # noqa: E402
 from nnlo_opt.comm.ulfm import IS_ON, Losses, acknowledge, is_revoked, losing_ranks  # noqa: E402
 from nnlo_opt.vectors import aligned_bytes  # noqa: E402
@@ -120,6 +130,12 @@ class MpiTransport(Transport):
             time.sleep(seconds)
         else:
             self._bell.wait(seconds)
+
+    def share(self, n_bytes: int) -> CommonMemory | None:
+        return CommonMemory.create(n_bytes) if self.rings else None
+
+    def join(self, source: int, place: tuple[int, int]) -> CommonMemory:
+        return self._neighbours[source].join(place)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest in self._lost:

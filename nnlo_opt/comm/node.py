@@ -10,13 +10,15 @@ name, so nothing is left behind, however a process ends. Where this is not to be
 containers of their own), `Neighbour.of` finds out, and messages travel by MPI alone.
 
 `Bell` belongs to a process, a `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of
-ends of a transport.
+ends of a transport. `CommonMemory` is written by many.
 """
 
+import fcntl
 import mmap
 import os
 import select
 import struct
+import weakref
 from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
@@ -124,13 +126,56 @@ class Neighbour:
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._bell, _RINGS[line])
 
+    def join(self, place: tuple[int, int]) -> "CommonMemory":
+        """The memory that is `place` there; OSError when that process has let go of it."""
+        return CommonMemory(self._open(place[0]), place[1])
+
+    def _open(self, file: int) -> int:
+        return os.open(f"/proc/{self._pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+
     def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
         """Memory of that process, (n_bytes,); OSError when it has ended."""
-        mine = os.open(f"/proc/{self._pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        mine = self._open(file)
         try:
             return np.frombuffer(mmap.mmap(mine, n_bytes), np.uint8)
         finally:
             os.close(mine)
+
+
+class CommonMemory:
+    """Memory that processes of this node write to in turn; what of it a lock guards is theirs to agree on.
+
+    The locks are the kernel's (POSIX record locks of the nameless file): who dies while holding one lets go of it.
+    """
+
+    def __init__(self, file: int, n_bytes: int) -> None:
+        """Map `file`, an open file of this process, which is closed with this object."""
+        #: (n_bytes,)
+        self.bytes = np.frombuffer(mmap.mmap(file, n_bytes), np.uint8)
+        #: the only file of this process that is this memory: closing any other would drop all of its locks
+        self._file = file
+        self._closing = weakref.finalize(self, os.close, file)
+        #: by which other processes reach it, with the card of this one
+        self.place = (file, n_bytes)
+
+    @classmethod
+    def create(cls, n_bytes: int) -> "CommonMemory | None":
+        """New memory of zeros; None where there is no room for it."""
+        file = os.memfd_create("nnlo_opt-common")
+        try:
+            os.posix_fallocate(file, 0, n_bytes)
+            return cls(file, n_bytes)
+        except OSError:
+            os.close(file)
+            return None
+
+    def acquire(self, lock: int) -> None:
+        """Wait for the lock of this number, which nobody else has then; no process may ask twice for one it has."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
+
+    def release(self, lock: int) -> None:
+        """Give it back."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, lock)
 
 
 class Place(NamedTuple):

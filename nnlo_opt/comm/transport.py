@@ -34,6 +34,21 @@ class Received:
     payload: np.ndarray | None
 
 
+class SharedMemory(Protocol):
+    """Memory that the ends of a transport write to in turn."""
+
+    #: uint8, one-dimensional, as every end sees it
+    bytes: np.ndarray
+    #: tells other ends where it is
+    place: tuple[int, int]
+
+    def acquire(self, lock: int) -> None:
+        """Wait for the lock of this number, which no other end has then; none may ask twice for one it has."""
+
+    def release(self, lock: int) -> None:
+        """Give it back. The death of who has a lock does so too."""
+
+
 class Transport(Protocol):
     """One end of a group of numbered ends."""
 
@@ -62,6 +77,14 @@ class Transport(Protocol):
         """Sleep, at most so long: an end that can ring ends it when it sends."""
         time.sleep(seconds)
 
+    def share(self, n_bytes: int) -> SharedMemory | None:
+        """New memory, all zeros, that every other end may join while it is kept; None where some cannot."""
+        return None
+
+    def join(self, source: int, place: tuple[int, int]) -> SharedMemory:
+        """What the end `source` shares at `place`; OSError when it has let go of it."""
+        raise OSError("the ends of this transport share no memory")
+
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         """Send to end `dest`. The payload is copied before the call returns. To a lost end it does nothing."""
 
@@ -89,6 +112,9 @@ LONGEST_PAUSE_S = 1e-3
 #: who has waited this long is in no hurry: then the longest pause is twice that, for half the CPU
 QUIET_S = 1.0
 LONGEST_QUIET_PAUSE_S = 2e-3
+#: where all that comes rings, a look is only for what does not: signals, deadlines, failures, and messages that MPI has
+#: had to hold back. So the pause is this part of the time already waited, up to so long
+_RUNG_PART, LONGEST_RUNG_PAUSE_S = 1 / 8, 16e-3
 _FIRST_PAUSE_S = 20e-6
 
 
@@ -111,7 +137,10 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transpo
             return False
         if waited_s >= spin_s:
             pause(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S if waited_s < QUIET_S else LONGEST_QUIET_PAUSE_S)
+            if rings:
+                pause_s = min(max(LONGEST_PAUSE_S, waited_s * _RUNG_PART), LONGEST_RUNG_PAUSE_S)
+            else:
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S if waited_s < QUIET_S else LONGEST_QUIET_PAUSE_S)
 
 
 def receive(

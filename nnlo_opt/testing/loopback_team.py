@@ -60,6 +60,9 @@ class Place:
 class LoopbackTeam:
     """A master and `n_workers` workers, or a tree of masters."""
 
+    #: whether its ends can share memory
+    shares = False
+
     def __init__(
         self,
         orders: Transport,
@@ -80,7 +83,7 @@ class LoopbackTeam:
         self._options, self._tasks, self._is_apart = options, tasks, apart
         self.plan = n_workers if isinstance(n_workers, Team) else plan_single_block(1 + n_workers).teams[0]
         #: between the master and its workers, or the top master and its sub-masters
-        self._network = LoopbackNetwork(1 + self.plan.n_children()[0])
+        self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
         self.master = Master(orders, self._master_end(), directory, options, self.clock)
         self.master.groups = self.plan.groups
         self.workers: list[Worker] = []
@@ -101,7 +104,8 @@ class LoopbackTeam:
         for worker in self.workers:
             worker.abandon()
         self.plan = plan_single_block(1 + n_workers).teams[0]
-        self._network = LoopbackNetwork(1 + self.plan.n_children()[0])
+        before, self._network = self._network, LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
+        self._network.memories = before.memories  # of the same processes
         goes_on = self.master.regroup(self._master_end(), self.plan)
         self._seat()
         return goes_on

@@ -13,6 +13,7 @@ and calls `play(scenario, transport)`. Fresh, because an end that is done may be
 A scenario is what one end does, written as a generator: it yields where it waits.
 """
 
+import time
 from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
@@ -179,6 +180,36 @@ def a_flushed_message_needs_nothing_more_from_its_sender(end: Transport) -> Step
     assert codes == set(range(end.size))
 
 
+def memory_that_one_end_shares_is_that_of_all(end: Transport) -> Steps:
+    """Where it can be shared at all; and nobody loses what another writes under the same lock."""
+    n_turns, lock = 300, 3
+    if end.rank == 0:
+        memory = end.share(1024)
+        for dest in range(end.size):
+            end.send(dest, msg.Train(assignment=0, version=0, shared=[*memory.place] if memory is not None else []))
+    received = yield from _next(end)
+    assert isinstance(received.message, msg.Train)
+    if not received.message.shared:
+        return
+    file, n_bytes = received.message.shared
+    joined = end.join(0, (file, n_bytes))
+    assert joined.bytes.shape == (1024,)
+    count = joined.bytes[64:72].view(np.int64)
+    for _ in range(n_turns):
+        joined.acquire(lock)
+        before = int(count[0])
+        if end.size > 1 and end.n_processes > 1:
+            time.sleep(0)  # another may come in between, if it can
+        count[0] = before + 1
+        joined.release(lock)
+        yield
+    for dest in range(end.size):
+        end.send(dest, msg.Fence(assignment=1))
+    for _ in range(end.size):
+        yield from _next(end)
+    assert count[0] == n_turns * end.size
+
+
 #: all of them; each is run with 1, 2 and 5 ends
 SCENARIOS: tuple[Scenario, ...] = (
     nothing_has_arrived_where_nothing_was_sent,
@@ -190,6 +221,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     sending_never_blocks,
     what_may_not_travel_is_refused_and_leaves_no_trace,
     a_flushed_message_needs_nothing_more_from_its_sender,
+    memory_that_one_end_shares_is_that_of_all,
 )
 
 

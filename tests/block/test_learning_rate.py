@@ -14,6 +14,8 @@ from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.checkpoint import fold_directory, load_weights
 
+pytestmark = pytest.mark.usefixtures("exchange")
+
 N_TRAIN, N_VALIDATION, N_FEATURES, BATCH, EPOCHS, RATE = 26, 7, 4, 4, 3, 0.05
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)
 FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]

@@ -31,6 +31,7 @@ BY_TYPE = {
     Any: plain,
     list[int]: st.lists(st.integers(0, 2**40), max_size=4),
     dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
+    dict[str, int]: st.dictionaries(st.text(max_size=8), st.integers(0, 2**40), max_size=4),
     dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
     dict[str, Any] | None: st.none() | st.dictionaries(st.text(max_size=8), plain, max_size=4),
     dict[str, float] | None: st.none() | st.dictionaries(st.text(max_size=8), finite, max_size=4),

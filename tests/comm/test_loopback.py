@@ -13,6 +13,13 @@ class TestLoopback(TransportConformance):
         return [network.end(rank) for rank in range(size)]
 
 
+class TestLoopbackThatShares(TransportConformance):
+    @staticmethod
+    def make(size):
+        network = LoopbackNetwork(size, shares=True)
+        return [network.end(rank) for rank in range(size)]
+
+
 def test_two_handles_of_one_end_share_what_was_sent_to_it():
     network = LoopbackNetwork(2)
     network.end(0).send(1, Fence(assignment=4))

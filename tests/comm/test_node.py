@@ -1,11 +1,12 @@
 import os
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from nnlo_opt.comm.node import NOWHERE, Bell, Inbox, Neighbour, Outbox
+from nnlo_opt.comm.node import NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
 
@@ -110,3 +111,32 @@ def test_room_grows_only_while_nothing_is_under_way(neighbour):
 
 def test_nowhere_is_no_place():
     assert not NOWHERE.n_bytes
+
+
+def test_who_dies_while_holding_a_lock_lets_go_of_it(bell, neighbour):
+    memory = CommonMemory.create(64)
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        mine = neighbour.join(memory.place)
+        mine.acquire(2)
+        mine.bytes[0] = 7
+        os.write(told, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    memory.acquire(1)  # another lock is free
+    got_it = threading.Event()
+    threading.Thread(target=lambda: (memory.acquire(2), got_it.set()), daemon=True).start()
+    assert not got_it.wait(0.1)
+    os.kill(child, signal.SIGKILL)
+    assert got_it.wait(10.0)
+    os.waitpid(child, 0)
+    assert memory.bytes[0] == 7
+    os.close(ready)
+    os.close(told)
+
+
+def test_memory_that_was_let_go_of_cannot_be_joined(neighbour):
+    place = CommonMemory.create(64).place
+    with pytest.raises(OSError, match="No such file"):
+        neighbour.join(place)

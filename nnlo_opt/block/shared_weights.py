@@ -1,0 +1,162 @@
+"""Central weights in memory of the node, which workers move themselves: an exchange without a message.
+
+Where all workers of a team share memory with their master, and do not wait for each other, the master hands them its
+weights and what its update rule remembers. A worker then does itself what it would ask the master for: it applies its
+update, and reads the weights back, block by block of the vectors, each under a lock of its own. So an update costs what
+it costs without communication; nobody is woken, and workers are in each other's way only where they meet in a block.
+
+The update rules and their order of versions are those of the master (Downpour, EASGD, GEM). Between blocks another
+worker may come first, so that a reader may find blocks of neighbouring versions, as the workers of Dean et al., "Large
+Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server shards (section 4.1).
+
+Platoon (Lamblin et al., 2016) shares weights so between the processes of a node, under one lock for all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.algorithms.vectors import blocks
+from nnlo_opt.block.central import CentralRule
+from nnlo_opt.comm.transport import SharedMemory, Transport
+from nnlo_opt.vectors import ALIGNMENT_BYTES
+
+#: numbers in front of the vectors, int64 each; whoever holds the lock of the first block may touch them
+_VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
+
+
+class Exchanged(NamedTuple):
+    """What came of an update."""
+
+    #: versions that the weights had moved on since those it was computed at; and whether it was too old to count
+    staleness: int
+    is_dropped: bool
+    #: the version that was read back, and training samples of all workers behind it
+    version: int
+    n_samples: int
+    #: the workers have trained what they were to: nobody begins another batch
+    is_full: bool
+
+
+class SharedWeights:
+    """The central weights of one assignment, as the master and each of its workers hold them."""
+
+    def __init__(self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int) -> None:
+        """`rule` is this process's own; its vectors are those in `memory` from now on."""
+        self._memory = memory
+        self._rule = rule
+        self._numbers = memory.bytes[: 8 * _N_NUMBERS].view(np.int64)
+        self._blocks = list(blocks(n_weights))
+        #: a worker's: what an update of some staleness counts, and what the learning rate is multiplied by for one that
+        #: takes the samples trained from one number to another
+        self.policy = StalenessPolicy()
+        self.factor: Callable[[int, int], float] = lambda before, after: 1.0
+        starts = _starts(n_weights, n_state, len(rule.vectors))
+        central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
+        #: central weights, then float model state (n_weights + n_state,)
+        self.central = central
+        rule.live_in([vector[:n_weights] for vector in vectors])
+
+    @classmethod
+    def of_master(
+        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int
+    ) -> "SharedWeights | None":
+        """Those of a new assignment: `central` (n_weights + n_state,), and what `rule` remembers.
+
+        None where the ends of `block` share no memory.
+        """
+        n_state, before, n_steps = len(central) - n_weights, rule.vectors, rule.n_steps
+        memory = block.share(_n_bytes(n_weights, n_state, len(before)))
+        if memory is None:
+            return None
+        shared = cls(memory, rule, n_weights, n_state)
+        shared.central[:] = central
+        for vector, values in zip(rule.vectors, before, strict=True):
+            vector[:] = values
+        shared._numbers[_N_STEPS] = n_steps
+        return shared
+
+    @property
+    def answers(self) -> str:
+        """What is to be adopted, as `CentralRule` has it."""
+        return self._rule.answers
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """By which the workers join the memory."""
+        return self._memory.place
+
+    @property
+    def version(self) -> int:
+        """Updates that count, of all workers."""
+        return int(self._numbers[_VERSION])
+
+    @property
+    def n_samples(self) -> int:
+        """Training samples in all updates, over all epochs."""
+        return int(self._numbers[_N_SAMPLES])
+
+    def pass_on(self, rule: CentralRule) -> "SharedWeights":
+        """The same weights, and what the rule remembers, for another `rule` of this kind; the master's, at rest."""
+        n_weights = self._blocks[-1].stop
+        return SharedWeights(self._memory, rule, n_weights, len(self.central) - n_weights)
+
+    def begin(self, version: int, n_samples: int, full_at: int) -> None:
+        """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
+        self._numbers[:_N_STEPS] = version, n_samples, n_samples, full_at
+
+    def recall(self) -> None:
+        """Have each worker's next update be its last; the master's."""
+        self._numbers[_FULL_AT] = 0  # without the lock, which a worker that stands still may have
+
+    def settle(self) -> CentralRule:
+        """The rule as all updates have left it; the master's, when the workers are at rest."""
+        self._rule.n_steps = int(self._numbers[_N_STEPS])
+        return self._rule
+
+    def exchange(self, update: np.ndarray, answer: np.ndarray, n_samples: int, base_version: int) -> Exchanged:
+        """Apply the `update` (n_weights,) of a worker, and write what it is to adopt into `answer` (n_weights,).
+
+        `update` may be spoilt. A worker's.
+        """
+        numbers, rule, central = self._numbers, self._rule, self.central
+        first, *others = self._blocks
+        self._memory.acquire(0)
+        try:
+            staleness = int(numbers[_VERSION]) - base_version
+            weight = self.policy.weight(staleness)
+            numbers[_N_SAMPLES] += n_samples
+            if weight:
+                numbers[_VERSION] += 1
+                numbers[_N_STEPS] += 1
+                rule.n_steps = int(numbers[_N_STEPS])
+                rule.scale_learning_rate(self.factor(int(numbers[_N_APPLIED]), int(numbers[_N_SAMPLES])))
+                numbers[_N_APPLIED] = numbers[_N_SAMPLES]
+            version, trained = int(numbers[_VERSION]), int(numbers[_N_SAMPLES])
+            is_full = trained >= int(numbers[_FULL_AT])
+            rule.exchange_block(central, update, answer, weight, first)
+        finally:
+            self._memory.release(0)
+        for lock, block in enumerate(others, 1):
+            self._memory.acquire(lock)
+            try:
+                rule.exchange_block(central, update, answer, weight, block)
+            finally:
+                self._memory.release(lock)
+        return Exchanged(staleness, not weight, version, trained, is_full)
+
+
+def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:
+    """First bytes of the central weights and of the rule's vectors."""
+    length = _aligned(4 * (n_weights + n_state))
+    return [_aligned(8 * _N_NUMBERS) + i * length for i in range(1 + n_vectors)]
+
+
+def _n_bytes(n_weights: int, n_state: int, n_vectors: int) -> int:
+    return _starts(n_weights, n_state, n_vectors)[-1] + _aligned(4 * (n_weights + n_state))
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,165 @@
+"""Workers that move the central weights themselves, in memory they share with their master."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.algorithms.staleness import StalenessPolicy
+from nnlo_opt.algorithms.vectors import BLOCK
+from nnlo_opt.block.central import central_rule
+from nnlo_opt.block.shared_weights import SharedWeights
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.config import TrainingOptions
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.checkpoint import fold_directory, load_weights
+
+N_TRAIN, N_VALIDATION, EPOCHS = 26, 7, 3
+SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
+FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+
+
+def trained(directory, n_workers=1, seed=None, *, shares=True, **changes):
+    options = TrainingOptions(**{"batch": 4, "epochs": EPOCHS, "learning_rate": 0.05, **changes})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoopbackTeam, "shares", shares)
+        team = LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
+        team.run_fold()
+        ended = team.settle(None if seed is None else np.random.default_rng(seed))
+    assert isinstance(ended, msg.FoldFinished), ended
+    return team
+
+
+def weights_of(team):
+    return load_weights(fold_directory(team.directory, 0, 0))[0]
+
+
+def staleness_of(team):
+    return json.loads((fold_directory(team.directory, 0, 0) / "history.json").read_text())["staleness"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "sgd", "optimizer_params": {"momentum": 0.9}, "lr_schedule": "cosine"},
+        {"optimizer": "rmsprop", "sync_every": 3, "warmup_epochs": 1.5},
+        {"mode": "easgd", "sync_every": 2},
+        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02},
+        {"mode": "gem", "sync_every": 3},
+        {"mode": "gem", "lr_schedule": "step:1:0.5"},
+    ],
+    ids=str,
+)
+def test_one_worker_trains_to_the_same_bits_as_by_messages(tmp_path, changes):
+    teams = [trained(tmp_path / str(shares), shares=shares, **changes) for shares in (True, False)]
+    ours, theirs = (weights_of(team) for team in teams)
+    assert np.array_equal(ours, theirs)
+    assert staleness_of(teams[0]) == staleness_of(teams[1])
+
+
+@pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode, n_workers):
+    for seed in range(4):
+        team = trained(tmp_path / str(seed), n_workers, seed, mode=mode)
+        told = team.delivered(msg.PushUpdate)
+        assert len(told) == EPOCHS * n_workers, "each worker tells once an epoch"
+        assert all(d.payload is None for d in told)
+        n_samples = sum(d.message.n_samples for d in told)
+        # The updates under way when the last epoch was full are too many.
+        assert EPOCHS * N_TRAIN <= n_samples <= EPOCHS * N_TRAIN + n_workers * 4
+        assert sum(staleness_of(team).values()) == sum(d.message.n_batches for d in told)
+        assert [r.epoch for r in team.reported(msg.EpochReported)] == list(range(1, EPOCHS + 1))
+        assert np.isfinite(weights_of(team)).all()
+
+
+def test_old_updates_are_dropped(tmp_path):
+    team = trained(tmp_path, 3, 1, staleness="drop:0")
+    counts = staleness_of(team)
+    assert counts["dropped"] == sum(n for name, n in counts.items() if name not in ("0", "dropped")) > 0
+
+
+@pytest.mark.parametrize("changes", [{"exchange": "messages"}, {"overlap": True}, {"synchronous": True}], ids=str)
+def test_updates_are_sent_where_that_is_asked_for(tmp_path, changes):
+    team = trained(tmp_path, 2, **changes)
+    assert all(d.payload is not None and not d.message.applied for d in team.delivered(msg.PushUpdate))
+
+
+def test_updates_are_sent_where_memory_is_not_shared(tmp_path):
+    team = trained(tmp_path, 2, shares=False)
+    assert all(d.payload is not None and not d.message.applied for d in team.delivered(msg.PushUpdate))
+
+
+class TestExchange:
+    """Two holders of the same weights, of several blocks."""
+
+    N, N_STATE = 2 * BLOCK + 5, 3
+
+    @pytest.fixture
+    def holders(self):
+        block = LoopbackNetwork(2, shares=True).end(0)
+        options = TrainingOptions(optimizer="adam", learning_rate=0.01)
+        central = np.linspace(-1, 1, self.N + self.N_STATE, dtype=np.float32)
+        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N)
+        master.begin(version=7, n_samples=100, full_at=112)
+        worker = SharedWeights(block.join(0, master.place), central_rule(options, self.N, 2), self.N, self.N_STATE)
+        return master, worker
+
+    def test_is_a_step_of_the_optimizer_whoever_makes_it(self, holders):
+        rng = np.random.default_rng(0)
+        expected, rule = holders[0].central[: self.N].copy(), make_optimizer("adam", self.N, 0.01)
+        answer = np.empty(self.N, np.float32)
+        for i in range(4):
+            gradient = rng.normal(size=self.N).astype(np.float32)
+            rule.apply(expected, gradient)
+            done = holders[i % 2].exchange(gradient, answer, 4, base_version=7)
+            assert np.array_equal(answer, expected)
+            assert done == (i, False, 8 + i, 104 + 4 * i, i >= 2)
+        state = holders[0].settle().state()
+        assert state["n_steps"] == 4
+        assert np.array_equal(state["velocity"], rule.state()["velocity"])
+        assert np.array_equal(holders[1].central[self.N :], np.linspace(-1, 1, self.N + 3, dtype=np.float32)[self.N :])
+
+    def test_counts_an_update_by_its_staleness(self, holders):
+        master, worker = holders
+        worker.policy = StalenessPolicy.parse("drop:1")
+        before, answer = master.central.copy(), np.empty(self.N, np.float32)
+        done = worker.exchange(np.ones(self.N, np.float32), answer, 4, base_version=5)
+        assert (done.staleness, done.is_dropped, done.version, done.n_samples) == (2, True, 7, 104)
+        assert np.array_equal(master.central, before)
+        assert np.array_equal(answer, before[: self.N])
+
+    def test_takes_the_learning_rate_of_its_moment(self, holders):
+        _, worker = holders
+        asked = []
+        worker.factor = lambda before, after: asked.append((before, after)) or 0.5
+        worker.policy = StalenessPolicy.parse("drop:0")
+        for base_version in (7, 6, 8):  # the second is dropped
+            worker.exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 4, base_version)
+        assert asked == [(100, 104), (104, 112)]
+
+    def test_is_the_last_when_the_master_calls_back(self, holders):
+        master, worker = holders
+        master.recall()
+        assert worker.exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 1, 7).is_full
+
+    def test_goes_on_under_another_rule(self, holders):
+        master, _ = holders
+        answer = np.empty(self.N, np.float32)
+        master.exchange(np.ones(self.N, np.float32), answer, 1, 7)
+        again = master.pass_on(central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1))
+        assert np.array_equal(again.central[: self.N], answer)
+        assert again.settle().state()["n_steps"] == 1
+        assert np.array_equal(again.settle().state()["momentum"], master.settle().state()["momentum"])
+
+
+def test_memory_that_its_master_has_let_go_of_cannot_be_joined():
+    network = LoopbackNetwork(2, shares=True)
+    place = network.end(0).share(64).place
+    with pytest.raises(OSError, match="let go"):
+        network.end(1).join(0, place)
