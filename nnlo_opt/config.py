@@ -42,7 +42,8 @@ class TrainingOptions:
     synchronous: bool = False
     #: batches a worker trains between two exchanges
     sync_every: int = 1
-    #: auto: workers that share memory with their master, and wait for nobody, move its weights themselves; messages: no
+    #: auto: where all workers of a master share memory with it they move its weights themselves, or, in allreduce, each
+    #: a part of them; messages: no
     exchange: str = "auto"
     #: a worker computes its next batch while the master answers; None: where the update rule is asynchronous
     overlap: bool | None = None
@@ -120,6 +121,11 @@ class TrainingOptions:
     def shares_weights(self) -> bool:
         """Whether workers move the central weights themselves, where they can; to overlap takes messages."""
         return self.exchange == "auto" and not self.waits and not self.overlap
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether each rank makes a part of every step only, where all can see the others' gradients."""
+        return self.exchange == "auto" and self.mode == "allreduce"
 
     @property
     def overlaps(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nnlo_opt.block.shared_step import N_FLAGS, N_SUMS, Averaging
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import Metrics
@@ -18,9 +19,6 @@ from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.training.task import FoldTask
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_empty
-
-#: numbers behind the gradient: samples, ranks that failed, ranks that want the epoch to end, and sums of figures
-_N_FLAGS, _N_SUMS = 3, 61
 
 
 class Step(NamedTuple):
@@ -99,8 +97,8 @@ class CommonBatches:
         """`together` is the group that averages (None: of one); `n_ranks` share all training samples."""
         self._timeline = timeline
         self._task = task
-        self._gradient = gradient
-        self._together = together
+        #: how the gradients become one; may be exchanged for another way before a step
+        self.averaging: Averaging = _Sum(gradient, together)
         # The largest shard decides; a rank whose shard is smaller may be through one step earlier.
         by_samples = math.ceil(math.ceil(task.n_train / n_ranks) / task.options.batch)
         self._steps_a_pass = task.steps_a_pass or by_samples
@@ -110,9 +108,7 @@ class CommonBatches:
         self.failure: BaseException | None = None
         #: names of the figures, in the order in which their sums travel
         self._names: list[str] = []
-        self._tail = -(-gradient.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // gradient.itemsize
-        self._vector = aligned_empty(self._tail + _N_FLAGS + _N_SUMS)
-        self._vector[:] = 0
+        self._numbers = np.zeros(N_FLAGS + N_SUMS, np.float32)
 
     def step(self) -> Step:
         own, total, has_failed, wants_end = self._exchange()
@@ -128,35 +124,28 @@ class CommonBatches:
         own, failure = Metrics(), self.failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
-                own, _ = compute(self._task, self._gradient, self._timeline)
-                if len(own.sums) > _N_SUMS:
+                own, _ = compute(self._task, self.averaging.gradient, self._timeline)
+                if len(own.sums) > N_SUMS:
                     raise TrialError(
-                        f"ranks that average gradients share at most {_N_SUMS} figures, not {len(own.sums)}"
+                        f"ranks that average gradients share at most {N_SUMS} figures, not {len(own.sums)}"
                     )
         except (Exception, SystemExit) as error:
             failure, own = error, Metrics()
-        mine, tail = self._vector[: len(self._gradient)], self._vector[self._tail :]
         if own.n_samples:
-            np.multiply(self._gradient, own.n_samples, out=mine)
             self._names = sorted(own.sums)
-        else:
-            mine[:] = 0
         sums = [own.sums.get(name, 0.0) for name in self._names]
-        tail[:_N_FLAGS] = own.n_samples, failure is not None, self.wants_end
-        tail[_N_FLAGS : _N_FLAGS + len(sums)] = sums
-        if self._together is not None:
-            PULSE.expect(TOGETHER)
-            with self._timeline.span("allreduce", "message"):
-                self._together.sum_in_place(self._vector)
+        self._numbers[:N_FLAGS] = own.n_samples, failure is not None, self.wants_end
+        self._numbers[N_FLAGS : N_FLAGS + len(sums)] = sums
+        PULSE.expect(TOGETHER)
+        with self._timeline.span("allreduce", "message"):
+            of_all = self.averaging.average(self._numbers)
         if failure is not None:
             raise failure
         self._n_samples += own.n_samples
-        n_samples = int(tail[0])
-        if n_samples:
-            np.multiply(mine, 1 / n_samples, out=self._gradient)
-        sums_of_all = tail[_N_FLAGS : _N_FLAGS + len(self._names)].tolist()
+        n_samples = int(of_all[0])
+        sums_of_all = of_all[N_FLAGS : N_FLAGS + len(self._names)].tolist()
         total = Metrics(n_samples, dict(zip(self._names, sums_of_all, strict=True)))
-        return own, total, bool(tail[1]), bool(tail[2])
+        return own, total, bool(of_all[1]), bool(of_all[2])
 
     def position(self) -> dict[str, Any]:
         sweep, offset = self._task.stream.position
@@ -165,6 +154,30 @@ class CommonBatches:
     def seek(self, position: dict[str, Any]) -> None:
         self._task.stream.seek(position["pass"], position["offset"])
         self._n_steps, self._n_samples = position.get("steps", 0), position.get("samples", 0)
+
+
+class _Sum:
+    """Averaging by one sum of all gradients, and of what goes with them, over the whole group."""
+
+    def __init__(self, gradient: np.ndarray, together: Collective | None) -> None:
+        self.gradient = gradient
+        self._together = together
+        self._tail = -(-gradient.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // gradient.itemsize
+        self._vector = aligned_empty(self._tail + N_FLAGS + N_SUMS)
+        self._vector[:] = 0
+
+    def average(self, numbers: np.ndarray) -> np.ndarray:
+        mine, tail = self._vector[: len(self.gradient)], self._vector[self._tail :]
+        if numbers[0]:
+            np.multiply(self.gradient, numbers[0], out=mine)
+        else:
+            mine[:] = 0
+        tail[:] = numbers
+        if self._together is not None:
+            self._together.sum_in_place(self._vector)
+        if tail[0]:
+            np.multiply(mine, 1 / tail[0], out=self.gradient)
+        return tail
 
 
 def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:

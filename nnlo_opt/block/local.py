@@ -3,7 +3,7 @@
 The mathematics stands in `algorithms`; this is where a rule meets the protocol. All vectors are float32 (n_weights,).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from nnlo_opt.algorithms import easgd
 from nnlo_opt.algorithms.downpour import LocalSteps
 from nnlo_opt.algorithms.gem import Gem
 from nnlo_opt.algorithms.optimizers import Optimizer, make_optimizer
+from nnlo_opt.block.shared_step import SharedStep
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.vectors import aligned_empty
@@ -235,6 +236,20 @@ class StepTogether(PushWeights):
     """Allreduce: all workers take the same step along their common gradient, so their weights stay the same."""
 
     is_common = True
+    #: None: each rank makes the whole step
+    _shared: SharedStep | None = None
+
+    def share(self, make: Callable[[Optimizer], SharedStep]) -> SharedStep:
+        """Make a part of each step only, in the memory of a `SharedStep` that has the optimizer."""
+        self._shared = make(self._optimizer)
+        self.weights, self.gradient = self._shared.weights, self._shared.gradient
+        return self._shared
+
+    def step(self, n_samples: int) -> bool:
+        if self._shared is None:
+            return super().step(n_samples)
+        self._shared.apply()
+        return True
 
     def state(self) -> dict[str, Any]:
         return self._optimizer.state()
@@ -249,14 +264,18 @@ def local_rule(options: TrainingOptions, n_weights: int) -> LocalRule:
         case "easgd":
             return PushWeights(n_weights, _elastic_optimizer(options, n_weights))
         case "allreduce":
-            optimizer = make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
-            return StepTogether(n_weights, optimizer)
+            return StepTogether(n_weights, common_optimizer(options, n_weights))
         case "gem":
             gem = Gem(n_weights, options.gem_lr, options.gem_momentum, options.gem_kappa)
             return PushMatched(_push_gradients(options, n_weights, gem.learning_rate), gem)
     # Local steps are taken at the rate of the optimizer at the master.
     rate = make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params).learning_rate
     return _push_gradients(options, n_weights, rate)
+
+
+def common_optimizer(options: TrainingOptions, n_weights: int) -> Optimizer:
+    """Allreduce: the optimizer of all workers."""
+    return make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
 
 
 def base_learning_rate(options: TrainingOptions) -> float:

@@ -18,6 +18,7 @@ from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import instructions as ins
 from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.central import CentralRule, central_rule
+from nnlo_opt.block.local import common_optimizer
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.results import Results
 from nnlo_opt.block.resumption import (
@@ -28,11 +29,12 @@ from nnlo_opt.block.resumption import (
     rule_state,
     state_from,
 )
+from nnlo_opt.block.shared_step import SharedStep
 from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Group, Team, count_workers
-from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.comm.transport import Received, SharedMemory, Transport
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
@@ -83,9 +85,12 @@ class _Fold:
     central: np.ndarray = field(default_factory=lambda: aligned_empty(0))
     n_weights: int = 0
     rule: CentralRule | None = None
-    #: the central weights, where the workers move them themselves; and whether they still have to be told
+    #: the central weights, where the workers move them themselves
     shared: SharedWeights | None = None
-    tells_place: bool = False
+    #: memory for the workers' steps, in allreduce, where they share it
+    steps: SharedMemory | None = None
+    #: where that of either is, as long as the workers have to be told
+    place: tuple[int, ...] = ()
     #: whether the workers have begun, and hold weights of their own where the update rule has such
     has_begun: bool = False
     #: the folder of the checkpoint that workers write to; None where none is due
@@ -255,7 +260,8 @@ class Master:
                 fold.state.regroup(n_workers)
             else:
                 fold.state.regroup(n_workers, fold.shared.n_samples, fold.shared.version)
-                fold.shared, fold.tells_place = fold.shared.pass_on(rule), True
+                fold.shared = fold.shared.pass_on(rule)
+                fold.place = fold.shared.place
             fold.rule, fold.checkpoint = rule, None
         else:
             fold.state.regroup(n_workers)
@@ -410,12 +416,24 @@ class Master:
             np.copyto(fold.central, arrays["central"])
             fold.best = arrays.get("best")
             fold.rule.load_state(rule_state(fold.checkpoint))
-        if fold.options.shares_weights and not self.groups:
-            fold.shared = SharedWeights.of_master(self._block, fold.rule, fold.central, fold.n_weights)
-            if fold.shared is not None:
-                fold.central, fold.tells_place = fold.shared.central, True
+        self._share(fold, fold.rule)
         started = msg.FoldStarted(assignment=fold.order.assignment, epoch=instruction.epoch, waited_s=fold.waited_s)
         self._orders.send(COORDINATOR, started)
+
+    def _share(self, fold: _Fold, rule: CentralRule) -> None:
+        """Make memory for all workers, where they are all on this node and the update rule has use for it."""
+        options, n_workers = fold.options, len(fold.state.workers)
+        if self.groups:
+            return
+        if options.shares_weights:
+            fold.shared = SharedWeights.of_master(self._block, rule, fold.central, fold.n_weights)
+            if fold.shared is not None:
+                fold.central, fold.place = fold.shared.central, fold.shared.place
+        elif options.shares_steps and n_workers > 1:
+            optimizer = common_optimizer(options, 1)
+            fold.steps = self._block.share(SharedStep.n_bytes(optimizer, fold.n_weights, n_workers))
+            if fold.steps is not None:
+                fold.place = fold.steps.place
 
     def _scale_learning_rate(self, fold: _Fold) -> None:
         """Take the learning rate of this point of the training for the update that comes next."""
@@ -480,7 +498,7 @@ class Master:
                 restore="" if resumed is None else str(resumed.place),
                 mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
                 rate_factor=fold.rate_factor if instruction.with_state and fold.state.plan.calls_back else None,
-                shared=[*fold.shared.place] if fold.shared is not None and fold.tells_place else [],
+                shared=[*fold.place],
             )
             if not instruction.with_state:
                 payload = (
@@ -490,7 +508,7 @@ class Master:
                 payload = fold.central if kind == "weights" else fold.central[fold.n_weights :]
             self._send(worker, train, payload)
         fold.checkpoint = fold.next_pass = None
-        fold.tells_place = False
+        fold.place = ()
 
     def _open_shared(self, fold: _Fold, shared: SharedWeights) -> None:
         """Let the workers move the weights until the epoch is full."""

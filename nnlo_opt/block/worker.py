@@ -16,9 +16,10 @@ import numpy as np
 from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.block.central import central_rule
 from nnlo_opt.block.gradients import NO_GRADIENTS, CommonBatches, Gradients, OwnBatches
-from nnlo_opt.block.local import LocalRule, PushGradient, base_learning_rate, local_rule
+from nnlo_opt.block.local import LocalRule, PushGradient, StepTogether, base_learning_rate, local_rule
 from nnlo_opt.block.reasons import worker_failed
 from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, in_next_step, restore_position
+from nnlo_opt.block.shared_step import SharedStep
 from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
@@ -247,6 +248,8 @@ class Worker:
 
     def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
         task, start = self._opened()
+        if train.shared:
+            self._join(task, start, (train.shared[0], train.shared[1]))
         # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
         with in_next_step(self._gradients):
             kept = load_local(Path(train.restore), start.worker) if train.restore else None
@@ -263,21 +266,27 @@ class Worker:
             task.adapter.write_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rate_factor = train.rate_factor
-        if train.shared:
-            self._shared = self._join(task, start.n_workers, (train.shared[0], train.shared[1]))
         self._version = train.version
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
         self._outstanding, self._training = False, not self._is_deserted
         if self._is_due:
             self._push()
 
-    def _join(self, task: FoldTask, n_workers: int, place: tuple[int, int]) -> SharedWeights:
-        options, adapter = task.options, task.adapter
-        rule = central_rule(options, adapter.n_weights, n_workers)
-        shared = SharedWeights(self._block.join(MASTER, place), rule, adapter.n_weights, adapter.n_state)
-        shared.policy = StalenessPolicy.parse(options.staleness)
-        shared.factor = lambda before, after: self._factor(task, before, after)
-        return shared
+    def _join(self, task: FoldTask, start: msg.StartFold, place: tuple[int, int]) -> None:
+        """Work in the memory that the master has made, from now on."""
+        memory, options, adapter = self._block.join(MASTER, place), task.options, task.adapter
+        if isinstance(self._rule, StepTogether):
+            rank, n_ranks, together = start.worker - 1, start.n_workers, self._groups.team
+            assert isinstance(self._gradients, CommonBatches)
+            assert together is not None
+            self._gradients.averaging = self._rule.share(
+                lambda optimizer: SharedStep(memory, optimizer, adapter.n_weights, rank, n_ranks, together)
+            )
+            return
+        rule = central_rule(options, adapter.n_weights, start.n_workers)
+        self._shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state)
+        self._shared.policy = StalenessPolicy.parse(options.staleness)
+        self._shared.factor = lambda before, after: self._factor(task, before, after)
 
     def _hand_in(self, fence: msg.Fence, payload: np.ndarray | None) -> None:
         task, start = self._opened()

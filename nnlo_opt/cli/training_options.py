@@ -108,8 +108,9 @@ def _add_update_rules(group: argparse._ArgumentGroup, defaults: TrainingOptions)
         "--exchange",
         metavar="HOW",
         default=defaults.exchange,
-        help="auto: workers that share memory with their master, and wait for nobody, move its weights themselves, "
-        "under locks; messages: every update is sent to the master (default: %(default)s)",
+        help="auto: workers that are all on their master's node move its weights themselves, in shared memory, where "
+        "they do not wait for each other, and in allreduce a part of them each; messages: all is sent (default: "
+        "%(default)s)",
     )
     group.add_argument(
         "--overlap",

@@ -15,8 +15,8 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Protocol
 
 import mpi4py
@@ -272,12 +272,23 @@ class MpiCollective(Collective):
         self._comm = comm
 
     def sum_in_place(self, vector: np.ndarray) -> None:
-        try:
+        with _losing_is_known():
             self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
-        except MPI.Exception as error:
-            if IS_ON:
-                raise RanksLost from error
-            raise
+
+    def check(self) -> None:
+        with _losing_is_known():
+            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+
+@contextmanager
+def _losing_is_known() -> Iterator[None]:
+    """An error of MPI comes of the death of a rank, where ranks outlive others."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if IS_ON:
+            raise RanksLost from error
+        raise
 
 
 class World:

@@ -104,6 +104,9 @@ class Collective(Protocol):
         Collective: every rank of the group. It blocks until all have called it; RanksLost where one cannot.
         """
 
+    def check(self) -> None:
+        """Raise RanksLost where a rank of the group has died; for who waits for the others in another way."""
+
 
 #: Iprobe costs 1-2 us, a sleep at least 60 us: spinning this long covers a prompt answer
 SPIN_S = 50e-6
