@@ -75,8 +75,8 @@ def names_of(spans: list[dict[str, Any]]) -> set[str]:
     return {span["name"] for span in spans}
 
 
-WORKERS_DO = {"look at model and data", "build model, read data", "batch", "gradient", "push", "validate"}
-MASTERS_DO = {"Initialise", "ApplyUpdate", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "Finish"}
+WORKERS_DO = {"look at model and data", "build model, read data", "batch", "gradient", "exchange", "validate"}
+MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportEpoch", "Finish"}
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
