@@ -9,6 +9,7 @@ Time counts as far as the watchdog itself was running: a job that was suspended 
 """
 
 import faulthandler
+import math
 import os
 import select
 import signal
@@ -32,8 +33,9 @@ LOOK_S, LOOK_PART = 2.0, 0.1
 LINGER_S = 0.2
 #: a death is that of one rank, and not of the whole job, where so long after it no other has followed
 ALONE_S = 0.05
-#: seconds for the stacks of a hung rank to be written, to a file system that may hang as well
-LAST_WORDS_S = 10.0
+#: seconds for the stacks of a hung rank to be written, to a file system that may hang as well; and so much later it
+#: ends also where somebody else hears the signal
+LAST_WORDS_S, LATER_S = 10.0, 2.0
 
 
 @dataclass(slots=True)
@@ -169,11 +171,16 @@ class Watchdog:
         if not self._timeout_s:
             return
         for peer in self.peers:
-            allowed = 1.0 if peer.is_stopped else float("inf") if peer.may_be_silent else TOGETHER
-            if self._of_peers[peer.world_rank].look(peer.beats, allowed, now_s) and self._is_first():
+            vigil = self._of_peers[peer.world_rank]
+            # Whether it is stopped takes a look into its files, which those whose hearts beat are spared.
+            if vigil.look(peer.beats, 1.0, now_s) and self._is_first() and self._hangs(peer, vigil):
                 self._end_peer(peer)
         if self._own.look(self._pulse.ticks, patience, now_s):
             self._end_own()
+
+    def _hangs(self, peer: Peer, vigil: Vigil) -> bool:
+        """Of one whose heart has stood still for the time-out."""
+        return peer.is_stopped or (not peer.may_be_silent and vigil.idle_s > TOGETHER * self._timeout_s)
 
     def _end_peer(self, peer: Peer) -> None:
         how = "is stopped (SIGSTOP)" if peer.is_stopped else "is blocked, and its watchdog with it"
@@ -184,9 +191,11 @@ class Watchdog:
         peer.kill()
 
     def _end_own(self) -> None:
-        # Whatever the words take, the process ends: this needs neither the interpreter nor the file system.
+        # Whatever the words take, the process ends: this needs neither the interpreter nor the file system. By a
+        # signal, which the others hear of where ranks outlive others, and do not of an exit.
+        signal.alarm(math.ceil(LAST_WORDS_S))
         with open(os.devnull, "w") as nowhere:
-            faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True, file=nowhere)
+            faulthandler.dump_traceback_later(LAST_WORDS_S + LATER_S, exit=True, file=nowhere)
             sentence = (
                 f"Rank {self.world_rank} has done nothing for longer than `--hang-timeout`, {self._own.idle_s:.0f} s: "
                 "its process is ended"

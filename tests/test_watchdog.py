@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nnlo_opt.peers import Heart, Peer
 from nnlo_opt.pulse import SLOW, Pulse
-from nnlo_opt.watchdog import Vigil
+from nnlo_opt.watchdog import Vigil, Watchdog
 
 linux = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
@@ -74,8 +74,9 @@ def test_a_job_that_was_suspended_as_a_whole_is_not_ended_when_it_wakes():
 
 #: a rank as the command starts it; prints its card, hears those of others, and does what it is told
 RANK = """
-import sys, time, ctypes, hashlib
+import sys, time, ctypes, hashlib, signal
 from pathlib import Path
+from nnlo_opt import watchdog as module
 from nnlo_opt.peers import Peer
 from nnlo_opt.pulse import PULSE
 from nnlo_opt.watchdog import Watchdog
@@ -109,6 +110,15 @@ def compute_in_c():
 
 def hold_the_interpreter():
     ctypes.PyDLL(None).sleep(1000)
+
+def hang_without_a_word():
+    module.LAST_WORDS_S = module.LATER_S = 1.0
+    watchdog._tell = lambda text: hold_the_interpreter()  # a terminal that takes nothing, at its worst
+    time.sleep(1000)
+
+def hang_without_a_word_and_hear_alarms():
+    signal.signal(signal.SIGALRM, lambda signum, frame: None)
+    hang_without_a_word()
 
 globals()[sys.argv[4]]()
 """
@@ -150,6 +160,34 @@ def test_a_rank_that_hangs_ends_with_the_stacks_of_its_threads_in_its_log(tmp_pa
         assert "nnlo_opt/watchdog.py" in log, "all threads"
         assert busy.poll() is None
         assert busy.stdout.readline().startswith("saw 0 its process died")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("what", "code"), [("hang_without_a_word", -signal.SIGALRM), ("hang_without_a_word_and_hear_alarms", 1)]
+)
+def test_a_rank_that_hangs_ends_by_a_signal_where_its_last_words_hang_too(tmp_path, what, code):
+    """Under ULFM nobody would hear of an exit; it is left to where a user's handler takes the signal."""
+    with node(tmp_path, what) as (hung,):
+        assert hung.wait(30) == code
+
+
+@linux
+def test_the_state_of_a_rank_is_looked_up_only_where_its_heart_stands_still(monkeypatch):
+    looked_up = []
+    monkeypatch.setattr(Peer, "is_stopped", property(lambda peer: looked_up.append(peer.world_rank)))
+    heart = Heart()
+    watchdog = Watchdog(0, 10.0, lambda text: None)
+    watchdog.watch([Peer(1, heart.card)])
+    for second in range(30):
+        heart.beat(may_be_silent=False)
+        watchdog._pulse.ticks += 1
+        watchdog._look(float(second))
+    assert not looked_up
+    for second in range(30, 45):
+        watchdog._pulse.ticks += 1
+        watchdog._look(float(second))
+    assert set(looked_up) == {1}
 
 
 @linux
