@@ -11,12 +11,10 @@ import signal
 import struct
 from contextlib import suppress
 
-#: (pid, number of the file of the heart, its token): what a process tells the others of its node
-_CARD = struct.Struct("<QI16s")
-CARD_BYTES = _CARD.size
-#: heartbeats, and 1 where the process may be silent, behind the token
+from nnlo_opt.cards import Card, memory
+
+#: heartbeats, and 1 where the process may be silent
 _BEATS = struct.Struct("<QQ")
-_TOKEN_BYTES = 16
 
 
 class Heart:
@@ -24,20 +22,17 @@ class Heart:
 
     def __init__(self) -> None:
         """OSError where the system has no such memory."""
-        if not hasattr(os, "memfd_create"):
-            raise OSError("no memory without a name on this system")
-        token = os.urandom(_TOKEN_BYTES)
-        self._file = os.memfd_create("nnlo_opt-heart")
-        os.write(self._file, token + bytes(_BEATS.size))
-        self._memory = mmap.mmap(self._file, _TOKEN_BYTES + _BEATS.size)
+        file = memory("nnlo_opt-heart")
+        os.ftruncate(file, _BEATS.size)
+        self._memory = mmap.mmap(file, _BEATS.size)
         self._n_beats = 0
         #: tells others how to find it, CARD_BYTES bytes
-        self.card = _CARD.pack(os.getpid(), self._file, token)
+        self.card = Card.of(file).pack()
 
     def beat(self, *, may_be_silent: bool) -> None:
         """Show that the interpreter runs; `may_be_silent`: code of a user is at work, which may keep it from that."""
         self._n_beats += 1
-        _BEATS.pack_into(self._memory, _TOKEN_BYTES, self._n_beats, may_be_silent)
+        _BEATS.pack_into(self._memory, 0, self._n_beats, may_be_silent)
 
 
 class Peer:
@@ -46,17 +41,16 @@ class Peer:
     def __init__(self, world_rank: int, card: bytes) -> None:
         """OSError where it cannot be reached from here."""
         self.world_rank = world_rank
-        self.pid, file, token = _CARD.unpack(card)
+        of_peer = Card.unpack(card)
+        self.pid = of_peer.pid
         #: becomes readable when the process ends
         self.process = os.pidfd_open(self.pid)
         try:
-            heart = os.open(f"/proc/{self.pid}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+            heart = of_peer.open(os.O_RDONLY)
             try:
-                self._memory = mmap.mmap(heart, _TOKEN_BYTES + _BEATS.size, prot=mmap.PROT_READ)
+                self._memory = mmap.mmap(heart, _BEATS.size, prot=mmap.PROT_READ)
             finally:
                 os.close(heart)
-            if self._memory[:_TOKEN_BYTES] != token:
-                raise OSError(f"process {self.pid} is another one here")
         except (OSError, ValueError) as error:
             os.close(self.process)
             raise OSError(f"process {self.pid} cannot be watched: {error}") from error
@@ -71,12 +65,12 @@ class Peer:
     @property
     def beats(self) -> int:
         """Heartbeats so far."""
-        return int(_BEATS.unpack_from(self._memory, _TOKEN_BYTES)[0])
+        return int(_BEATS.unpack_from(self._memory)[0])
 
     @property
     def may_be_silent(self) -> bool:
         """Whether its heart may stand still, as code of a user is at work."""
-        return bool(_BEATS.unpack_from(self._memory, _TOKEN_BYTES)[1])
+        return bool(_BEATS.unpack_from(self._memory)[1])
 
     @property
     def has_ended(self) -> bool:

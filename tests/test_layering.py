@@ -21,6 +21,7 @@ REPOSITORY = ROOT.parent
 LAYERS: dict[str, list[str]] = {
     "foundations": [
         "__init__",
+        "cards",
         "errors",
         "clock",
         "devices",

@@ -26,10 +26,10 @@ mpi4py.rc.thread_level = "funneled"
 
 from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
 
+from nnlo_opt.cards import CARD_BYTES  # noqa: E402
 from nnlo_opt.comm.codec import decode, encode  # noqa: E402
 from nnlo_opt.comm.messages import Message  # noqa: E402
 from nnlo_opt.comm.node import (  # noqa: E402
-    CARD_BYTES,
     N_LINES,
     NOWHERE,
     Bell,

@@ -5,8 +5,7 @@ a payload is written once, into memory of the sender that the receiver maps, and
 a sender rings, so that a receiver may sleep meanwhile. On a core that is shared this makes an exchange of 35,000
 weights three times as cheap.
 
-Everything hangs on `/proc/<pid>/fd`, which reaches the open files of another process of the same user: nothing has a
-name, so nothing is left behind, however a process ends. Where this is not to be had (another system, processes in
+Processes reach each other by cards (`nnlo_opt.cards`). Where that is not to be had (another system, processes in
 containers of their own), `Neighbour.of` finds out, and messages travel by MPI alone.
 
 `Bell` belongs to a process, a `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of
@@ -17,13 +16,14 @@ import fcntl
 import mmap
 import os
 import select
-import struct
 import weakref
 from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nnlo_opt.cards import Card, open_file
 
 #: payloads in flight in one direction: a worker pushes before the answer that says its last push has been read
 _N_SLOTS = 2
@@ -35,10 +35,6 @@ _LARGEST_BYTES = 64 << 20
 #: lines of a bell; transports share them where there are more
 N_LINES = 256
 _RINGS = [bytes([line]) for line in range(N_LINES)]
-
-#: (pid, number of the file of the token, number of the bell's, the token): what a process tells the others of its node
-_CARD = struct.Struct("<QII16s")
-CARD_BYTES = _CARD.size
 
 
 class Bell:
@@ -60,16 +56,13 @@ class Bell:
         self._was_rung = False
         #: the first line that no transport of this process has
         self.free_line = 0
-        token = os.urandom(16)
-        self._token = os.memfd_create("nnlo_opt-token")
-        os.write(self._token, token)
         #: tells others how to reach this process, CARD_BYTES bytes
-        self.card = _CARD.pack(os.getpid(), self._token, self._ringing, token)
+        self.card = Card.of(self._ringing).pack()
 
     @classmethod
     def mine(cls) -> "Bell | None":
         """The bell of this process; None where the system has no such thing."""
-        if cls._mine is None and hasattr(os, "memfd_create"):
+        if cls._mine is None:
             with suppress(OSError):
                 cls._mine = cls()
         return cls._mine
@@ -100,26 +93,19 @@ class Neighbour:
     #: by card, as transports share them
     _known: ClassVar[dict[bytes, "Neighbour | None"]] = {}
 
-    def __init__(self, pid: int, bell: int) -> None:
-        self._pid = pid
-        self._bell = os.open(f"/proc/{pid}/fd/{bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, card: Card) -> None:
+        """OSError where it cannot be reached from here."""
+        self._pid = card.pid
+        self._bell = card.open(os.O_WRONLY | os.O_NONBLOCK)
 
     @classmethod
     def of(cls, card: bytes) -> "Neighbour | None":
         """The process that gave `card`; None if it cannot be reached from here."""
         if card not in cls._known:
-            cls._known[card] = cls._reach(card)
+            cls._known[card] = None
+            with suppress(OSError):
+                cls._known[card] = cls(Card.unpack(card))
         return cls._known[card]
-
-    @classmethod
-    def _reach(cls, card: bytes) -> "Neighbour | None":
-        pid, token_file, bell, token = _CARD.unpack(card)
-        try:
-            # The same number may be another process here, where it has been given in another container.
-            with open(f"/proc/{pid}/fd/{token_file}", "rb") as file:
-                return cls(pid, bell) if file.read() == token else None
-        except OSError:
-            return None
 
     def ring(self, line: int) -> None:
         """Wake it. It may have ended, or have been rung for often enough: neither is our concern."""
@@ -128,14 +114,11 @@ class Neighbour:
 
     def join(self, place: tuple[int, int]) -> "CommonMemory":
         """The memory that is `place` there; OSError when that process has let go of it."""
-        return CommonMemory(self._open(place[0]), place[1])
-
-    def _open(self, file: int) -> int:
-        return os.open(f"/proc/{self._pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        return CommonMemory(open_file(self._pid, place[0], os.O_RDWR), place[1])
 
     def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
         """Memory of that process, (n_bytes,); OSError when it has ended."""
-        mine = self._open(file)
+        mine = open_file(self._pid, file, os.O_RDWR)
         try:
             return np.frombuffer(mmap.mmap(mine, n_bytes), np.uint8)
         finally:
