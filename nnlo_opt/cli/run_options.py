@@ -44,8 +44,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole(),
         default=3,
-        help="a fold that is lost with a rank of its block (killed, out of memory, ended by --hang-timeout) so many "
-        "times in a row, without getting an epoch further, fails its trial (default: %(default)s)",
+        help="a fold that loses ranks of its block (killed, out of memory, ended by --hang-timeout) so many times in a "
+        "row, without getting an epoch further, fails its trial (default: %(default)s)",
     )
     group.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
     add_seed(group, "of the search, the folds, the initial weights and the shuffling")

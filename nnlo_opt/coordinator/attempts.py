@@ -1,16 +1,18 @@
-"""`--max-attempts`: which lost attempts count against a trial, and when it is given up. Pure.
+"""`--max-attempts`: which losses of ranks count against a trial, and when it is given up. Pure.
 
-An attempt at a fold that was lost counts when it is known that a rank of its team died: it may have been the trial
-that killed it. Where nobody knows what ended a job that nobody has ended, the attempts under way count if the whole
-start has brought nothing that lasts: then there is no other way on. All other losses (somebody ends the job, a rank of
-another team dies, a node crashes in a search that makes progress) count against no trial. An attempt that gets further
-than those before it, by an epoch, is the first again: a trial that takes many starts is not given up.
+The loss of ranks that train a fold counts when it is known that one of them died: it may have been the trial that
+killed it. Whether the assignment is lost with them, or goes on with the others, makes no difference: else a trial could
+kill all ranks of a block, one after another. Where nobody knows what ended a job that nobody has ended, the attempts
+under way count if the whole start has brought nothing that lasts: then there is no other way on. All other losses
+(somebody ends the job, a rank of another team dies, a node crashes in a search that makes progress) count against no
+trial. After an epoch that no attempt has come to before, the count begins anew: a trial that takes many starts is not
+given up.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial
+from nnlo_opt.trials.trial import Assignment, Loss, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +37,27 @@ class LastEnd:
 WAS_ENDED = LastEnd()
 
 
-def n_losses(trial: Trial, fold: int) -> int:
-    """Attempts at the fold in a row that were lost, count, and got no further than those before."""
-    n, furthest = 0, 0
+def losses_in_vain(trial: Trial, fold: int) -> list[Loss]:
+    """The losses since the fold got further than ever before."""
+    losses: list[Loss] = []
+    furthest = 0
     for assignment in trial.assignments:
         if assignment.fold != fold:
             continue
+        for loss in assignment.losses:
+            if loss.epoch > furthest:
+                losses, furthest = [], loss.epoch
+            losses.append(loss)
         if assignment.epoch > furthest:
-            n, furthest = 0, assignment.epoch
-        n += assignment.end is AssignmentEnd.LOST and assignment.counts
-    return n
+            losses, furthest = [], assignment.epoch
+    return losses
 
 
 def hopeless_fold(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
-    """A fold that was tried often enough, and why the trial fails by it; None where there is none."""
+    """A fold that has lost ranks often enough, and why the trial fails by it; None where there is none."""
     for fold in sorted({a.fold for a in trial.assignments} - trial.folds.keys()):
-        n = n_losses(trial, fold)
-        if n >= max_attempts:
-            last = next(a for a in reversed(trial.assignments) if a.fold == fold and a.counts)
-            times = "once" if n == 1 else f"{n} times"
-            return fold, f"it was tried {times} (`--max-attempts`), and lost each time: {last.reason}"
+        losses = losses_in_vain(trial, fold)
+        if len(losses) >= max_attempts:
+            times = "once" if len(losses) == 1 else f"{len(losses)} times in a row"
+            return fold, f"ranks that trained it were lost {times} (`--max-attempts`), at last: {losses[-1].reason}"
     return None

@@ -8,6 +8,7 @@ instructions for the shell to carry out in order. It is the only mutator. What i
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
@@ -268,43 +269,56 @@ class CoordinatorState:
         for team_index, news in self.roster.died(ranks).items():
             self.news_of_team.setdefault(team_index, set()).update(news)
             if self.roster.state(team_index) is TeamState.LOST:
-                self._take_losses(team_index, goes_on=-1)
+                self._take_losses(team_index, self.roster.team(team_index), goes_on=-1)
             self._place_block(self.topology.teams[team_index].block)
 
     def _take_reformed(self, team_index: int, message: msg.TeamReformed) -> None:
         """A team has come together again, without some of its ranks."""
-        master = self.roster.team(team_index).master_rank
+        before = self.roster.team(team_index)
         news = self.roster.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
         self.news_of_team.setdefault(team_index, set()).update(news)
         assignment = self.assignment_of_team.get(team_index)
         goes_on = message.goes_on
         # What its master has not taken yet is on its way, and will be.
-        if assignment is not None and master in message.world_ranks and assignment.number > message.taken:
+        if assignment is not None and before.master_rank in message.world_ranks and assignment.number > message.taken:
             goes_on = assignment.number
-        self._take_losses(team_index, goes_on)
+        self._take_losses(team_index, before, goes_on)
         self._place_block(self.topology.teams[team_index].block)
 
-    def _take_losses(self, team_index: int, goes_on: int) -> None:
-        """Write down which ranks of a team are lost, and with them its assignment, unless that one `goes_on`."""
-        assignment, team = self.assignment_of_team.get(team_index), self.roster.team(team_index)
-        n_alive, n_training = self.roster.n_left(team.block)
+    def _take_losses(self, team_index: int, before: Team, goes_on: int) -> None:
+        """Write down which ranks of a team are lost, and with them its assignment, unless that one `goes_on`.
+
+        `before`: the team as it trained when they died.
+        """
+        assignment = self.assignment_of_team.get(team_index)
+        ranks = sorted(self.news_of_team.pop(team_index, ()))
+        is_lost = assignment is not None and assignment.number != goes_on
+        counts = assignment is not None and self._blames(assignment, ranks, before)
+        n_alive, n_training = self.roster.n_left(before.block)
         lost = ev.RanksLost(
             time_s=self._now_s,
-            ranks=sorted(self.news_of_team.pop(team_index, ())),
-            block=team.block,
+            ranks=ranks,
+            block=before.block,
             team=team_index,
             n_alive=n_alive,
             n_ranks=n_training,
             assignment=-1 if assignment is None else assignment.number,
+            counts=counts and not is_lost,
         )
-        if lost.ranks:
+        if ranks:
             self._record(lost)
-        if assignment is not None and assignment.number != goes_on:
+        if assignment is None:
+            return
+        if is_lost:
             del self.assignment_of_team[team_index]
             self.suspects.pop(team_index, None)
-            reason = f"{ev.ranks_text(lost.ranks)} died" if lost.ranks else "ranks died"
-            self._lose(assignment, reason, counts=not self.preempting)
-            self._is_given_up(self.ledger.trials[assignment.trial])
+            self._lose(assignment, ev.died_text(ranks), counts=counts)
+        self._is_given_up(self.ledger.trials[assignment.trial])
+
+    def _blames(self, assignment: Assignment, ranks: Sequence[int], team: Team) -> bool:
+        """Whether the trial may have killed `ranks` of the `team`: they did train it, and nothing else is known."""
+        is_wanted = not (self.preempting or self.ledger.trials[assignment.trial].state.ended)
+        return is_wanted and (not ranks or not set(ranks).isdisjoint(team.world_ranks))
 
     def _place_block(self, block: int) -> None:
         """Have the block go on with what is left of it; its trial goes elsewhere where that is too little."""

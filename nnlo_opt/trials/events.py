@@ -129,7 +129,8 @@ class RanksLost(Event):
     """World ranks of a team have died, and the others have come together, or there are none.
 
     `n_alive` ranks of the whole block are left, of which `n_ranks` train; `assignment` was under way in the team (-1:
-    none), and goes on with the others unless its end follows.
+    none), and goes on with the others unless its end follows. `counts`: it goes on, and this counts against
+    `--max-attempts`.
     """
 
     ranks: list[int]
@@ -138,6 +139,7 @@ class RanksLost(Event):
     n_alive: int
     n_ranks: int
     assignment: int = -1
+    counts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,11 @@ def ranks_text(ranks: Sequence[int]) -> str:
     """World ranks in words: rank 3, ranks 3 and 5."""
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+
+
+def died_text(ranks: Sequence[int]) -> str:
+    """Whose death it was, in words."""
+    return f"{ranks_text(ranks)} died" if ranks else "ranks died"
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}

@@ -9,7 +9,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.pareto import ParetoSet
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
 
 @dataclass(slots=True)
@@ -190,14 +190,18 @@ class Ledger:
 
     def _ranks_lost(self, event: ev.RanksLost) -> None:
         if event.assignment >= 0:
-            self.trials[self._running(event.assignment).trial].n_losses += 1
+            assignment = self._running(event.assignment)
+            if event.counts:
+                assignment.losses.append(Loss(assignment.epoch, ev.died_text(event.ranks)))
         session = self.sessions[-1]
         session.lost_ranks.setdefault(event.block, []).extend(event.ranks)
         session.ranks_left[event.block] = event.n_alive, event.n_ranks
 
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
         assignment = self._end(event, AssignmentEnd.LOST)
-        assignment.reason, assignment.counts = event.reason, event.counts
+        assignment.reason = event.reason
+        if event.counts:
+            assignment.losses.append(Loss(assignment.epoch, event.reason))
         self._interrupt(assignment, TrialState.PENDING)
 
     def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:

@@ -34,6 +34,16 @@ class AssignmentEnd(StrEnum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Ranks that trained an assignment were lost, and that counts against `--max-attempts`."""
+
+    #: epochs reported by then
+    epoch: int
+    #: who was lost, and how, as far as is known
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Assignment:
     """One attempt to run one fold of a trial on one team."""
@@ -57,8 +67,8 @@ class Assignment:
     ended_at_s: float | None = None
     #: why it failed or was lost; empty unless it did
     reason: str = ""
-    #: whether its loss counts against `--max-attempts`
-    counts: bool = False
+    #: in their order; it went on with the ranks that were left, unless it ended LOST with the last of them
+    losses: list[Loss] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,8 +118,6 @@ class Trial:
     reports: dict[int, dict[int, float]] = field(default_factory=dict)
     #: rungs it has passed
     n_rungs: int = 0
-    #: how often ranks have died while they trained it, whether or not the assignment went on with the others
-    n_losses: int = 0
     #: mean and population standard deviation over the folds; None before the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None

@@ -2,13 +2,18 @@
 
 import pytest
 
-from nnlo_opt.coordinator.attempts import LastEnd, hopeless_fold, n_losses
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Trial
+from nnlo_opt.coordinator.attempts import LastEnd, hopeless_fold, losses_in_vain
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
 
 
-def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0):
+DIED = "rank 3 on n1: its process died"
+
+
+def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0, outlived=()):
+    """`outlived`: epochs at which ranks died and it went on."""
+    at = [*outlived, epoch] if counts and end is LOST else outlived
     return Assignment(
         number=0,
         trial=0,
@@ -20,8 +25,8 @@ def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0):
         assigned_at_s=0.0,
         epoch=epoch,
         end=end,
-        reason="rank 3 on n1: its process died" if end is LOST else "",
-        counts=counts and end is LOST,
+        reason=DIED if end is LOST else "",
+        losses=[Loss(at_epoch, DIED) for at_epoch in at],
     )
 
 
@@ -42,10 +47,20 @@ def trial(*attempts, **more):
         # An epoch that was not in a checkpoint was trained again, and that is no progress.
         ([attempt(epoch=4), attempt(epoch=2), attempt(epoch=4)], 3),
         ([attempt(), attempt(), attempt(epoch=1, end=None)], 0),
+        # Ranks that an assignment outlives count as one that is lost with them does.
+        ([attempt(end=None, outlived=[0, 0])], 2),
+        ([attempt(outlived=[0, 0])], 3),
+        ([attempt(), attempt(end=None, outlived=[0])], 2),
+        # A death in each epoch, and every epoch is trained.
+        ([attempt(end=None, epoch=3, outlived=[0, 1, 2])], 0),
+        ([attempt(end=None, epoch=3, outlived=[0, 1, 2, 3])], 1),
+        ([attempt(end=None, epoch=3, outlived=[2, 3, 3])], 2),
+        # It goes on from epoch 1, and dies before it is where it was.
+        ([attempt(epoch=4), attempt(end=None, epoch=2, outlived=[1, 2])], 3),
     ],
 )
 def test_losses_count_in_a_row_without_progress(attempts, n):
-    assert n_losses(trial(*attempts), 0) == n
+    assert len(losses_in_vain(trial(*attempts), 0)) == n
 
 
 def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
@@ -54,8 +69,8 @@ def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
     assert hopeless_fold(trial(attempt(fold=0), *twice), 3) is None, "of another fold"
     fold, reason = hopeless_fold(trial(*twice, attempt(fold=1)), 3)
     assert fold == 1
-    assert reason == ("it was tried 3 times (`--max-attempts`), and lost each time: rank 3 on n1: its process died")
-    assert "tried once" in hopeless_fold(trial(attempt()), 1)[1]
+    assert reason == f"ranks that trained it were lost 3 times in a row (`--max-attempts`), at last: {DIED}"
+    assert "lost once" in hopeless_fold(trial(attempt()), 1)[1]
     done = FoldResult(figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
     assert hopeless_fold(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None
 

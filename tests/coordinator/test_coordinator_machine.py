@@ -13,7 +13,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, n_losses
+from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, losses_in_vain
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
@@ -455,23 +455,36 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def a_trial_is_tried_so_often_and_given_up_for_no_other_losses(self):
         for trial in self.ledger.trials:
-            tried = max((n_losses(trial, fold) for fold in range(self.plan.n_fold)), default=0)
+            tried = max(len(losses_in_vain(trial, fold)) for fold in range(self.plan.n_fold))
             assert tried <= self.plan.max_attempts
             if trial.state is TrialState.FAILED and "--max-attempts" in trial.reason:
                 assert tried == self.plan.max_attempts
             elif not trial.state.ended:
                 assert tried < self.plan.max_attempts
-            for assignment in trial.assignments:
-                assert not assignment.counts or assignment.end is AssignmentEnd.LOST
+        losses = [loss for assignment in self.ledger.assignments for loss in assignment.losses]
+        written = [event for event in self.disk if isinstance(event, ev.AssignmentLost | ev.RanksLost) and event.counts]
+        assert len(losses) == len(written), "each is written down once"
 
     @invariant()
     def what_was_lost_counts_where_a_rank_of_the_team_died_or_nothing_was_achieved(self):
         starts = [i for i, event in enumerate(self.disk) if isinstance(event, ev.RunStarted)]
         before = self.disk[starts[-2] : starts[-1]] if len(starts) > 1 else []
         fruitful = any(ev.lasts(event) for event in before)
-        for event in self.disk[starts[-1] :]:
-            if isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
-                assert event.counts or self.state.preempting  # with ranks of this start, in place
+        ended: set[int] = set()
+        for i, event in enumerate(self.disk):
+            if isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned):
+                ended.add(event.trial)
+            if i <= starts[-1]:
+                continue
+            if isinstance(event, ev.RanksLost) and event.assignment >= 0:
+                # That of an assignment which is lost with them counts there.
+                after = self.disk[i + 1] if i + 1 < len(self.disk) else None
+                is_lost = isinstance(after, ev.AssignmentLost) and after.assignment == event.assignment
+                is_over = self.ledger.assignments[event.assignment].trial in ended
+                assert event.counts == (not is_lost and not is_over) or self.state.preempting
+            elif isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
+                is_over = self.ledger.assignments[event.assignment].trial in ended
+                assert event.counts == (not is_over) or self.state.preempting  # with ranks of this start, in place
             elif isinstance(event, ev.AssignmentLost):
                 died = self.ledger.assignments[event.assignment].team in self.last_end.died
                 assert event.counts == (died or (self.last_end.unexplained and not fruitful))

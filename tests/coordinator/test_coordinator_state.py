@@ -15,7 +15,7 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.trial import FoldResult, TrialState, UnrecordedFold
+from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
 
 TWO_BLOCKS = Topology.plan(5, 2)
 ONE_BLOCK = Topology.plan(3, 2)
@@ -979,11 +979,48 @@ def test_a_fold_goes_on_with_the_ranks_that_are_left():
     assert not events_of(died(state, 2))
     done = reformed(state, 0, [1, 3], taken=0, goes_on=0)
     (lost,) = events_of(done)
-    assert lost == ev.RanksLost(time_s=1.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0)
+    assert lost == ev.RanksLost(time_s=1.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0, counts=True)
     assert state.assignment_of_team[0].number == 0
-    assert state.ledger.trials[0].n_losses == 1
+    assert state.ledger.assignments[0].losses == [Loss(0, "rank 2 died")]
     assert state.ledger.sessions[-1].lost_ranks == {1: [2]}
     assert state.ledger.sessions[-1].lost_blocks == []
+
+
+def test_a_trial_whose_ranks_die_one_after_another_is_given_up_before_they_are_used_up():
+    state, _ = training(Topology.plan(9, 8), max_attempts=3)
+    epoch = msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5, checkpointed=True)
+    alive = [*range(1, 9)]
+    for dies, is_progress in ((8, False), (7, True), (6, False)):
+        if is_progress:
+            step(state, FromMaster(team=0, message=epoch))
+        died(state, dies)
+        alive.remove(dies)
+        done = reformed(state, 0, [*alive], taken=0, goes_on=0)
+        assert events_of(done)[0].counts
+        assert [type(e) for e in events_of(done)] == [ev.RanksLost]
+    died(state, 5)
+    done = reformed(state, 0, [1, 2, 3, 4], taken=0, goes_on=0)
+    _, failed = events_of(done)
+    assert failed.reason == "ranks that trained it were lost 3 times in a row (`--max-attempts`), at last: rank 5 died"
+    assert sends_to(done, 0) == [msg.StopFold(assignment=0)]
+    # What dies until it has stopped is nobody's fault any more, and then the block goes on with something else.
+    died(state, 4)
+    (lost,) = events_of(reformed(state, 0, [1, 2, 3], taken=0, goes_on=0))
+    assert not lost.counts
+    suggest(state, n=5)
+    done = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)))
+    assert [type(e) for e in events_of(done)] == [ev.AssignmentStopped, ev.TrialSuggested, ev.FoldAssigned]
+
+
+def test_a_rank_that_did_not_train_the_trial_was_not_killed_by_it():
+    state, _ = training(THREE_RANKS, max_attempts=2)
+    died(state, 2)
+    spare = msg.TeamReformed(alive=[1, 3], world_ranks=[1], n_masters=1, taken=0, goes_on=0)
+    step(state, FromMaster(team=0, message=spare))
+    died(state, 3)
+    (lost,) = events_of(reformed(state, 0, [1], taken=0, goes_on=0))
+    assert (lost.ranks, lost.counts) == ([3], False)
+    assert state.ledger.trials[0].state is TrialState.RUNNING
 
 
 def test_a_fold_that_does_not_go_on_is_assigned_again_to_what_is_left_of_the_block():

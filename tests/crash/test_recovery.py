@@ -119,6 +119,49 @@ def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits):
     assert "rank 2 of block 1 died: it goes on with 3 ranks" in outcome.out
 
 
+#: with 9 units rank 4 dies when it builds the network for the first time, rank 3 for the second
+DEADLY = (
+    networks.FAST
+    + """
+import os
+import signal
+from collections import Counter
+
+from nnlo_opt.space import Integer
+
+build, n_built = get_model, Counter()
+
+
+def get_model(n_units):
+    n_built[n_units] += 1
+    if n_units == 9 and {"4": 1, "3": 2}.get(os.environ["PMIX_RANK"]) == n_built[n_units]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return build(n_units)
+
+
+get_model.parameter_range = [Integer(8, 9, name="n_units")]
+"""
+)
+
+
+@pytest.mark.keras
+def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_used_up(tmp_path, digits):
+    (tmp_path / "net.py").write_text(DEADLY)
+    command = ["OptimizationDriver", "--model", "net.py", "--num-iterations", "2", "--checkpoint", "K"]
+    training = ["--epochs", "1", "--block-size", "4", "--hyper-opt", "random", "--max-attempts", "2"]
+    job = launcher.start(5, [*command, *training, *digits_of(digits)], tmp_path)
+    outcome = job.wait(120)
+    assert outcome.code == 0, outcome.err
+    run = tmp_path / "checkpoints/K"
+    ledger = read_ledger(run)
+    assert {trial.point["n_units"]: trial.state for trial in ledger.trials} == {8: "complete", 9: "failed"}
+    failed = next(trial for trial in ledger.trials if trial.state == "failed")
+    assert failed.reason == "ranks that trained it were lost 2 times in a row (`--max-attempts`), at last: rank 3 died"
+    assert failed.n_attempts(0) == 1, "it went on each time"
+    lost = events_of(run / "journal.jsonl", "RanksLost")
+    assert [(event["ranks"], event["counts"]) for event in lost] == [([4], True), ([3], True)]
+
+
 @pytest.mark.keras
 def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path, digits):
     (tmp_path / "net.py").write_text(networks.FAST)

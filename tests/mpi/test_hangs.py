@@ -49,7 +49,7 @@ def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_g
     assert "Rank 2 has done nothing for longer than `--hang-timeout`" in outcome.err
     ledger = read_ledger(tmp_path / "checkpoints/L")
     assert {trial.point["hangs"]: trial.state for trial in ledger.trials} == {False: "complete", True: "failed"}
-    assert "tried once (`--max-attempts`)" in next(trial.reason for trial in ledger.trials if trial.reason)
+    assert "lost once (`--max-attempts`)" in next(trial.reason for trial in ledger.trials if trial.reason)
     log = (tmp_path / "checkpoints/L/logs/rank-00002.log").read_text()
     assert "in forward" in log
     assert not Path(tmp_path / "checkpoints/L/deaths").exists()

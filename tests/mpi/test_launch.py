@@ -136,7 +136,7 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_
     states = {trial.point["n"]: trial.state for trial in ledger.trials}
     assert states == {1: "complete", 2: "complete", 3: "failed", 4: "complete", 5: "complete"}
     failed = next(trial for trial in ledger.trials if trial.state == "failed")
-    assert failed.reason.startswith("it was tried 3 times (`--max-attempts`), and lost each time: rank")
+    assert failed.reason.startswith("ranks that trained it were lost 3 times in a row (`--max-attempts`)")
     assert failed.n_attempts(0) == 3
     # The first block that dies is outlived (ULFM); with the second none is left, and the third try needs another start.
     assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2

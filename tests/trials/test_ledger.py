@@ -8,7 +8,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import encode_line, read_events
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"seed": 3}, settings={"a": 1})
 
@@ -154,10 +154,10 @@ def test_there_is_a_rule_for_every_type_of_event():
         *OPEN,
         ev.FoldBegan(time_s=2.0, assignment=0),
         ev.EpochEnded(time_s=2.0, assignment=0, epoch=1, metrics={}),
-        ev.RanksLost(time_s=2.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0),
+        ev.RanksLost(time_s=2.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0, counts=True),
         ev.RanksLost(time_s=2.0, ranks=[1, 3], block=1, team=0, n_alive=0, n_ranks=0, assignment=0),
         ev.RanksLost(time_s=2.0, ranks=[5], block=2, team=1, n_alive=1, n_ranks=1),
-        lost(0),
+        ev.AssignmentLost(time_s=2.0, assignment=0, reason="it crashed", counts=True),
         assigned(1, 0, attempt=2),
         stopped(1),
         assigned(2, 0, attempt=3),
@@ -196,7 +196,7 @@ def test_there_is_a_rule_for_every_type_of_event():
     assert pruned.reports == {0: {1: 0.4, 2: 0.3}}  # what was reported first stays
     assert (pruned.n_rungs, pruned.n_attempts(0)) == (1, 1)
     assert ledger.trials[1].reason == "fold 0: no memory"
-    assert [trial.n_losses for trial in ledger.trials] == [2, 0, 0, 0]
+    assert [a.losses for a in ledger.assignments if a.losses] == [[Loss(1, "rank 2 died"), Loss(1, "it crashed")]]
     assert ledger.sessions[-1].lost_ranks == {1: [2, 1, 3], 2: [5]}
     assert ledger.sessions[-1].lost_blocks == [1]
 
