@@ -235,13 +235,14 @@ class RankServer:
                 results.keep(Path(run.directory))
             return
         logger.warning("a rank of this team has died: the others come together")
-        if self._worker is not None:
-            self._worker.abandon()
+        memory = None if self._worker is None else self._worker.abandon()
         if isinstance(self._follower, RingFollower):
             self._follower.abandon()
         group = self._roles.regroup()
         answers = self._answer_again(run, group)
         self._stand(run, group.ends)
+        if self._worker is not None:
+            self._worker.memory = memory
         if group.leads:
             self._orders.send(COORDINATOR, answers)
 

@@ -54,6 +54,15 @@ class Groups:
     ring: Ring | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a worker had of an assignment when ranks of its team died, for whom this rank is after that."""
+
+    assignment: int
+    #: what its update rule remembers, and float model state, as a checkpoint in the middle of an epoch has them
+    state: dict[str, Any]
+
+
 class Worker:
     """One worker; serves one assignment after another.
 
@@ -94,6 +103,10 @@ class Worker:
         self._is_deserted = False
         #: version of the central weights adopted last
         self._version = 0
+        #: whether the master has given weights to begin with
+        self._has_begun = False
+        #: what this rank remembers of an assignment that may go on, until it does; to be set before it is started again
+        self.memory: Memory | None = None
         #: the central weights, where this worker moves them itself; None: the master does
         self._shared: SharedWeights | None = None
         #: what it has trained so, and the staleness of these updates, since it told the master last
@@ -252,12 +265,16 @@ class Worker:
             self._join(task, start, (train.shared[0], train.shared[1]))
         # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
         with in_next_step(self._gradients):
-            kept = load_local(Path(train.restore), start.worker) if train.restore else None
+            kept = load_local(Path(train.restore), start.worker) if train.restore else self._remember(start.assignment)
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
                 self._rule.load_state(kept)
+            is_midway = train.mid_epoch
+            if kept and "weights" in kept and train.adopt == "weights" and payload is not None:
+                # It has outlived others, and goes on with weights of its own, as the update rule has such.
+                train, payload, is_midway = replace(train, adopt="nothing"), payload[task.adapter.n_weights :], True
             state_given = self._adopt(train.adopt, payload)
-            if train.mid_epoch and model_state is not None:
+            if is_midway and model_state is not None:
                 task.adapter.write_state(model_state)  # its own: in the middle of an epoch nobody averages
             if train.position is not None:
                 restore_position(task, self._gradients, train.position)
@@ -266,7 +283,7 @@ class Worker:
             task.adapter.write_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rate_factor = train.rate_factor
-        self._version = train.version
+        self._version, self._has_begun = train.version, True
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
         self._outstanding, self._training = False, not self._is_deserted
         if self._is_due:
@@ -397,10 +414,23 @@ class Worker:
         task.adapter.write_state(payload[n_answer:])
         return payload[n_answer:]
 
-    def abandon(self) -> None:
-        """Let go of an assignment whose ranks are not together any more; this worker is not used again."""
+    def abandon(self) -> Memory | None:
+        """Let go of an assignment whose ranks are not together any more; this worker is not used again.
+
+        -> what the next one is to have as its `memory`.
+        """
+        memory = self.memory
+        if self._assignment is not None and self._task is not None and self._has_begun:
+            state = aligned_empty(self._task.adapter.n_state)
+            self._task.adapter.read_state(state)
+            memory = Memory(self._assignment, {**self._rule.state(), _MODEL_STATE: state})
         self._ring = None  # its ranks find out by themselves
         self._end()
+        return memory
+
+    def _remember(self, assignment: int) -> dict[str, Any] | None:
+        memory, self.memory = self.memory, None
+        return None if memory is None or memory.assignment != assignment else memory.state
 
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.
@@ -411,7 +441,7 @@ class Worker:
             self._ring.tell(msg.EndFold(assignment=self._assignment))
         self._assignment, self._task, self._start, self._gradients = None, None, None, NO_GRADIENTS
         self._rule, self._period = PushGradient(0), _Period()
-        self._training = self._is_due = self._outstanding = self._is_deserted = False
+        self._training = self._is_due = self._outstanding = self._is_deserted = self._has_begun = False
         self._rate_factor, self._shared = None, None
         self._made, self._applied = _Period(), StalenessStatistics()
         if was_open:

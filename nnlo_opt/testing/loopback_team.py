@@ -97,17 +97,18 @@ class LoopbackTeam:
         return end
 
     def regroup(self, n_workers: int) -> int:
-        """Let workers die, so that `n_workers` are left; -> the assignment that goes on with them, -1 for none.
+        """Let workers die, the last ones, until `n_workers` are left; -> the assignment that goes on, -1 for none.
 
         What was under way in the team is lost.
         """
-        for worker in self.workers:
-            worker.abandon()
+        memories = [worker.abandon() for worker in self.workers]
         self.plan = plan_single_block(1 + n_workers).teams[0]
         before, self._network = self._network, LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
         self._network.memories = before.memories  # of the same processes
         goes_on = self.master.regroup(self._master_end(), self.plan)
         self._seat()
+        for worker, memory in zip(self.workers, memories, strict=False):
+            worker.memory = memory
         return goes_on
 
     def _seat(self) -> None:

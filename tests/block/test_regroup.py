@@ -99,6 +99,94 @@ def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
     assert all(train.adopt == "weights" and train.position["pass"] >= 1 for train in first)
 
 
+def state_of(worker: Any) -> dict[str, Any]:
+    return {name: np.copy(value) for name, value in worker._rule.state().items()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.01},
+        {"mode": "easgd", "worker_optimizer": "adam"},
+        {"sync_every": 2, "worker_optimizer": "adam"},
+        {"mode": "gem"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_deaths", [1, 2])
+def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
+    tmp_path: Path, changes: dict[str, Any], n_deaths: int
+) -> None:
+    """In EASGD with its own weights and model state; others adopt the central weights."""
+    team = team_of(tmp_path, 4, **{"sync_every": 3, **changes})
+    team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    for _ in range(10):
+        team.step()
+    before = [state_of(worker) for worker in team.workers]
+    model_states = [np.zeros(1, np.float32) for _ in team.workers]
+    for worker, state in zip(team.workers, model_states, strict=True):
+        assert worker._task is not None
+        worker._task.adapter.read_state(state)
+    for n_left in [3, 2][:n_deaths]:  # the second before anybody has begun again
+        team.regroup(n_left)
+    central = team.master._fold.central.copy()  # type: ignore[union-attr]
+    own_weights = changes.get("mode") == "easgd"
+    for i, worker in enumerate(team.workers):
+        while not worker._training:
+            # Only messages: no batch may be trained yet.
+            assert any(team._deliver(place) for place in range(len(team._places)))
+        if own_weights:
+            after = state_of(worker)
+            assert after.keys() == before[i].keys()
+            for name, value in before[i].items():
+                np.testing.assert_array_equal(after[name], value, err_msg=name)
+            assert not np.array_equal(after["weights"], central[:-1])
+        else:
+            np.testing.assert_array_equal(worker._rule.weights, central[:-1])
+            slots = [name for name, value in before[i].items() if np.ndim(value) and name in ("m", "v", "momentum")]
+            assert slots
+            for name in slots:
+                np.testing.assert_array_equal(state_of(worker)[name], before[i][name], err_msg=name)
+        state = np.zeros(1, np.float32)
+        assert worker._task is not None
+        worker._task.adapter.read_state(state)
+        np.testing.assert_array_equal(state, model_states[i] if own_weights else central[-1:])
+    assert isinstance(team.settle(), msg.FoldFinished)
+
+
+def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
+    number = team.run_fold()
+    while not team.workers[0]._training:
+        assert any(team._deliver(place) for place in range(len(team._places)))
+    assert not team.workers[1]._training, "what it is to begin with is on its way"
+    assert team.regroup(2) == number
+    assert team.workers[0].memory is not None
+    assert team.workers[1].memory is None
+    central = team.master._fold.central  # type: ignore[union-attr]
+    while not team.workers[1]._training:
+        assert any(team._deliver(place) for place in range(len(team._places)))
+    np.testing.assert_array_equal(team.workers[1]._rule.weights, central[:-1])
+
+
+def test_what_is_remembered_of_one_assignment_is_not_taken_for_another(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
+    team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    team.regroup(2)
+    team.order(msg.StopFold(assignment=0))
+    team.settle()
+    team.run_fold(trial=1)
+    finished = team.settle()
+    alone = team_of(tmp_path / "alone", 2, mode="easgd", sync_every=2)
+    alone.run_fold(trial=1)
+    assert isinstance(finished, msg.FoldFinished)
+    assert finished.figure_of_merit == alone.settle().figure_of_merit  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("changes", [{"synchronous": True}, {"mode": "allreduce"}], ids=str)
 def test_a_fold_whose_workers_wait_for_each_other_is_repeated_from_its_checkpoint(
     tmp_path: Path, changes: dict[str, Any]

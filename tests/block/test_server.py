@@ -208,3 +208,39 @@ def test_without_a_coordinator_a_rank_keeps_what_is_finished_and_leaves(tmp_path
     (kept,) = unrecorded.read(tmp_path)
     assert (kept.trial, kept.attempt, kept.point, kept.result.figure_of_merit) == (2, 3, {"x": 1.5}, 0.5)
     assert worker.poll() is not None, "what was sent had been sent"
+
+
+class StillAWorker(WorkerOnly):
+    """Roles of the second of three ranks when the third dies."""
+
+    def regroup(self) -> Regrouped:
+        self._network = LoopbackNetwork(2)
+        team = reformed(plan_single_block(3).teams[0], (0, 1))
+        return Regrouped(ends=[self._network.end(1)], alive=(0, 1), team=team, leads=False)
+
+
+def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
+    world, before = LoopbackNetwork(2), LoopbackNetwork(3)
+    options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
+    roles = StillAWorker(before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
+    server = RankServer(world.end(1), [before.end(1, vital=[0, 2])], NothingToDo(), roles)
+    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+
+    def pushed(network: LoopbackNetwork, n_workers: int, value: float) -> np.ndarray:
+        """What the worker pushes first when it is given weights of this value."""
+        master = network.end(0)
+        master.send(1, msg.StartFold(assignment=7, trial=0, fold=0, point={}, worker=1, n_workers=n_workers))
+        master.send(1, msg.Train(assignment=7, version=0, adopt="weights"), np.full(5, value, np.float32))
+        while server.step():
+            pass
+        (payload,) = [
+            received.payload.copy()
+            for received in iter(master.poll, None)
+            if isinstance(received.message, msg.PushUpdate) and received.payload is not None
+        ]
+        return payload
+
+    assert pushed(before, 2, 3.0) == pytest.approx(3.0, abs=1e-3)
+    before.lose(2)
+    assert server.step()
+    assert pushed(roles._network, 1, 9.0) == pytest.approx(3.0, abs=1e-3)
