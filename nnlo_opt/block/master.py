@@ -241,7 +241,9 @@ class Master:
         some have taken part and some have not is no step of it. Another goes on from the central weights as they are,
         with new shards; nothing is lost but what workers had not pushed.
         """
-        self._block, self.groups = block, () if team is None else team.groups
+        self._block = block
+        if team is not None:
+            self.groups, self.ranks_per_worker = team.groups, team.ranks_per_worker
         fold = self._fold
         if fold is None:
             return -1

@@ -12,7 +12,7 @@ and the workers that it leads, as equal in size as can be. Ranks of a group are 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 from nnlo_opt.errors import ConfigurationError
 
@@ -127,15 +127,16 @@ class Team:
 def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team | None:
     """The team as it goes on with the world ranks that are left of it, ascending; None where they are too few.
 
-    The lowest of them leads. It has as many masters as there were if every sub-master still has a worker, else fewer.
-    Ranks that make no whole worker do not train. `least_children`: workers that a master must have for the update rule.
+    The lowest of them leads. It has as many masters as there were if every sub-master still has a worker, else fewer;
+    and workers of fewer ranks only where there would be too few otherwise. Ranks that make no whole worker do not
+    train. `least_children`: workers that a master must have for the update rule.
     """
-    per_worker = team.ranks_per_worker
-    for n_masters in range(team.n_masters, 0, -1):
+    for per_worker, n_masters in product(range(team.ranks_per_worker, 0, -1), range(team.n_masters, 0, -1)):
         n_whole = max(0, len(alive) - n_masters) // per_worker * per_worker
         if not n_whole and not (len(alive) == per_worker == n_masters == 1):
             continue
-        smaller = replace(team, world_ranks=tuple(alive[: n_masters + n_whole]), n_masters=n_masters)
+        ranks = tuple(alive[: n_masters + n_whole])
+        smaller = replace(team, world_ranks=ranks, n_masters=n_masters, ranks_per_worker=per_worker)
         if (n_masters == 1 or smaller.groups) and min(smaller.n_children()) >= least_children:
             return smaller
     return None

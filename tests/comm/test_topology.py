@@ -189,7 +189,19 @@ def test_ranks_that_make_no_whole_worker_are_left_out_and_needed_again():
     team = plan_single_block(7, ranks_per_worker=2).teams[0]
     assert reformed(team, (0, 1, 2, 3, 4, 6)).world_ranks == (0, 1, 2, 3, 4)
     assert reformed(team, (0, 2, 4, 6)).world_ranks == (0, 2, 4)
-    assert reformed(team, (0, 6)) is None
+
+
+def test_workers_have_fewer_ranks_when_there_would_be_none_otherwise():
+    team = plan_single_block(7, ranks_per_worker=3).teams[0]
+    assert (reformed(team, (0, 1, 2, 3)).ranks_per_worker, reformed(team, (0, 1, 2, 3)).n_workers()) == (3, 1)
+    assert (reformed(team, (0, 2, 6)).ranks_per_worker, reformed(team, (0, 2, 6)).n_workers()) == (2, 1)
+    assert (reformed(team, (0, 6)).ranks_per_worker, reformed(team, (0, 6)).n_workers()) == (1, 1)
+    assert reformed(team, (6,)).n_workers() == 1
+    # An update rule that needs two workers has two of fewer ranks.
+    assert reformed(team, (0, 1, 2, 3, 4), least_children=2).ranks_per_worker == 2
+    # Sub-masters go first.
+    tree = plan_single_block(7, n_masters=3, ranks_per_worker=2).teams[0]
+    assert (reformed(tree, (0, 1, 2)).n_masters, reformed(tree, (0, 1, 2)).ranks_per_worker) == (1, 2)
 
 
 def test_a_tree_has_fewer_masters_when_its_ranks_do_not_suffice():
@@ -211,10 +223,10 @@ def test_a_team_that_goes_on_is_one_that_could_have_been_planned(n_ranks, n_mast
     alive = tuple(sorted(data.draw(st.sets(st.sampled_from(range(n_ranks))))))
     smaller = reformed(team, alive)
     if smaller is None:
-        assert len(alive) < 1 + per_worker
+        assert not alive
         return
     assert smaller.world_ranks == alive[: len(smaller.world_ranks)]
-    assert len(alive) - len(smaller.world_ranks) < per_worker
+    assert len(alive) - len(smaller.world_ranks) < smaller.ranks_per_worker <= per_worker
     assert 1 <= smaller.n_masters <= n_masters
     assert bool(smaller.groups) == (smaller.n_masters > 1)
     assert all(n >= 1 for n in smaller.n_children())

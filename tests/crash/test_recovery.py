@@ -119,6 +119,22 @@ def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits):
     assert "rank 2 of block 1 died: it goes on with 3 ranks" in outcome.out
 
 
+@pytest.mark.keras
+def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones(tmp_path, digits):
+    (tmp_path / "net.py").write_text(networks.FAST)
+    command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
+    run = tmp_path / "checkpoints/K"
+    job = launcher.start(3, [*command, "--n-processes", "2", *digits_of(digits)], tmp_path)
+    wait_for(job, run / "journal.jsonl", "EpochEnded", 1)
+    kill_rank(job, 1)  # the first of the worker, whom the master knows
+    outcome = job.wait(90)
+    assert outcome.code == 0, outcome.err
+    (lost,) = events_of(run / "journal.jsonl", "RanksLost")
+    assert (lost["ranks"], lost["n_alive"], lost["n_ranks"]) == ([1], 2, 2)
+    assert len(events_of(run / "journal.jsonl", "FoldAssigned")) == 1, "it went on"
+    assert [event["epoch"] for event in events_of(run / "journal.jsonl", "EpochEnded")] == [1, 2, 3, 4, 5, 6]
+
+
 #: with 9 units rank 4 dies when it builds the network for the first time, rank 3 for the second
 DEADLY = (
     networks.FAST
