@@ -10,7 +10,7 @@ from typing import Any
 Record = Mapping[str, Any]
 #: clocks are read one after another: what is nearer than this says nothing of an order
 CLOCK_S = 0.05
-#: a trial of which so many attempts were killed may be given up by the search, which says so
+#: a trial whose ranks were killed so many times may be given up by the search, which says so
 MAX_ATTEMPTS = 3
 
 
@@ -24,7 +24,7 @@ class Findings:
     twice: list[str] = field(default_factory=list)
     #: figures that are not those of the undisturbed run, or not what the evaluation returned
     wrong: list[str] = field(default_factory=list)
-    #: trials that failed after `MAX_ATTEMPTS` of their attempts had been killed
+    #: trials that failed after ranks that trained them had been killed `MAX_ATTEMPTS` times
     n_given_up: int = 0
     #: evaluations that came to their end and were made again, as their end had not reached the journal
     n_repeated: int = 0
@@ -94,7 +94,9 @@ def _check_ends(
     """Every trial ends once, and so does every fold of it."""
     assigned = {event["assignment"]: event for event in _of(events, "FoldAssigned")}
     failed = {event["trial"]: event["reason"] for event in _of(events, "TrialFailed")}
-    n_killed = Counter(assigned[event["assignment"]]["trial"] for event in _of(events, "AssignmentLost"))
+    # Also what went on with the ranks that were left.
+    losses = [*_of(events, "AssignmentLost"), *(e for e in _of(events, "RanksLost") if e.get("counts"))]
+    n_killed = Counter(assigned[event["assignment"]]["trial"] for event in losses)
     for trial in range(n_trials):
         if trial in failed and n_killed[trial] >= MAX_ATTEMPTS:
             found.n_given_up += 1

@@ -74,6 +74,11 @@ def test_a_trial_without_a_result_or_that_failed_is_lost(run):
     killed = [{"event": "AssignmentLost", "time_s": 2.0, "assignment": 0}] * check.MAX_ATTEMPTS
     found = check.check([*failed, *killed], evaluations, REFERENCE, 2)
     assert (found.lost, found.n_given_up) == ([], 1)
+    outlived = {"event": "RanksLost", "time_s": 2.0, "assignment": 0, "ranks": [2], "counts": True}
+    found = check.check([*failed, *killed[1:], outlived], evaluations, REFERENCE, 2)
+    assert (found.lost, found.n_given_up) == ([], 1)
+    found = check.check([*failed, *killed[1:], outlived | {"counts": False}], evaluations, REFERENCE, 2)
+    assert (len(found.lost), found.n_given_up) == (1, 0)
 
 
 def test_an_evaluation_that_the_journal_knows_nothing_of_is_lost(run):
