@@ -149,7 +149,8 @@ def unix_0(events: Sequence[Record]) -> float:
 def recovery_s(events: Sequence[Record], struck_unix_s: float, blocks: Iterable[int]) -> tuple[float, bool] | None:
     """Seconds from a blow to work: until a trial that was under way on `blocks` trains again; and whether in place.
 
-    None where none was under way there, or no attempt at it was made again.
+    Where a fold goes on with the ranks that are left, until it reports the end of an epoch or its own, which is later.
+    None where none was under way there, or nothing was heard of it again.
     """
     zero = unix_0(events)
     assigned = {event["assignment"]: event for event in _of(events, "FoldAssigned")}
@@ -161,13 +162,17 @@ def recovery_s(events: Sequence[Record], struck_unix_s: float, blocks: Iterable[
             open_then[event["assignment"]] = event["trial"]
         elif "assignment" in event and event["event"].removeprefix("Assignment") in ENDS:
             open_then.pop(event["assignment"], None)
-    later = [event for event in events if zero + event["time_s"] > struck_unix_s]
-    for event in _of(later, "FoldBegan"):
-        number = event["assignment"]
-        if number not in open_then and assigned[number]["trial"] in open_then.values():
-            began_s = zero + event["time_s"] - struck_unix_s
-            restarts = [e for e in _of(later, "RunStarted") if e["time_s"] < event["time_s"]]
-            return began_s, not restarts
+    is_restarted, goes_on = False, set()
+    for event in [event for event in events if zero + event["time_s"] > struck_unix_s]:
+        kind, number = event["event"], event.get("assignment", -1)
+        is_restarted |= kind == "RunStarted"
+        if kind == "RanksLost" and number in open_then:
+            goes_on.add(number)
+        elif kind == "AssignmentLost":
+            goes_on.discard(number)
+        began = kind == "FoldBegan" and number not in open_then and assigned[number]["trial"] in open_then.values()
+        if began or (kind in ("EpochEnded", "AssignmentFinished") and number in goes_on):
+            return zero + event["time_s"] - struck_unix_s, not is_restarted
     return None
 
 

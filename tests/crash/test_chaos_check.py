@@ -140,3 +140,9 @@ def test_a_recovery_is_measured_from_the_blow_to_the_next_attempt(run):
     restarted = [*events[:9], {"event": "RunStarted", "time_s": 3.6, "unix_s": UNIX_0 + 3.6}, lost, *again]
     assert check.recovery_s(restarted, UNIX_0 + 3.5, [1]) == (pytest.approx(1.0), False)
     assert check.recovery_s(events, UNIX_0 + 2.5, [1]) is None
+    # It goes on with the ranks that are left, and is heard of again; what is said before they have met is late.
+    died = {"event": "RanksLost", "time_s": 3.6, "assignment": 1, "ranks": [2]}
+    epochs = [{"event": "EpochEnded", "time_s": time_s, "assignment": 1, "epoch": 1} for time_s in (3.55, 4.0)]
+    outlived = [*events[:9], epochs[0], died, epochs[1]]
+    assert check.recovery_s(outlived, UNIX_0 + 3.5, [1]) == (pytest.approx(0.5), True)
+    assert check.recovery_s([*events[:9], died, lost, epochs[1]], UNIX_0 + 3.5, [1]) is None
