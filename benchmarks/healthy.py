@@ -19,7 +19,7 @@ import training_runs as runs
 #: percent of the throughput
 MOST_PERCENT = 2.0
 #: samples of an epoch, and epochs measured, after one that holds tracing
-N_TRAIN, N_EPOCHS = 80_000, 5
+N_TRAIN, N_EPOCHS = 80_000, 10
 N_TRIALS, TRIAL_S, N_BLOCKS = 300, 0.05, 2
 OBJECTIVE = """
 import time
