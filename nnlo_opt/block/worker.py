@@ -220,6 +220,8 @@ class Worker:
     def _open(self, start: msg.StartFold) -> None:
         self._end()
         self._assignment, self._start = start.assignment, start
+        if self.memory is not None and self.memory.assignment != start.assignment:
+            self.memory = None  # that one did not go on
         mine = start if self._ring is None else self._ring.start(start)
         PULSE.expect(SLOW)
         with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
@@ -265,7 +267,7 @@ class Worker:
             self._join(task, start, (train.shared[0], train.shared[1]))
         # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
         with in_next_step(self._gradients):
-            kept = load_local(Path(train.restore), start.worker) if train.restore else self._remember(start.assignment)
+            kept = load_local(Path(train.restore), start.worker) if train.restore else self._remember()
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
                 self._rule.load_state(kept)
@@ -428,9 +430,9 @@ class Worker:
         self._end()
         return memory
 
-    def _remember(self, assignment: int) -> dict[str, Any] | None:
+    def _remember(self) -> dict[str, Any] | None:
         memory, self.memory = self.memory, None
-        return None if memory is None or memory.assignment != assignment else memory.state
+        return None if memory is None else memory.state
 
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.

@@ -103,11 +103,12 @@ def digits_of(digits: Path) -> list[str]:
 
 
 @pytest.mark.keras
-def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits):
+@pytest.mark.parametrize("rule", [(), ("--mode", "easgd", "--sync-every", "5")], ids=["downpour", "easgd"])
+def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits, rule):
     (tmp_path / "net.py").write_text(networks.FAST)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
-    job = launcher.start(4, [*command, *digits_of(digits)], tmp_path)
+    job = launcher.start(4, [*command, *rule, *digits_of(digits)], tmp_path)
     wait_for(job, run / "journal.jsonl", "EpochEnded", 1)
     kill_rank(job, 2)
     outcome = job.wait(90)
