@@ -49,9 +49,9 @@ class Maximisation:
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
             return self._best_unseen()
-        n_drawn = len(self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng)))
+        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
         self._look_at([point for center in best_trials for point in self._near(center)])
-        for point, value in self._starts(n_drawn):
+        for point, value in self._starts():
             self._climb(point, value)
         return self._best_unseen()
 
@@ -82,23 +82,18 @@ class Maximisation:
         drawn = np.where(unordered, rng.random(units.shape), steps)
         return [self._space.from_unit(row) for row in np.where(moved, drawn, units).tolist()]
 
-    def _starts(self, n_drawn: int) -> list[tuple[Point, float]]:
-        """The best of all points, and others of the first `n_drawn`, by their acquisition.
-
-        Those around the best trials are near its summit there, those drawn by the priors at the foot of all others: so
-        what the acquisition is at a start does not tell what it is above it, and half of the climbs begin far away.
-        """
+    def _starts(self) -> list[tuple[Point, float]]:
+        """The best of all points, and others that were drawn by their acquisition."""
         values = np.array(self._values)
         if not np.isfinite(values).any():
             return []
-        chosen = [int(values.argmax())]
-        others = [i for i in np.argsort(-values[:n_drawn], kind="stable").tolist() if values[i] > -np.inf]
-        others = [i for i in others if i not in chosen]
-        chosen += others[:1]
-        weights = np.exp(values[others[1:]] - values[others[0]]) if len(others) > 1 else np.empty(0)
-        n_more = min(_N_STARTS - len(chosen), int(np.count_nonzero(weights)))
-        if n_more > 0:
-            chosen += self._rng.choice(others[1:], n_more, replace=False, p=weights / weights.sum()).tolist()
+        order = np.argsort(-values, kind="stable")[: 2 * _N_DRAWN]
+        weights = np.exp(values[order] - values[order[0]])
+        weights[0] = 0.0
+        chosen = [int(order[0])]
+        n_more = min(_N_STARTS - 1, int(np.count_nonzero(weights)))
+        if n_more:
+            chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
         return [(self._points[i], self._values[i]) for i in chosen]
 
     def _climb(self, point: Point, value: float) -> None:
