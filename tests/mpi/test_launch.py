@@ -10,6 +10,7 @@ import launcher
 import objectives
 import psutil
 import pytest
+from launcher import rank_of
 
 from nnlo_opt.report.results import read_ledger
 
@@ -41,14 +42,6 @@ def wait_for(folder: Path, event: str, n: int, job: launcher.Job) -> None:
 
 def family_of(job: launcher.Job) -> list[psutil.Process]:
     return psutil.Process(job.process.pid).children(recursive=True)
-
-
-def rank_of(process: psutil.Process) -> str | None:
-    try:
-        environment = process.environ()
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        return None
-    return environment.get("PMIX_RANK", environment.get("PMI_RANK"))
 
 
 def gone(processes: list[psutil.Process]) -> bool:
