@@ -33,11 +33,11 @@ def journal_of(folder: Path) -> list[dict]:
 
 
 def wait_for(folder: Path, event: str, n: int, job: launcher.Job) -> None:
-    deadline = time.monotonic() + 90
-    while sum(e["event"] == event for e in journal_of(folder)) < n:
-        assert time.monotonic() < deadline
-        assert job.process.poll() is None
-        time.sleep(0.05)
+    def has_come() -> bool:
+        return sum(e["event"] == event for e in journal_of(folder)) >= n
+
+    assert launcher.seen_within(90, lambda: has_come() or job.process.poll() is not None)
+    assert has_come()
 
 
 def family_of(job: launcher.Job) -> list[psutil.Process]:
