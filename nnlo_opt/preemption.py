@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from nnlo_opt.errors import EXIT_PREEMPTED
+from nnlo_opt.signals import handle
 
 #: how long after the grace a process that cannot come to its end is given up
 LAST_S = 2.0
@@ -25,7 +26,7 @@ class Preemption:
 
     def listen(self) -> None:
         """Take SIGUSR1, which would kill the process, for such a request."""
-        signal.signal(signal.SIGUSR1, self.ask)
+        handle(signal.SIGUSR1, self.ask)
 
     def ask(self, *_: Any) -> None:
         """Somebody says that the allocation ends soon; a handler of signals."""
@@ -56,7 +57,7 @@ class Preemption:
         self._start_timer()
 
     def end(self) -> None:
-        """The process is about to leave by itself."""
+        """The process leaves by itself."""
         if self._timer is not None:
             self._timer.cancel()
 

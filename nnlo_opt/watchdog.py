@@ -25,6 +25,7 @@ from typing import Any
 from nnlo_opt.errors import EXIT_FAILURE
 from nnlo_opt.peers import Heart, Peer
 from nnlo_opt.pulse import PULSE, TOGETHER, Pulse
+from nnlo_opt.signals import handle
 
 #: seconds between two looks, at most; and part of the time-out
 LOOK_S, LOOK_PART = 2.0, 0.1
@@ -114,7 +115,7 @@ class Watchdog:
         """Take SIGTERM, by which mpirun ends the other ranks when one has died, a moment later than it comes."""
         listening, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._told_fd = listening
-        signal.signal(signal.SIGTERM, _linger)
+        handle(signal.SIGTERM, _linger)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_signals)
 

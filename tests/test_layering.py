@@ -28,6 +28,7 @@ LAYERS: dict[str, list[str]] = {
         "files",
         "log",
         "peers",
+        "signals",
         "preemption",
         "processes",
         "pulse",

@@ -6,9 +6,11 @@ Plain HDF5 files go through the same door as those of `TrainingDriver`; what a g
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from nnlo_opt.data.ragged import padded
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
+from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of, imported_in
 from nnlo_opt.models.loss_terms import Labels, make_terms, split_losses
 from nnlo_opt.models.user_module import describe
 from nnlo_opt.training.task import Feeding, FoldTask, FoldTaskFactory
@@ -114,11 +116,12 @@ class ModelMaker:
     @cached_property
     def _framework(self) -> Framework:
         builder = self._request.model_builder
-        try:
+        name, source = framework_name(builder), Path()
+        with suppress(TypeError, OSError):  # where it has been typed into a console
             source = Path(inspect.getsourcefile(type(builder)) or "")
-        except TypeError:
-            source = Path()  # it has been typed into a console
-        framework = framework_for(source, framework_name(builder))
+            # A script may have builders of several frameworks.
+            name = name or imported_in(dedent(inspect.getsource(type(builder))))
+        framework = framework_for(source, name)
         framework.import_framework(self._n_threads)
         return framework
 

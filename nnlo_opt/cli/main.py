@@ -28,12 +28,12 @@ Run = Callable[["World", "Options", "Own"], int]
 
 def optimization_driver() -> NoReturn:
     """`OptimizationDriver`. Collective: every rank of the world."""
-    _leave(*_launch("optimization", sys.argv[1:]))
+    _drive("optimization")
 
 
 def training_driver() -> NoReturn:
     """`TrainingDriver`. Collective: every rank of the world."""
-    _leave(*_launch("training", sys.argv[1:]))
+    _drive("training")
 
 
 def get_data() -> NoReturn:
@@ -60,10 +60,14 @@ def tool() -> NoReturn:
     sys.exit(module.main())
 
 
-def _launch(command: str, argv: Sequence[str]) -> tuple[int, Path | None]:
-    """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
+def _drive(command: str) -> NoReturn:
     preemption = Preemption()
     preemption.listen()
+    _leave(*_launch(command, sys.argv[1:], preemption), preemption)
+
+
+def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
+    """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
     _print_anything()
     from nnlo_opt import devices
 
@@ -167,7 +171,7 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
+def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preemption) -> NoReturn:
     """Finalize MPI, put the timelines together where there are any, and leave.
 
     Not by `os._exit` if all ranks live: MPICH then takes the rank for a crashed one and kills the others. Where some
@@ -178,6 +182,7 @@ def _leave(exit_code: int, timeline_directory: Path | None) -> NoReturn:
     from nnlo_opt.training.timeline import merge_timelines
 
     is_whole = finalize()  # and with that every rank has closed its own
+    preemption.end()  # till then another rank may have kept this one waiting for longer than the grace
     if timeline_directory is not None:
         merge_timelines(timeline_directory)
     if not is_whole:

@@ -179,7 +179,6 @@ class Session(ABC):
         self._ranks.flush(timeout_s=30.0)
         if self._ranks.lost:
             self._see_off()
-        self._preemption.end()
         return code
 
     def _see_off(self) -> None:

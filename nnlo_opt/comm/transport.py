@@ -162,4 +162,5 @@ def receive(
 
     # What rings on the least of them rings on all: a bell belongs to a process.
     least = min(transports, key=lambda transport: transport.rings)
-    return found[0] if wait_until(look, timeout_s, least) else None
+    wait_until(look, timeout_s, least)
+    return found[0] if found else None

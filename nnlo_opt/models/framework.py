@@ -113,10 +113,17 @@ def framework_of(model: object) -> Framework | None:
 
 
 def _imported_by(source: Path) -> str | None:
-    """What a Python file imports, anywhere in it, without executing it."""
     try:
-        tree = ast.parse(source.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+        return imported_in(source.read_bytes())
+    except OSError:
+        return None
+
+
+def imported_in(code: str | bytes) -> str | None:
+    """The framework that Python code imports, anywhere in it, without executing it; None if it does not tell."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
         return None
     packages: set[str] = set()
     for node in ast.walk(tree):

@@ -1,7 +1,11 @@
-"""What ranks run in the tests of this folder: `mpirun python rank_scripts.py NAME`, as a user's own script would."""
+"""What ranks run in the tests of this folder: `mpirun python rank_scripts.py NAME,...`, as a user's own script would.
+
+Of ranks that take seconds to start all that is possible is made use of: `3:NAME` is run by the first three of them.
+"""
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,9 @@ from mpi4py import MPI
 from nnlo_opt import Algo, ModelBuilder, MPIKFoldManager, MPIManager
 from nnlo_opt.errors import TrialError
 
-COMM = MPI.COMM_WORLD
+WORLD = MPI.COMM_WORLD
+#: of the ranks that run the script
+COMM = WORLD
 FILES = [str(i) for i in range(6)]
 
 
@@ -36,14 +42,17 @@ class Broken(ModelBuilder):
             raise ZeroDivisionError
         return TorchNet().build_model()
 
+    def get_backend_name(self):
+        return "torch"
+
 
 def algo(**changes):
     return Algo(**{"optimizer": "adam", "loss": "CrossEntropy", "learning_rate": 0.02, **changes})
 
 
-def manager_of(comm=COMM, files=FILES, data=None, builder=None, epochs=4, **changes):
+def manager_of(comm=None, files=FILES, data=None, builder=None, epochs=4, **changes):
     of_algo = changes.pop("algo", None) or algo()
-    return MPIManager(comm, data or Circle(20), of_algo, builder or TorchNet(), epochs, files, ["9"], **changes)
+    return MPIManager(comm or COMM, data or Circle(20), of_algo, builder or TorchNet(), epochs, files, ["9"], **changes)
 
 
 def everybody_calls_train():
@@ -63,6 +72,8 @@ def everybody_calls_train():
     manager.save("everybody.pt")
     COMM.barrier()
     assert Path("everybody.pt").is_file()
+    # This module has a builder of a Keras model too, and that of the torch module says in itself what it needs.
+    assert "keras" not in sys.modules
     manager.close()
 
 
@@ -142,12 +153,20 @@ def folds():
     manager.close()
 
 
-def callbacks():
+def callbacks_with_downpour():
+    callbacks("downpour")
+
+
+def callbacks_with_allreduce():
+    callbacks("allreduce")
+
+
+def callbacks(mode):
     import keras
 
     note = keras.callbacks.CSVLogger("log.csv")
     plateau = keras.callbacks.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=1, min_delta=100.0)
-    of_algo = algo(loss="sparse_categorical_crossentropy", mode=sys.argv[2])
+    of_algo = algo(loss="sparse_categorical_crossentropy", mode=mode)
     of_manager = {"num_masters": 2} if COMM.Get_size() > 3 else {}
     manager = manager_of(builder=KerasNet(), algo=of_algo, callbacks=[plateau, note], **of_manager)
     history = manager.train()["history"]["0:-:-"]
@@ -182,6 +201,22 @@ def a_worker_raises_on_the_master_alone():
     COMM.barrier()
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1].split(","):
+def meet():
+    """A barrier in which nobody spins."""
+    everybody = WORLD.Ibarrier()
+    while not everybody.Test():
+        time.sleep(0.01)
+
+
+def run(name, n_ranks):
+    global COMM  # noqa: PLW0603  (as scripts have one)
+    COMM = WORLD if n_ranks == WORLD.Get_size() else WORLD.Split(0 if WORLD.Get_rank() < n_ranks else 1)
+    if WORLD.Get_rank() < n_ranks:
         globals()[name]()
+    meet()
+
+
+if __name__ == "__main__":
+    for words in sys.argv[1].split(","):
+        *n_ranks, name = words.split(":")
+        run(name, int(n_ranks[0]) if n_ranks else WORLD.Get_size())

@@ -225,6 +225,14 @@ def test_a_torch_module():
     assert losses[-1] < losses[0]
     assert isinstance(manager.model, torch.nn.Module)
 
+    class DoesNotTell(Torch):
+        def get_backend_name(self):
+            return None
+
+    assert isinstance(DoesNotTell().build_model(), torch.nn.Module)
+    history = manager_of(builder=DoesNotTell(), algo=nnlo_opt.Algo("adam", loss="CrossEntropy"), epochs=1).train()
+    assert len(history["history"]["0:-:-"]["val_loss"]) == 1
+
 
 def test_what_goes_wrong_is_told_in_a_sentence():
     class Broken(nnlo_opt.ModelBuilder):

@@ -1,6 +1,7 @@
 import pytest
 
-from nnlo_opt.comm.transport import wait_until
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.transport import receive, wait_until
 
 
 def test_the_wait_ends_as_soon_as_the_look_succeeds():
@@ -24,3 +25,10 @@ def test_what_the_look_raises_ends_the_wait():
 
     with pytest.raises(FailedRankError):
         wait_until(look)
+
+
+def test_who_waits_for_messages_can_be_called_away():
+    ends = [LoopbackNetwork(1).end(0)]
+    asked = iter([False, True])
+    assert receive(ends, until=lambda: next(asked)) is None
+    assert receive(ends, timeout_s=0.0) is None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import launcher
+import networks
 import objectives
 import pytest
 
@@ -17,19 +18,23 @@ from nnlo_opt.search.registry import search_names
 pytestmark = pytest.mark.mpi
 
 
-def kill_and_resume(folder: Path, command: list[str], pauses_s: list[float]) -> tuple[list[dict], launcher.Outcome]:
-    """Kill a job of 5 ranks after each pause, then let it end; the events of the journal and the last outcome."""
+def kill_and_resume(
+    folder: Path, command: list[str], pauses_s: list[float], event: bytes = b"\n"
+) -> tuple[list[dict], launcher.Outcome]:
+    """Kill a job of 5 ranks after each pause, then let it end; the events of the journal and the last outcome.
+
+    A pause begins when the journal has grown by such an event: it is spent in the run, whatever the machine's speed.
+    """
     journal = folder / "checkpoints/K/journal.jsonl"
     seen: list[bytes] = []
     for pause_s in pauses_s:
         job = launcher.start(5, command, folder)
-        # Wait for the run to begin, so that a pause is time spent in it, whatever the machine's speed.
-        size = journal.stat().st_size if journal.exists() else 0
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and (not journal.exists() or journal.stat().st_size <= size):
-            if job.process.poll() is not None:
-                break
-            time.sleep(0.02)
+        n_before = seen[-1].count(event) if seen else 0
+
+        def has_grown(job: launcher.Job = job, n_before: int = n_before) -> bool:
+            return job.process.poll() is not None or (journal.exists() and journal.read_bytes().count(event) > n_before)
+
+        launcher.seen_within(90, has_grown)
         time.sleep(pause_s)
         job.kill()
         job.process.wait(30)
@@ -67,12 +72,19 @@ def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
     assert sum(event["event"] == "RunStarted" for event in events) >= 4
 
 
-@pytest.mark.keras
+def slow_search(folder: Path, digits: Path) -> list[str]:
+    """The command of a search `K` that trains: in torch, which starts fast and checkpoints the same."""
+    pytest.importorskip("torch")
+    (folder / "net.py").write_text(networks.SLOW_TORCH)
+    data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+    return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *data]
+
+
 def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
-    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "4", "--checkpoint", "K"]
-    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [1.5, 1.0, 2.0])
+    command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
+    events, _ = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
     check_journal(tmp_path, events, 4)
+    assert any(event["event"] == "FoldBegan" and event["epoch"] > 0 for event in events)
     assigned = {event["assignment"]: event for event in events if event["event"] == "FoldAssigned"}
     #: trial -> epochs whose checkpoint the journal knows of; epochs trained in the attempt under way
     written: dict[int, int] = {}
@@ -94,13 +106,11 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
         assert len(history["epochs"]) == 4
 
 
-@pytest.mark.keras
 def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
-    command = ["OptimizationDriver", "--model", "mnist", "--epochs", "4", "--num-iterations", "12", "--checkpoint", "K"]
+    command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
-    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], [2.0, 3.0])
+    events, _ = kill_and_resume(tmp_path, command, [1.0, 2.0], event=b'"EpochEnded"')
     ledger = read_ledger(tmp_path / "checkpoints/K")
     assert ledger.complete
     assert all(trial.state in ("complete", "pruned") for trial in ledger.trials)

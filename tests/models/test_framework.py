@@ -7,7 +7,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import builtin_names, model_file
-from nnlo_opt.models.framework import FRAMEWORKS, Framework, framework_for, framework_named, framework_of
+from nnlo_opt.models.framework import FRAMEWORKS, Framework, framework_for, framework_named, framework_of, imported_in
 from nnlo_opt.testing.linear_model import LinearAdapter
 
 
@@ -46,6 +46,11 @@ def test_the_text_of_a_module_tells_its_framework(tmp_path, text, expected):
     path = tmp_path / "model.py"
     path.write_text(text)
     assert name_of(framework_for(path)) == expected
+
+
+def test_code_that_imports_no_framework_does_not_tell():
+    assert imported_in("import numpy\nfrom . import torch") is None
+    assert imported_in("class Net:\n    def build_model(self):\n        import torch") == "torch"
 
 
 def test_files_that_are_no_modules_and_what_is_asked_for():

