@@ -37,10 +37,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# A file's tests share what is costly; tests that start ranks have the machine to themselves.
+# A file's tests share what is costly; tests that start ranks mostly wait for these, so two of them go on at once.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
-	$(BIN)/python -m pytest -m mpi
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m mpi
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
