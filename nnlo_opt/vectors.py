@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 ALIGNMENT_BYTES = 64
 
 
+def aligned(n_bytes: int) -> int:
+    """The least multiple of `ALIGNMENT_BYTES` that is no less."""
+    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
     """An uninitialised uint8 array, shape (n_bytes,)."""
     raw = np.empty(n_bytes + ALIGNMENT_BYTES, dtype=np.uint8)

@@ -34,6 +34,7 @@ LAYERS: dict[str, list[str]] = {
         "pulse",
         "fault_tolerance",
         "trees",
+        "user_files",
         "vectors",
         "watchdog",
     ],

@@ -18,7 +18,7 @@ from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.training.task import FoldTask
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_empty
+from nnlo_opt.vectors import aligned, aligned_empty
 
 
 class Step(NamedTuple):
@@ -162,7 +162,7 @@ class _Sum:
     def __init__(self, gradient: np.ndarray, together: Collective | None) -> None:
         self.gradient = gradient
         self._together = together
-        self._tail = -(-gradient.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // gradient.itemsize
+        self._tail = aligned(gradient.nbytes) // gradient.itemsize
         self._vector = aligned_empty(self._tail + N_FLAGS + N_SUMS)
         self._vector[:] = 0
 

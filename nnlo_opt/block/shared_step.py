@@ -18,7 +18,7 @@ import numpy as np
 from nnlo_opt.algorithms.optimizers import Optimizer
 from nnlo_opt.algorithms.vectors import block_size, scratch_for
 from nnlo_opt.comm.transport import Collective, SharedMemory
-from nnlo_opt.vectors import ALIGNMENT_BYTES
+from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned
 
 #: float32 numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end, and sums
 N_FLAGS, N_SUMS = 3, 61
@@ -79,7 +79,7 @@ class SharedStep:
     @staticmethod
     def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int) -> int:
         """Of the memory for `n_ranks`, of zeros at the beginning."""
-        return _starts(n_weights, len(optimizer.slots), n_ranks)[-1] + _aligned(4 * n_weights)
+        return _starts(n_weights, len(optimizer.slots), n_ranks)[-1] + aligned(4 * n_weights)
 
     def average(self, numbers: np.ndarray) -> np.ndarray:
         """As `Averaging`; the mean gradient is known for the part of this rank only, which `apply` takes."""
@@ -148,13 +148,9 @@ def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
     sizes = [ALIGNMENT_BYTES * n_ranks, 4 * _N_NUMBERS * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks)
     starts = [0]
     for size in sizes[:-1]:
-        starts.append(starts[-1] + _aligned(size))
+        starts.append(starts[-1] + aligned(size))
     return starts
 
 
 def _cut(n_weights: int, part: int, n_parts: int) -> int:
     return -(-n_weights // (n_parts * _GRAIN)) * _GRAIN * part
-
-
-def _aligned(n_bytes: int) -> int:
-    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

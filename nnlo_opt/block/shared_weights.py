@@ -21,7 +21,7 @@ from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.algorithms.vectors import blocks
 from nnlo_opt.block.central import CentralRule
 from nnlo_opt.comm.transport import SharedMemory, Transport
-from nnlo_opt.vectors import ALIGNMENT_BYTES
+from nnlo_opt.vectors import aligned
 
 #: numbers in front of the vectors, int64 each; whoever holds the lock of the first block may touch them
 _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
@@ -150,13 +150,9 @@ class SharedWeights:
 
 def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:
     """First bytes of the central weights and of the rule's vectors."""
-    length = _aligned(4 * (n_weights + n_state))
-    return [_aligned(8 * _N_NUMBERS) + i * length for i in range(1 + n_vectors)]
+    length = aligned(4 * (n_weights + n_state))
+    return [aligned(8 * _N_NUMBERS) + i * length for i in range(1 + n_vectors)]
 
 
 def _n_bytes(n_weights: int, n_state: int, n_vectors: int) -> int:
-    return _starts(n_weights, n_state, n_vectors)[-1] + _aligned(4 * (n_weights + n_state))
-
-
-def _aligned(n_bytes: int) -> int:
-    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return _starts(n_weights, n_state, n_vectors)[-1] + aligned(4 * (n_weights + n_state))

@@ -7,16 +7,17 @@ peer failed is never stuck, and master and worker can share a process. Allreduce
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.central import central_rule
 from nnlo_opt.block.gradients import NO_GRADIENTS, CommonBatches, Gradients, OwnBatches
 from nnlo_opt.block.local import LocalRule, PushGradient, StepTogether, base_learning_rate, local_rule
+from nnlo_opt.block.own_updates import OwnUpdates, Period
 from nnlo_opt.block.reasons import worker_failed
 from nnlo_opt.block.ring import Ring, RingBatches, Then, check_alike, in_next_step, restore_position
 from nnlo_opt.block.shared_step import SharedStep
@@ -25,7 +26,6 @@ from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.pulse import PULSE, SLOW
 from nnlo_opt.training.callbacks import EpochCallbacks
 from nnlo_opt.training.checkpoint import load_local, save_local
@@ -107,16 +107,13 @@ class Worker:
         self._has_begun = False
         #: what this rank remembers of an assignment that may go on, until it does; to be set before it is started again
         self.memory: Memory | None = None
-        #: the central weights, where this worker moves them itself; None: the master does
-        self._shared: SharedWeights | None = None
-        #: what it has trained so, and the staleness of these updates, since it told the master last
-        self._made = _Period()
-        self._applied = StalenessStatistics()
+        #: where this worker moves the central weights itself; None: the master does
+        self._own: OwnUpdates | None = None
         #: of the learning rates of steps made here; and the training samples of all workers behind the next step, as
         #: far as is known: between two answers of the master the others are taken to be as fast as this one
         self._schedule = LearningRateSchedule()
         self._n_trained = 0
-        self._period = _Period()
+        self._period = Period()
         #: whether the period is over and waits to be pushed
         self._is_due = False
         #: whether a push is not yet answered
@@ -303,9 +300,10 @@ class Worker:
             )
             return
         rule = central_rule(options, adapter.n_weights, start.n_workers)
-        self._shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state)
-        self._shared.policy = StalenessPolicy.parse(options.staleness)
-        self._shared.factor = lambda before, after: self._factor(task, before, after)
+        shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state)
+        shared.policy = StalenessPolicy.parse(options.staleness)
+        shared.factor = lambda before, after: self._factor(task, before, after)
+        self._own = OwnUpdates(shared)
 
     def _hand_in(self, fence: msg.Fence, payload: np.ndarray | None) -> None:
         task, start = self._opened()
@@ -442,10 +440,9 @@ class Worker:
         if was_open and self._ring is not None and self._assignment is not None:
             self._ring.tell(msg.EndFold(assignment=self._assignment))
         self._assignment, self._task, self._start, self._gradients = None, None, None, NO_GRADIENTS
-        self._rule, self._period = PushGradient(0), _Period()
+        self._rule, self._period = PushGradient(0), Period()
         self._training = self._is_due = self._outstanding = self._is_deserted = self._has_begun = False
-        self._rate_factor, self._shared = None, None
-        self._made, self._applied = _Period(), StalenessStatistics()
+        self._rate_factor, self._own = None, None
         if was_open:
             release(self._tasks)
 
@@ -474,8 +471,8 @@ class Worker:
         # than a pass would train more than the epochs that were asked for.
         if step.end_of_pass or (self._period.n_batches >= task.options.sync_every and not together):
             self._is_due = True
-            if self._shared is not None:
-                self._exchange(self._shared)
+            if self._own is not None:
+                self._exchange(self._own)
             elif not self._outstanding:
                 self._push()
 
@@ -494,38 +491,17 @@ class Worker:
         factor = self._schedule.factor_of_update(before, after, task.n_train, task.options.epochs)
         return factor * (1.0 if self._rate_factor is None else self._rate_factor)
 
-    def _exchange(self, shared: SharedWeights) -> None:
+    def _exchange(self, own: OwnUpdates) -> None:
         """Do what the master would on a push, and go on; or, where that was the last, tell it of all of them."""
-        task, _ = self._opened()
-        rule, period = self._rule, self._period
+        task, start = self._opened()
         with self._timeline.span("exchange", "message"):
-            done = shared.exchange(rule.finish(), rule.answer, period.n_samples, period.base_version)
-            if not done.is_full or shared.answers == "difference":  # else the weights come behind the fence
-                rule.adopt(shared.answers, rule.answer)
-                task.adapter.write_weights(rule.point())
-        self._applied.record(period.base_version, period.base_version + done.staleness)
-        if done.is_dropped:
-            self._applied.drop()
+            done = own.make(self._rule, self._period)
+            task.adapter.write_weights(self._rule.point())
         self._version, self._n_trained = done.version, done.n_samples
-        self._made.absorb(period)
-        self._is_due, self._period = False, _Period()
+        self._is_due, self._period = False, Period()
         if done.is_full:
-            self._tell_applied()
-
-    def _tell_applied(self) -> None:
-        _, start = self._opened()
-        made = self._made
-        told = msg.PushUpdate(
-            assignment=start.assignment,
-            base_version=self._version,
-            n_samples=made.n_samples,
-            n_batches=made.n_batches,
-            sums=made.sums,
-            end_of_pass=made.end_of_pass,
-            applied=self._applied.to_json(),
-        )
-        self._block.send(MASTER, told)
-        self._outstanding, self._made, self._applied = True, _Period(), StalenessStatistics()
+            self._block.send(MASTER, own.tell(start.assignment))
+            self._outstanding = True
 
     def _push(self) -> None:
         _, start = self._opened()
@@ -544,7 +520,7 @@ class Worker:
             self._block.send(MASTER, push, None if is_one_of_many else self._rule.finish())
         # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
         self._may_run_ahead = start.overlap and not period.end_of_pass
-        self._outstanding, self._is_due, self._period = True, False, _Period()
+        self._outstanding, self._is_due, self._period = True, False, Period()
 
     def _fail(self, assignment: int | None, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)
@@ -558,36 +534,3 @@ class Worker:
         if self._task is None or self._start is None:
             raise ProtocolError("No assignment is under way on this worker.")
         return self._task, self._start
-
-
-@dataclass(slots=True)
-class _Period:
-    """What a worker has trained since its last push."""
-
-    n_samples: int = 0
-    n_batches: int = 0
-    #: sums over the samples
-    sums: dict[str, float] = field(default_factory=dict)
-    #: version of the central weights at the first batch
-    base_version: int = 0
-    end_of_pass: bool = False
-
-    def add(self, metrics: Metrics) -> None:
-        self.n_samples += metrics.n_samples
-        self.n_batches += 1
-        for name, value in metrics.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    def absorb(self, other: "_Period") -> None:
-        """Count what was trained in the period that followed, too."""
-        self.n_samples += other.n_samples
-        self.n_batches += other.n_batches
-        for name, value in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.end_of_pass = other.end_of_pass
-
-    def take_sums(self) -> "_Period":
-        """Samples and sums so far, which then count no more; the batches of the period still do."""
-        taken = _Period(n_samples=self.n_samples, sums=self.sums)
-        self.n_samples, self.sums = 0, {}
-        return taken

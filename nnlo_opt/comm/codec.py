@@ -14,7 +14,7 @@ import numpy as np
 from nnlo_opt.comm import messages, objective_messages, run_messages
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
+from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 _HEAD = struct.Struct("<II")
 #: room kept for head and JSON in front of a payload; longer JSON moves the payload back
@@ -52,7 +52,7 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
     if payload.dtype != np.float32 or payload.ndim != 1:
         raise ProtocolError(f"A payload is a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
     end_of_json = _HEAD.size + len(body)
-    offset = max(_USUAL_OFFSET, -(-end_of_json // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+    offset = max(_USUAL_OFFSET, aligned(end_of_json))
     buffer = aligned_bytes(offset + payload.nbytes)
     buffer[offset:].view(np.float32)[:] = payload
     buffer[:end_of_json] = np.frombuffer(_HEAD.pack(len(body), offset) + body, dtype=np.uint8)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.user_files import spec_of
 
 
 def execute_file(path: Path) -> ModuleType:
@@ -19,7 +20,7 @@ def execute_file(path: Path) -> ModuleType:
     path = path.resolve()
     # A name nobody else has: a user's `keras.py` must not be taken for Keras, nor one file for another of its name.
     name = f"_model_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_of(name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
     module = importlib.util.module_from_spec(spec)

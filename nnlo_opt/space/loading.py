@@ -21,6 +21,7 @@ from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
 from nnlo_opt.space.space import Space
+from nnlo_opt.user_files import spec_of
 
 #: the list of this name is meant when a module has several; the first that is there
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
@@ -173,7 +174,7 @@ def _load_file(path: Path, source: str) -> ModuleType:
     path = path.resolve()
     # A name of its own: a user's `numpy.py` must not be taken for numpy, nor one file for another of the same stem.
     name = f"_space_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_of(name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(
             f"The file of a search space must end in .py. Received: {source!r}. Rename it, or correct the path."

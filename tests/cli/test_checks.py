@@ -65,6 +65,7 @@ OF_EVERY_OPTION = Space(
         Categorical(["constant", "linear", "cosine", "exponential:0.9", "step:2:0.5"], name="train.lr_schedule"),
         Categorical([True, False], name="train.synchronous", condition=When("train.mode", "easgd")),
         Integer(1, 4, name="train.sync_every", condition=When("train.mode", "downpour", "easgd", "gem")),
+        Categorical(["auto", "messages"], name="train.exchange"),
         Categorical([True, False], name="train.overlap", condition=When("train.mode", "gem")),
         Categorical(["none", "scale", "drop:3"], name="train.staleness", condition=When("train.mode", "downpour")),
         Categorical(["sgd", "adam"], name="train.worker_optimizer", condition=When("train.mode", "downpour")),

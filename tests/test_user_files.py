@@ -1,0 +1,26 @@
+import importlib.util
+import os
+import sys
+
+from nnlo_opt.user_files import spec_of
+
+
+def value_of(path):
+    spec = spec_of("_a_module", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.value
+
+
+def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "model.py"
+    for value in (1, 2):
+        path.write_text(f"value = {value}\n")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert value_of(path) == value
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.py"], "nothing is written beside it"
+
+
+def test_a_file_of_another_kind_is_no_module(tmp_path):
+    assert spec_of("_a_module", tmp_path / "model.txt") is None
