@@ -1,16 +1,18 @@
 """docs/scaling.md: a model of the trainer, and what it says of many workers; and the search on many blocks, simulated.
 
     python benchmarks/training.py --parts inner > training.json
+    python benchmarks/training.py --parts inner --messages > messages.json
     python benchmarks/simulation.py > benchmarks/measured/simulation.json
-    python benchmarks/scaling.py training.json > docs/scaling.md
+    python benchmarks/scaling.py training.json messages.json > docs/scaling.md
 
-The search's part is told by `scaling_search.py`, of the simulation measured last; without training.json it comes alone.
+The search's part is told by `scaling_search.py`, of the simulation measured last; without the first two it comes alone.
 
 The trainer's part is its speed-up at 15, 60 and 256 workers, for each update rule. The model has few parts: seconds a
-rank computes for a batch, and what an exchange costs worker, wire and master. The costs of ranks are measured here, on
+rank computes for a batch, and what an exchange costs worker, wire and master, or worker and memory where a block is on
+one node. The costs of ranks are measured here, on
 one thread and with cold caches: between two exchanges lies a batch, whose data push out of the caches what an exchange
 needs, and that makes it three times as dear as in a loop of its own. Those of the wire are given, for this machine and
-for a cluster. Held against what training.json has measured on this machine, the model says how far it is to be trusted.
+for a cluster. Held against what has been measured on this machine, the model says how far it is to be trusted.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from scaling_search import search_part
 from nnlo_opt.algorithms import downpour, easgd
 from nnlo_opt.algorithms.gem import Gem
 from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.algorithms.vectors import blocks
 from nnlo_opt.block.master import Master
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
@@ -137,6 +140,32 @@ def synchronous_load(c: Costs, wire: Wire, n: int) -> Load:
     return Load(busy, busy + round_s + 2 * wire.seconds(c.n_weights), round_s / n)
 
 
+def in_memory(c: Costs, lean: float, exchange: float, period: int = 1) -> Load:
+    """Workers that move the central weights themselves, in turn only where they meet in a block of the vectors."""
+    in_turn = exchange / len(list(blocks(c.n_weights))) / period
+    busy = lean + (exchange + c.copy) / period
+    # What is in turn is the only thing that all share: it stands for a master.
+    return Load(busy - in_turn, busy, in_turn)
+
+
+def downpour_in_memory(c: Costs, wire: Wire, n: int) -> Load:
+    return in_memory(c, c.compute + c.copy, c.apply)
+
+
+def elastic_in_memory(c: Costs, wire: Wire, n: int) -> Load:
+    return in_memory(c, c.lean, c.elastic, SYNC_EVERY)
+
+
+def gem_in_memory(c: Costs, wire: Wire, n: int) -> Load:
+    return in_memory(c, c.compute + c.match + c.copy, c.add)
+
+
+def allreduce_in_memory(c: Costs, wire: Wire, n: int) -> Load:
+    """Each rank averages an n-th of n gradients, and makes that part of the optimizer's step."""
+    busy = slowest(c.compute, n) + c.add + (c.apply / n) + 2 * c.copy
+    return Load(busy, busy)
+
+
 def elastic_load(c: Costs, wire: Wire, n: int) -> Load:
     """An exchange every `SYNC_EVERY` batches."""
     busy = c.lean + (c.send + c.take + c.copy + c.add) / SYNC_EVERY
@@ -172,7 +201,14 @@ RULES: dict[str, Rule] = {
     "allreduce": allreduce_load,
     "downpour --n-processes 4": rings_load,
 }
-#: configuration of training.json -> (rule, workers)
+#: the same where all ranks are on one node
+IN_MEMORY: dict[str, Rule] = {
+    "downpour": downpour_in_memory,
+    f"easgd --sync-every {SYNC_EVERY}": elastic_in_memory,
+    "gem": gem_in_memory,
+    "allreduce": allreduce_in_memory,
+}
+#: configuration of training.py -> (rule, workers)
 MEASURED = {
     "downpour_1_worker": ("downpour", 1),
     "downpour_2_workers": ("downpour", 2),
@@ -224,7 +260,7 @@ class Exchange:
 
     def __init__(self, vector: np.ndarray, directory: Path) -> None:
         self._vector, self._team = vector, ToItself()
-        options = TrainingOptions(mode="downpour", optimizer="adam", epochs=1, checkpoint_interval=1)
+        options = TrainingOptions(optimizer="adam", exchange="messages")
         self._master = Master(LoopbackNetwork(2).end(1), self._team, directory, options, SystemClock())
         self._master.handle_order(msg.RunFold(assignment=1, trial=0, fold=0, attempt=1, point={}))
         ready = msg.WorkerReady(
@@ -298,33 +334,37 @@ def costs_of(n_weights: int, lean_s: float) -> Costs:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measured", type=Path, nargs="?", metavar="training.json", help="what training.py printed")
+    parser.add_argument("messages", type=Path, nargs="?", metavar="messages.json", help="the same with --messages")
     parser.add_argument("--search", type=Path, default=SIMULATION, help="what simulation.py printed (%(default)s)")
     arguments = parser.parse_args()
     print("# How it scales\n")
-    if arguments.measured is not None:
-        print("\n".join(trainer_part(json.loads(arguments.measured.read_text()))) + "\n")
+    if arguments.messages is not None:
+        found = [json.loads(path.read_text()) for path in (arguments.measured, arguments.messages)]
+        print("\n".join(trainer_part(*(line.get("results", line) for line in found))) + "\n")
+    elif arguments.measured is not None:
+        parser.error("training.json and messages.json are given together.")
     print(search_part(json.loads(arguments.search.read_text())), end="")
 
 
-def trainer_part(measured: dict[str, Any]) -> list[str]:
+def trainer_part(measured: dict[str, Any], by_messages: dict[str, Any]) -> list[str]:
     """Lines of Markdown, from a heading of the second level on."""
     models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in measured]
     costs = {
         name: costs_of(measured[f"{name}_n_weights"], BATCH / measured[f"{name}_lean_samples_per_s"]["median"])
         for name in models
     }
-    return page(measured, costs)
+    return page(measured, by_messages, costs)
 
 
-def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
+def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
     """What is told of these measurements and costs."""
     n_cores = len(os.sched_getaffinity(0))
     lines = [
         "## The trainer: many workers",
         "",
-        "Made by `python benchmarks/scaling.py training.json`: a model of the trainer, fed with what one rank of this",
-        "machine costs, and held against what `benchmarks/training.py` measured. What the parts are stands in the",
-        "script. Speed-up is over the lean loop: one process, the same step and optimizer, no communication.",
+        "Made by `python benchmarks/scaling.py training.json messages.json`: a model of the trainer, fed with what one",
+        "rank of this machine costs, and held against what `benchmarks/training.py` measured. What its parts are is in",
+        "the script. Speed-up is over the lean loop: one process, the same step and optimizer, no communication.",
         "",
         "### What one rank costs, in milliseconds",
         "",
@@ -340,42 +380,65 @@ def page(measured: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
         "| model | configuration | predicted speed-up | measured | predicted / measured |",
         "|---|---|---|---|---|",
     ]
-    for name, c in costs.items():
-        lean = measured[f"{name}_lean_samples_per_s"]["median"]
-        # Ranks side by side share memory and caches: the control knows by how much.
-        control = measured.get(f"{name}_control_samples_per_s", {}).get("median", 2 * lean) / lean / 2
-        for key, (rule, n) in MEASURED.items():
-            found = measured.get(f"{name}_{key}_samples_per_s")
-            if found is None:
-                continue
-            shared = replace(c, compute=c.compute / control) if n > 1 else c
-            seconds = RULES[rule](shared, HERE, n).seconds(n, n_cores)
-            predicted, seen = n * c.lean / seconds, found["median"] / lean
-            lines.append(
-                f"| {name} | {key.replace('_', ' ')} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |"
-            )
+    for how, found, rules in (("in memory", measured, IN_MEMORY), ("by messages", by_messages, RULES)):
+        for name, c in costs.items():
+            lines += _compared(name, c, how, found, rules)
     lines += [
         "",
         f"Workers and master share the {n_cores} cores of this machine there; below every rank has a core of its own.",
+        "",
+        "### Predicted on one node",
+        "",
+        "As many cores as workers, whose memory is as fast for all of them as this machine's for two.",
+        "",
+        *_predicted(costs, IN_MEMORY, HERE),
         "",
         f"### Predicted on {CLUSTER.name}",
         "",
         f"A latency of {1e6 * CLUSTER.latency_s:g} us and {CLUSTER.bytes_per_s / 1e9:g} GB/s a rank; the times of a",
         f"batch are spread by {JITTER:.0%} where ranks wait for each other.",
         "",
-        "| model | update rule | " + " | ".join(f"{n} workers" for n in N_WORKERS) + " |",
-        "|---|---|" + "---|" * len(N_WORKERS),
+        *_predicted(costs, RULES, CLUSTER),
     ]
-    for name, c in costs.items():
-        for rule, load in RULES.items():
-            speed_ups = " | ".join(f"{n * c.lean / load(c, CLUSTER, n).seconds(n):.1f}" for n in N_WORKERS)
-            lines.append(f"| {name} | {rule} | {speed_ups} |")
     lines += [
         "",
         "A single master is the limit of Downpour and GEM: it serves an update in the time of packing, unpacking and",
         "applying it, whatever the number of workers. Longer sync periods, elastic averaging, larger batches and",
-        "`--n-processes` divide that; allreduce has no master.",
+        "`--n-processes` divide that; allreduce has no master. On one node nobody serves: the limit is the one block",
+        "of a small model's weights, which one worker at a time can move.",
     ]
+    return lines
+
+
+def _compared(name: str, c: Costs, how: str, measured: dict[str, Any], rules: dict[str, Rule]) -> list[str]:
+    """A row for each configuration of a model that was measured."""
+    lines, cores = [], len(os.sched_getaffinity(0))
+    if f"{name}_lean_samples_per_s" not in measured:
+        return []
+    lean = measured[f"{name}_lean_samples_per_s"]["median"]
+    # Ranks side by side share memory and caches: the control knows by how much.
+    control = measured.get(f"{name}_control_samples_per_s", {}).get("median", 2 * lean) / lean / 2
+    for key, (rule, n) in MEASURED.items():
+        found = measured.get(f"{name}_{key}_samples_per_s")
+        if found is None:
+            continue
+        shared = replace(c, compute=c.compute / control) if n > 1 else c
+        predicted, seen = n * c.lean / rules[rule](shared, HERE, n).seconds(n, cores), found["median"] / lean
+        what = f"{key.replace('_', ' ')}, {how}"
+        lines.append(f"| {name} | {what} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |")
+    return lines
+
+
+def _predicted(costs: dict[str, Costs], rules: dict[str, Rule], wire: Wire) -> list[str]:
+    """A table of speed-ups."""
+    lines = [
+        "| model | update rule | " + " | ".join(f"{n} workers" for n in N_WORKERS) + " |",
+        "|---|---|" + "---|" * len(N_WORKERS),
+    ]
+    for name, c in costs.items():
+        for rule, load in rules.items():
+            speed_ups = " | ".join(f"{n * c.lean / load(c, wire, n).seconds(n):.1f}" for n in N_WORKERS)
+            lines.append(f"| {name} | {rule} | {speed_ups} |")
     return lines
 
 

@@ -17,7 +17,7 @@ import functools
 import statistics
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="(default: 5; quick: 1)")
     parser.add_argument("--models", nargs="+", choices=list(SIZES), help="(default: all; quick: mlp)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
+    parser.add_argument("--messages", action="store_true", help="send every update, as blocks over several nodes do")
     parser.add_argument("--quick", action="store_true", help="only to see that it runs: one short repeat")
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -158,7 +159,8 @@ def main() -> None:
         for model in models:
             sizes = (QUICK_SIZES if quick else SIZES)[model]
             if {"inner", "reference"} & set(arguments.parts):
-                measure_loops(model, sizes, arguments.parts, repeats, folder / model, found)
+                plan = Plan.of(model, arguments.parts, by_messages=arguments.messages)
+                measure_loops(model, sizes, plan, repeats, folder / model, found)
         if "whole" in arguments.parts:
             measure_whole(models, QUICK_SIZES if quick else SIZES, repeats, folder / "whole", found)
         if "accuracy" in arguments.parts and "mlp" in models:
@@ -177,11 +179,26 @@ def main() -> None:
 # ---------------------------------------------------------------- the training loop
 
 
-def measure_loops(model: str, sizes: Sizes, parts: Iterable[str], repeats: int, folder: Path, found: Findings) -> None:
+@dataclass(frozen=True)
+class Plan:
+    """What of a model's training loop is measured."""
+
+    configurations: list[Configuration]
+    #: against the reference's protocol too
+    with_protocol: bool
+
+    @classmethod
+    def of(cls, model: str, parts: Iterable[str], *, by_messages: bool) -> "Plan":
+        """For these `parts`; `by_messages`: every update is sent."""
+        how = ("--exchange", "messages") if by_messages else ()
+        configurations = [replace(c, options=(*c.options, *how)) for c in CONFIGURATIONS if model in c.targets]
+        if "inner" not in parts:
+            configurations = [c for c in configurations if any("protocol" in r for r in c.targets[model])]
+        return cls(configurations, "reference" in parts and model == "mlp")
+
+
+def measure_loops(model: str, sizes: Sizes, plan: Plan, repeats: int, folder: Path, found: Findings) -> None:
     """Samples a second of every configuration and reference in turn, and their ratios, repeat by repeat."""
-    configurations = [c for c in CONFIGURATIONS if model in c.targets]
-    if "inner" not in parts:
-        configurations = [c for c in configurations if any("protocol" in r for r in c.targets[model])]
     data = {n: runs.make_data(folder / f"data-{n}", n * sizes.n_train) for n in (1, 2)}
     with ExitStack() as stack:
         fit, *lean = [stack.enter_context(runs.Loop(kind, model, data[1], folder)) for kind in ("fit", "lean", "lean")]
@@ -195,17 +212,17 @@ def measure_loops(model: str, sizes: Sizes, parts: Iterable[str], repeats: int, 
             "lean": lambda _: runs.run_lean(lean[:1], sizes.seconds),
             "control": lambda _: runs.run_lean(lean, sizes.seconds),
         }
-        for c in configurations:
+        for c in plan.configurations:
             measures[c.name] = functools.partial(
                 runs.run_training, model, data[c.n_workers], c.n_ranks, c.options, sizes.n_epochs
             )
-        if "reference" in parts and model == "mlp":
+        if plan.with_protocol:
             for n, name in ((1, "protocol_1_worker"), (2, "protocol_2_workers")):
                 measures[name] = functools.partial(runs.run_protocol, model, data[n], n, sizes.seconds)
         rates = take_turns(model, measures, repeats, folder, found)
     for name, values in rates.items():
         found.add(f"{model}_{name}_samples_per_s", values)
-    add_ratios(model, rates, configurations, found)
+    add_ratios(model, rates, plan.configurations, found)
 
 
 def take_turns(
