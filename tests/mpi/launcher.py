@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,17 @@ class Job:
             except psutil.NoSuchProcess:
                 continue
 
+    def never_started(self) -> bool:
+        """Whether mpirun gives up, as it does at times, before it has started a rank; waits until either is seen."""
+
+        def is_seen() -> bool:
+            return self.process.poll() is not None or bool(psutil.Process(self.process.pid).children())
+
+        with suppress(psutil.NoSuchProcess):
+            seen_within(10.0, is_seen)
+        # Not by `_err`, whose position is that of the process too.
+        return never_started(self.process.poll() or 0, Path(self._err.name).read_text())
+
     def wait(self, timeout_s: float) -> Outcome:
         if not seen_within(timeout_s, lambda: self.process.poll() is not None):
             self._end_with_stacks()
@@ -111,15 +123,14 @@ class Job:
 
 def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:
     """Run `command` on `n_ranks` ranks; the first word is a console command of this environment."""
-    outcome = start(n_ranks, command, cwd).wait(timeout_s)
-    if not outcome.out and never_started(outcome.code, outcome.err):
-        outcome = start(n_ranks, command, cwd).wait(timeout_s)
-    return outcome
+    return start(n_ranks, command, cwd).wait(timeout_s)
 
 
 def start(n_ranks: int, command: list[str], cwd: Path) -> Job:
-    """As `run`, without waiting."""
-    return Job(n_ranks, [str(BIN / command[0]), *command[1:]], cwd)
+    """As `run`, without waiting for its end."""
+    words = [str(BIN / command[0]), *command[1:]]
+    job = Job(n_ranks, words, cwd)
+    return Job(n_ranks, words, cwd) if n_ranks > 1 and job.never_started() else job
 
 
 class Preloaded:
