@@ -51,6 +51,8 @@ BATCH = 100
 #: spread of the time of a batch among workers that wait for each other: standard deviation over mean
 JITTER = 0.05
 SYNC_EVERY = 10
+#: a lock of a block taken and given back; and a call of NumPy on a short vector
+LOCK_S, CALL_S = 3e-6, 1e-6
 #: what a batch goes through, so that nothing of an exchange is left in the caches of a core
 EVICTED_BYTES = 8 << 20
 
@@ -140,29 +142,30 @@ def synchronous_load(c: Costs, wire: Wire, n: int) -> Load:
     return Load(busy, busy + round_s + 2 * wire.seconds(c.n_weights), round_s / n)
 
 
-def in_memory(c: Costs, lean: float, exchange: float, period: int = 1) -> Load:
+def in_memory(c: Costs, n: int, lean: float, exchange: float, period: int = 1) -> Load:
     """Workers that move the central weights themselves, in turn only where they meet in a block of the vectors."""
-    in_turn = exchange / len(list(blocks(c.n_weights))) / period
-    busy = lean + (exchange + c.copy) / period
+    n_blocks = len(list(blocks(c.n_weights, n // 2)))
+    in_turn = (exchange / n_blocks + LOCK_S) / period
+    busy = lean + (exchange + n_blocks * LOCK_S + c.copy) / period
     # What is in turn is the only thing that all share: it stands for a master.
     return Load(busy - in_turn, busy, in_turn)
 
 
 def downpour_in_memory(c: Costs, wire: Wire, n: int) -> Load:
-    return in_memory(c, c.compute + c.copy, c.apply)
+    return in_memory(c, n, c.compute + c.copy, c.apply)
 
 
 def elastic_in_memory(c: Costs, wire: Wire, n: int) -> Load:
-    return in_memory(c, c.lean, c.elastic, SYNC_EVERY)
+    return in_memory(c, n, c.lean, c.elastic, SYNC_EVERY)
 
 
 def gem_in_memory(c: Costs, wire: Wire, n: int) -> Load:
-    return in_memory(c, c.compute + c.match + c.copy, c.add)
+    return in_memory(c, n, c.compute + c.match + c.copy, c.add)
 
 
 def allreduce_in_memory(c: Costs, wire: Wire, n: int) -> Load:
     """Each rank averages an n-th of n gradients, and makes that part of the optimizer's step."""
-    busy = slowest(c.compute, n) + c.add + (c.apply / n) + 2 * c.copy
+    busy = slowest(c.compute, n) + c.add + 2 * n * CALL_S + (c.apply / n) + 2 * c.copy
     return Load(busy, busy)
 
 

@@ -10,17 +10,22 @@ FloatVector = NDArray[np.float32]
 #: About as many elements are worked on at a time (measured: an Adam step of 1.2 million weights takes 4.5 ms in such
 #: blocks, 8 ms whole; a short last block costs what a long one does in calls).
 BLOCK = 32_768
+#: blocks are not made shorter than that for the sake of their number: a call costs what 2,000 elements do
+SHORT_BLOCK = 4_096
 
 
-def block_size(n: int) -> int:
-    """Elements of a block of a vector of `n` elements: all but the last are as long, and none much shorter."""
-    n_blocks = max(1, round(n / BLOCK))
+def block_size(n: int, n_blocks: int = 1) -> int:
+    """Elements of a block of a vector of `n` elements: all but the last are as long, and none much shorter.
+
+    `n_blocks`: about as many are wanted at least, where the vector is long enough.
+    """
+    n_blocks = max(1, round(n / BLOCK), min(n_blocks, n // SHORT_BLOCK))
     return -(-n // n_blocks)
 
 
-def blocks(n: int) -> Iterator[slice]:
-    """The slices that cut a vector of `n` elements into blocks."""
-    size = block_size(n)
+def blocks(n: int, n_blocks: int = 1) -> Iterator[slice]:
+    """The slices that cut a vector of `n` elements into blocks of `block_size`."""
+    size = block_size(n, n_blocks)
     return (slice(start, min(start + size, n)) for start in range(0, n, size or 1))
 
 

@@ -428,7 +428,7 @@ class Master:
         if self.groups:
             return
         if options.shares_weights:
-            fold.shared = SharedWeights.of_master(self._block, rule, fold.central, fold.n_weights)
+            fold.shared = SharedWeights.of_master(self._block, rule, fold.central, fold.n_weights, n_workers)
             if fold.shared is not None:
                 fold.central, fold.place = fold.shared.central, fold.shared.place
         elif options.shares_steps and n_workers > 1:

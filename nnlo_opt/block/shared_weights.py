@@ -43,12 +43,15 @@ class Exchanged(NamedTuple):
 class SharedWeights:
     """The central weights of one assignment, as the master and each of its workers hold them."""
 
-    def __init__(self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int) -> None:
+    def __init__(
+        self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int, n_workers: int = 1
+    ) -> None:
         """`rule` is this process's own; its vectors are those in `memory` from now on."""
         self._memory = memory
         self._rule = rule
         self._numbers = memory.bytes[: 8 * _N_NUMBERS].view(np.int64)
-        self._blocks = list(blocks(n_weights))
+        # Of many workers most shall find a block that is free, also where the model is small.
+        self._blocks = list(blocks(n_weights, n_workers // 2))
         #: a worker's: what an update of some staleness counts, and what the learning rate is multiplied by for one that
         #: takes the samples trained from one number to another
         self.policy = StalenessPolicy()
@@ -61,7 +64,7 @@ class SharedWeights:
 
     @classmethod
     def of_master(
-        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int
+        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int, n_workers: int = 1
     ) -> "SharedWeights | None":
         """Those of a new assignment: `central` (n_weights + n_state,), and what `rule` remembers.
 
@@ -71,7 +74,7 @@ class SharedWeights:
         memory = block.share(_n_bytes(n_weights, n_state, len(before)))
         if memory is None:
             return None
-        shared = cls(memory, rule, n_weights, n_state)
+        shared = cls(memory, rule, n_weights, n_state, n_workers)
         shared.central[:] = central
         for vector, values in zip(rule.vectors, before, strict=True):
             vector[:] = values

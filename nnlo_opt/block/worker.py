@@ -300,7 +300,7 @@ class Worker:
             )
             return
         rule = central_rule(options, adapter.n_weights, start.n_workers)
-        shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state)
+        shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state, start.n_workers)
         shared.policy = StalenessPolicy.parse(options.staleness)
         shared.factor = lambda before, after: self._factor(task, before, after)
         self._own = OwnUpdates(shared)

@@ -100,14 +100,16 @@ class TestExchange:
 
     N, N_STATE = 2 * BLOCK + 5, 3
 
-    @pytest.fixture
-    def holders(self):
+    @pytest.fixture(params=[2, 30], ids="{} workers".format)
+    def holders(self, request):
         block = LoopbackNetwork(2, shares=True).end(0)
         options = TrainingOptions(optimizer="adam", learning_rate=0.01)
         central = np.linspace(-1, 1, self.N + self.N_STATE, dtype=np.float32)
-        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N)
+        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N, request.param)
         master.begin(version=7, n_samples=100, full_at=112)
-        worker = SharedWeights(block.join(0, master.place), central_rule(options, self.N, 2), self.N, self.N_STATE)
+        worker = SharedWeights(
+            block.join(0, master.place), central_rule(options, self.N, 2), self.N, self.N_STATE, request.param
+        )
         return master, worker
 
     def test_is_a_step_of_the_optimizer_whoever_makes_it(self, holders):
