@@ -262,7 +262,7 @@ class Master:
                 fold.state.regroup(n_workers)
             else:
                 fold.state.regroup(n_workers, fold.shared.n_samples, fold.shared.version)
-                fold.shared = fold.shared.pass_on(rule)
+                fold.shared = fold.shared.pass_on(rule, n_workers)
                 fold.place = fold.shared.place
             fold.rule, fold.checkpoint = rule, None
         else:

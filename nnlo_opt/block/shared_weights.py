@@ -43,13 +43,13 @@ class Exchanged(NamedTuple):
 class SharedWeights:
     """The central weights of one assignment, as the master and each of its workers hold them."""
 
-    def __init__(
-        self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int, n_workers: int = 1
-    ) -> None:
+    def __init__(self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int, n_workers: int) -> None:
         """`rule` is this process's own; its vectors are those in `memory` from now on."""
         self._memory = memory
         self._rule = rule
         self._numbers = memory.bytes[: 8 * _N_NUMBERS].view(np.int64)
+        #: whether anybody else may come; the master is at rest while workers are not
+        self._is_alone = n_workers == 1
         # Of many workers most shall find a block that is free, also where the model is small.
         self._blocks = list(blocks(n_weights, n_workers // 2))
         #: a worker's: what an update of some staleness counts, and what the learning rate is multiplied by for one that
@@ -64,7 +64,7 @@ class SharedWeights:
 
     @classmethod
     def of_master(
-        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int, n_workers: int = 1
+        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int, n_workers: int
     ) -> "SharedWeights | None":
         """Those of a new assignment: `central` (n_weights + n_state,), and what `rule` remembers.
 
@@ -101,10 +101,10 @@ class SharedWeights:
         """Training samples in all updates, over all epochs."""
         return int(self._numbers[_N_SAMPLES])
 
-    def pass_on(self, rule: CentralRule) -> "SharedWeights":
+    def pass_on(self, rule: CentralRule, n_workers: int) -> "SharedWeights":
         """The same weights, and what the rule remembers, for another `rule` of this kind; the master's, at rest."""
         n_weights = self._blocks[-1].stop
-        return SharedWeights(self._memory, rule, n_weights, len(self.central) - n_weights)
+        return SharedWeights(self._memory, rule, n_weights, len(self.central) - n_weights, n_workers)
 
     def begin(self, version: int, n_samples: int, full_at: int) -> None:
         """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
@@ -126,7 +126,7 @@ class SharedWeights:
         """
         numbers, rule, central = self._numbers, self._rule, self.central
         first, *others = self._blocks
-        self._memory.acquire(0)
+        self._acquire(0)
         try:
             staleness = int(numbers[_VERSION]) - base_version
             weight = self.policy.weight(staleness)
@@ -141,14 +141,22 @@ class SharedWeights:
             is_full = trained >= int(numbers[_FULL_AT])
             rule.exchange_block(central, update, answer, weight, first)
         finally:
-            self._memory.release(0)
+            self._release(0)
         for lock, block in enumerate(others, 1):
-            self._memory.acquire(lock)
+            self._acquire(lock)
             try:
                 rule.exchange_block(central, update, answer, weight, block)
             finally:
-                self._memory.release(lock)
+                self._release(lock)
         return Exchanged(staleness, not weight, version, trained, is_full)
+
+    def _acquire(self, lock: int) -> None:
+        if not self._is_alone:
+            self._memory.acquire(lock)
+
+    def _release(self, lock: int) -> None:
+        if not self._is_alone:
+            self._memory.release(lock)
 
 
 def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:

@@ -105,7 +105,8 @@ class TestExchange:
         block = LoopbackNetwork(2, shares=True).end(0)
         options = TrainingOptions(optimizer="adam", learning_rate=0.01)
         central = np.linspace(-1, 1, self.N + self.N_STATE, dtype=np.float32)
-        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N, request.param)
+        n_workers = request.param
+        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N, n_workers)
         master.begin(version=7, n_samples=100, full_at=112)
         worker = SharedWeights(
             block.join(0, master.place), central_rule(options, self.N, 2), self.N, self.N_STATE, request.param
@@ -154,7 +155,7 @@ class TestExchange:
         master, _ = holders
         answer = np.empty(self.N, np.float32)
         master.exchange(np.ones(self.N, np.float32), answer, 1, 7)
-        again = master.pass_on(central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1))
+        again = master.pass_on(central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1), 1)
         assert np.array_equal(again.central[: self.N], answer)
         assert again.settle().state()["n_steps"] == 1
         assert np.array_equal(again.settle().state()["momentum"], master.settle().state()["momentum"])
