@@ -60,6 +60,8 @@ def main() -> None:
     where = h.machine()
     if options.add:
         lines = [json.loads(line) for path in options.add for line in path.read_text().splitlines()]
+        if not lines:
+            raise SystemExit("--add must name files with lines that this script has printed. Received: none there.")
         tallies = [{name: line[name] for name in tally([])} for line in lines]
         show(add_up(tallies), {"shards": len(lines)}, where)
         return
