@@ -253,20 +253,19 @@ class Master:
             self._fold = None
             self._idle_since_s = self._clock.monotonic_s()
             return -1
+        shared = fold.shared
+        if shared is None:
+            fold.state.regroup(n_workers)
+        else:
+            fold.state.regroup(n_workers, shared.n_samples, shared.version)
         if fold.rule is not None:  # else nothing is trained yet
             passes = [int(position["pass"]) for position in fold.positions.values()]
             fold.next_pass = 1 + max(passes, default=fold.state.epoch)
-            rule = central_rule(fold.options, fold.n_weights, n_workers)
-            if fold.shared is None:
-                rule.load_state(fold.rule.state())
-                fold.state.regroup(n_workers)
-            else:
-                fold.state.regroup(n_workers, fold.shared.n_samples, fold.shared.version)
-                fold.shared = fold.shared.pass_on(rule, n_workers)
-                fold.place = fold.shared.place
-            fold.rule, fold.checkpoint = rule, None
-        else:
-            fold.state.regroup(n_workers)
+            before = self._rule(fold).state()
+            # In memory of its own again: who is left may stand on other transports, or be one process.
+            fold.rule, fold.shared, fold.checkpoint = central_rule(fold.options, fold.n_weights, n_workers), None, None
+            fold.rule.load_state(before)
+            self._share(fold, fold.rule)
         fold.writing, fold.written, fold.has_begun = None, {}, False
         fold.held, fold.model_states, fold.positions = {}, {}, {}
         self._start_workers(fold)
@@ -431,6 +430,7 @@ class Master:
             fold.shared = SharedWeights.of_master(self._block, rule, fold.central, fold.n_weights, n_workers)
             if fold.shared is not None:
                 fold.central, fold.place = fold.shared.central, fold.shared.place
+                self._open_shared(fold, fold.shared)
         elif options.shares_steps and n_workers > 1:
             optimizer = common_optimizer(options, 1)
             fold.steps = self._block.share(SharedStep.n_bytes(optimizer, fold.n_weights, n_workers))

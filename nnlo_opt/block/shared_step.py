@@ -50,7 +50,6 @@ class SharedStep:
         self, memory: SharedMemory, optimizer: Optimizer, n_weights: int, rank: int, n_ranks: int, together: Collective
     ) -> None:
         """`rank` counts from 0; `optimizer` lives in `memory` from now on. For each rank by itself."""
-        self._memory = memory
         self._optimizer = optimizer
         self._rank = rank
         self._together = together

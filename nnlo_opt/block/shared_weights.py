@@ -101,11 +101,6 @@ class SharedWeights:
         """Training samples in all updates, over all epochs."""
         return int(self._numbers[_N_SAMPLES])
 
-    def pass_on(self, rule: CentralRule, n_workers: int) -> "SharedWeights":
-        """The same weights, and what the rule remembers, for another `rule` of this kind; the master's, at rest."""
-        n_weights = self._blocks[-1].stop
-        return SharedWeights(self._memory, rule, n_weights, len(self.central) - n_weights, n_workers)
-
     def begin(self, version: int, n_samples: int, full_at: int) -> None:
         """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
         self._numbers[:_N_STEPS] = version, n_samples, n_samples, full_at

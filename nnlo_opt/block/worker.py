@@ -290,7 +290,14 @@ class Worker:
 
     def _join(self, task: FoldTask, start: msg.StartFold, place: tuple[int, int]) -> None:
         """Work in the memory that the master has made, from now on."""
-        memory, options, adapter = self._block.join(MASTER, place), task.options, task.adapter
+        options, adapter = task.options, task.adapter
+        try:
+            memory = self._block.join(MASTER, place)
+        except OSError as error:
+            if options.mode == "allreduce":
+                # The others wait in memory for this rank, and hear of its death alone.
+                raise ProtocolError(f"The memory of the workers' steps cannot be joined: {error}.") from error
+            raise
         if isinstance(self._rule, StepTogether):
             rank, n_ranks, together = start.worker - 1, start.n_workers, self._groups.team
             assert isinstance(self._gradients, CommonBatches)

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.cards import Card, open_file
+from nnlo_opt.cards import Card, memory, open_file
 
 #: payloads in flight in one direction: a worker pushes before the answer that says its last push has been read
 _N_SLOTS = 2
@@ -153,7 +153,7 @@ class CommonMemory:
     @classmethod
     def create(cls, n_bytes: int) -> "CommonMemory | None":
         """New memory of zeros; None where there is no room for it."""
-        file = os.memfd_create("nnlo_opt-common")
+        file = memory("nnlo_opt-common")
         try:
             os.posix_fallocate(file, 0, n_bytes)
             return cls(file, n_bytes)

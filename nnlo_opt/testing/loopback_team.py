@@ -103,8 +103,7 @@ class LoopbackTeam:
         """
         memories = [worker.abandon() for worker in self.workers]
         self.plan = plan_single_block(1 + n_workers).teams[0]
-        before, self._network = self._network, LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
-        self._network.memories = before.memories  # of the same processes
+        self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
         goes_on = self.master.regroup(self._master_end(), self.plan)
         self._seat()
         for worker, memory in zip(self.workers, memories, strict=False):

@@ -87,6 +87,24 @@ def test_workers_may_die_again_until_one_is_left(tmp_path: Path) -> None:
     assert isinstance(team.settle(rng), msg.FoldFinished)
 
 
+def test_workers_that_die_before_they_have_begun_again_lose_nothing(tmp_path: Path) -> None:
+    team = team_of(tmp_path, 4)
+    number = team.run_fold()
+    while not team.reported(msg.EpochReported):
+        team.step()
+    for _ in range(6):
+        team.step()
+    fold = team.master._fold
+    assert fold is not None
+    assert team.regroup(3) == number
+    before = fold.state.n_samples, fold.state.version, fold.central.copy()
+    assert before[0] > N_TRAIN - 1
+    assert team.regroup(2) == number
+    assert (fold.state.n_samples, fold.state.version) == before[:2]
+    assert np.array_equal(fold.central, before[2])
+    assert isinstance(team.settle(), msg.FoldFinished)
+
+
 def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
     team.run_fold()

@@ -155,7 +155,10 @@ class TestExchange:
         master, _ = holders
         answer = np.empty(self.N, np.float32)
         master.exchange(np.ones(self.N, np.float32), answer, 1, 7)
-        again = master.pass_on(central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1), 1)
+        rule = central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1)
+        rule.load_state(master.settle().state())
+        block = LoopbackNetwork(2, shares=True).end(0)
+        again = SharedWeights.of_master(block, rule, master.central, self.N, 1)
         assert np.array_equal(again.central[: self.N], answer)
         assert again.settle().state()["n_steps"] == 1
         assert np.array_equal(again.settle().state()["momentum"], master.settle().state()["momentum"])
