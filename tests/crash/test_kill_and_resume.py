@@ -110,6 +110,8 @@ def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digi
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
     command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
+    # The better ones come first, and are paused first: those that come later, and are worse, have them promoted.
+    command += [word for n_units in range(64, 4, -5) for word in ("--start-point", f"n_units={n_units}")]
     events, _ = kill_and_resume(tmp_path, command, [1.0, 2.0], event=b'"EpochEnded"')
     ledger = read_ledger(tmp_path / "checkpoints/K")
     assert ledger.complete
