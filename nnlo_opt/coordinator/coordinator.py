@@ -12,8 +12,9 @@ from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
+from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.roster import Roster
-from nnlo_opt.coordinator.state import CoordinatorState, Phase
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
@@ -92,7 +93,7 @@ class Coordinator:
     @property
     def suspects(self) -> frozenset[int]:
         """Teams that may be stuck in code of the user."""
-        return frozenset(self._state.suspects)
+        return frozenset(self._state.blocks.suspects)
 
     @property
     def roster(self) -> Roster:
@@ -108,7 +109,7 @@ class Coordinator:
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""
-        if not self._state.preempting:
+        if not self._state.ending.preempting:
             self._carry_out(self._decide(ins.Preempt(reason=reason, grace_s=grace_s)))
 
     def step(self) -> bool:
@@ -131,14 +132,14 @@ class Coordinator:
                 for source, message in self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
-        suggestion = self._search.poll() if self._state.asked else None
+        suggestion = self._search.poll() if self._state.stock.asked else None
         if suggestion is not None:
             todo += self._decide(
                 ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
             )
         if self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
-            if self._state.plan.budget.has_time or self._state.preempting:
+            if self._state.plan.budget.has_time or self._state.ending.preempting:
                 todo += self._decide(ins.Tick())
         self._carry_out(todo)
         return bool(n_taken) or suggestion is not None

@@ -15,9 +15,9 @@ from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
 from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, losses_in_vain
 from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Suggested, Tick
 from nnlo_opt.coordinator.policy import Policy
-from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.search.base import History
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
@@ -319,7 +319,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0, 0, 1, 10]))
     def time_passes(self, seconds):
         self.now_s += seconds
-        if self.plan.budget.has_time or self.state.preempting:
+        if self.plan.budget.has_time or self.state.ending.preempting:
             self.feed(Tick())
 
     @precondition(lambda self: any(m.under_way for m in self.masters))
@@ -445,7 +445,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_trial_that_failed_is_stopped_and_gets_no_more_results(self):
-        for team, assignment in self.state.assignment_of_team.items():
+        for team, assignment in self.state.blocks.assignment_of_team.items():
             if self.ledger.trials[assignment.trial].state.ended and not self.masters[team].is_broken:
                 assert self.masters[team].told_to_stop or self.masters[team].current is None
         if self.disk and isinstance(self.disk[-1], ev.AssignmentFinished):
@@ -481,10 +481,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 after = self.disk[i + 1] if i + 1 < len(self.disk) else None
                 is_lost = isinstance(after, ev.AssignmentLost) and after.assignment == event.assignment
                 is_over = self.ledger.assignments[event.assignment].trial in ended
-                assert event.counts == (not is_lost and not is_over) or self.state.preempting
+                assert event.counts == (not is_lost and not is_over) or self.state.ending.preempting
             elif isinstance(event, ev.AssignmentLost) and event.reason.endswith(" died") and self.dead:
                 is_over = self.ledger.assignments[event.assignment].trial in ended
-                assert event.counts == (not is_over) or self.state.preempting  # with ranks of this start, in place
+                assert (
+                    event.counts == (not is_over) or self.state.ending.preempting
+                )  # with ranks of this start, in place
             elif isinstance(event, ev.AssignmentLost):
                 died = self.ledger.assignments[event.assignment].team in self.last_end.died
                 assert event.counts == (died or (self.last_end.unexplained and not fruitful))
@@ -499,8 +501,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def something_is_under_way_until_the_search_is_over(self):
         if self.finished_because is None and not self.dead:
-            assert self.owed is not None or self.state.assignment_of_team
-        for team, assignment in self.state.assignment_of_team.items():
+            assert self.owed is not None or self.state.blocks.assignment_of_team
+        for team, assignment in self.state.blocks.assignment_of_team.items():
             master = self.masters[team]
             if master.is_broken or any(isinstance(m, msg.TeamReformed) for m in master.under_way):
                 continue
@@ -514,10 +516,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         budget = self.plan.budget
         if self.finished_because is not None and not self.is_complete:
             assert not any(event.reason.startswith("never promoted") for event in self.prunings_of_this_start())
-        if self.state.preempting:
+        if self.state.ending.preempting:
             assert all(
                 self.masters[team].told_to_stop or not self.masters[team].current or self.masters[team].is_broken
-                for team in self.state.assignment_of_team
+                for team in self.state.blocks.assignment_of_team
             )
         begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
         if begun and budget.deadline_s is not None:
@@ -535,12 +537,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_block_is_idle_while_a_trial_waits(self):
-        if self.state.preempting:
+        if self.state.ending.preempting:
             return
-        if len(self.state.trial_of_block) + len(self.state.out_blocks) < self.state.topology.n_blocks:
-            assert not self.state.to_resume
-            assert not self.state.ready
-            if self.state.promotes and self.finished_because is None:
+        if len(self.state.blocks.trial_of_block) + len(self.state.blocks.out) < self.state.topology.n_blocks:
+            assert not self.state.assigner.to_resume
+            assert not self.state.stock.ready
+            if self.state.ending.promotes and self.finished_because is None:
                 assert self.state.policy.promotion() is None
 
     @invariant()

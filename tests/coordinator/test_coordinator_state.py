@@ -1,5 +1,6 @@
 import copy
 from dataclasses import replace
+from enum import Enum
 
 import pytest
 
@@ -8,8 +9,8 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
 from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Send, Suggested, Tick
-from nnlo_opt.coordinator.state import Phase
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
@@ -118,7 +119,15 @@ LEADS_TO = {
 
 
 def all_of(state):
-    own = {name: value for name, value in vars(state).items() if name not in ("ledger", "policy", "roster")}
+    """The fields of the parts that it is made of, and of the ledger, by name; not those that are parts themselves."""
+    own = {
+        name: value
+        for part in vars(state).values()
+        if type(part).__module__.startswith("nnlo_opt.coordinator.") and hasattr(part, "__dict__")
+        for name, value in vars(part).items()
+        if isinstance(value, Enum) or not hasattr(value, "__dict__")
+    }
+    assert {"phase", "trial_of_block", "to_resume", "_news", "_events", "_stock"} <= own.keys()
     return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 
@@ -131,7 +140,7 @@ def all_of(state):
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
     assert state.phase is phase
-    state.asked = isinstance(event, Suggested)
+    state.stock.asked = isinstance(event, Suggested)
     before = all_of(state)
     if (phase, type(event)) in LEADS_TO:
         state.handle(event, 2.0)
@@ -144,7 +153,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
 
 def test_a_suggestion_nobody_asked_for_raises_and_changes_nothing():
     state = draining()
-    assert not state.asked
+    assert not state.stock.asked
     before = all_of(state)
     with pytest.raises(ProtocolError, match="nobody asked for"):
         state.handle(Suggested(point={"n": 1}), 2.0)
@@ -191,7 +200,7 @@ def test_one_suggestion_is_held_ahead_and_no_more():
     suggest(state, n=0)
     out = suggest(state, n=1)
     assert [type(i) for i in out] == [ins.Tell]
-    assert len(state.ready) == 1
+    assert len(state.stock.ready) == 1
     out = finish(state, 0, 0)
     assert sends_to(out, 0) == [
         msg.FoldRecorded(assignment=0),
@@ -255,9 +264,9 @@ def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
     suggest(state, n=0)
     suggest(state, n=1)
     suggest(state, n=2)
-    assert state.trial_of_block == {1: 0, 2: 1}
+    assert state.blocks.trial_of_block == {1: 0, 2: 1}
     fail(state, 1, 1)
-    assert state.trial_of_block == {1: 0, 2: 2}
+    assert state.blocks.trial_of_block == {1: 0, 2: 2}
     assert state.ledger.trials[0].state == "running"
 
 
@@ -298,7 +307,7 @@ def test_a_message_about_the_assignment_of_another_team_changes_nothing():
 def test_a_result_or_a_suggestion_after_the_end_is_dropped():
     state, _ = begin(num_iterations=9, target_objective=1.0)
     suggest(state, n=0)
-    assert state.asked
+    assert state.stock.asked
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.OVER
     assert step(state, FromMaster(team=0, message=msg.FoldFailed(assignment=0, reason="late"))) == []
@@ -338,13 +347,13 @@ def test_a_failed_fold_stops_the_other_folds_and_their_results_are_not_needed():
     out = fail(state, 0, 0)
     assert [e.reason for e in events_of(out) if isinstance(e, ev.TrialFailed)] == ["fold 0: no memory"]
     assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
-    assert state.trial_of_block == {1: 0}  # the block is not free before its other team is
+    assert state.blocks.trial_of_block == {1: 0}  # the block is not free before its other team is
     # The other fold had finished before the order to stop could reach it.
     out = finish(state, 1, 1)
     assert isinstance(events_of(out)[0], ev.AssignmentStopped)
     assert state.ledger.trials[0].state == "failed"
     assert state.ledger.trials[0].figure_of_merit is None
-    assert state.trial_of_block == {1: 1}
+    assert state.blocks.trial_of_block == {1: 1}
 
 
 def test_two_folds_that_fail_make_one_failed_trial():
@@ -368,7 +377,7 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     assert state.phase is Phase.SEARCHING
     suggest(state, n=3)
     out = finish(state, 1, 1, figure=0.25)
-    assert not state.ready
+    assert not state.stock.ready
     assert state.phase is Phase.DRAINING
     assert not of_type(out, ins.Finish)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]
@@ -403,9 +412,9 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
 def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     state, _ = begin(num_iterations=9)
     suggest(state, n=0)
-    state.asked = True  # as with a search that is asked further ahead
+    state.stock.asked = True  # as with a search that is asked further ahead
     suggest(state, n=1)
-    state.asked = True
+    state.stock.asked = True
     assert not of_type(suggest(state), ins.Finish)
     out = finish(state, 0, 0)
     assert sends_to(out, 0)[-1].trial == 1
@@ -491,20 +500,20 @@ def test_check_finds_what_must_never_be():
     suggest(state, n=0)
     suggest(state, n=1)
     broken = copy.deepcopy(state)
-    del broken.assignment_of_team[0]
+    del broken.blocks.assignment_of_team[0]
     with pytest.raises(ProtocolError, match="differ"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.trial_of_block[1] = 7
+    broken.blocks.trial_of_block[1] = 7
     with pytest.raises(ProtocolError, match="does not hold"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.ready.extend([Suggested(point={"n": 2})] * 2)
+    broken.stock.ready.extend([Suggested(point={"n": 2})] * 2)
     with pytest.raises(ProtocolError, match="More suggestions"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.trial_of_block = {1: 0, 2: 0}
-    broken.assignment_of_team.clear()
+    broken.blocks.trial_of_block = {1: 0, 2: 0}
+    broken.blocks.assignment_of_team.clear()
     for assignment in broken.ledger.assignments:
         assignment.end = "lost"
     with pytest.raises(ProtocolError, match="Two blocks hold the same trial"):
@@ -568,7 +577,7 @@ def test_a_tick_changes_nothing_while_there_is_time():
     before = all_of(state)
     assert step(state, Tick(), 5.0) == []
     after = all_of(state)
-    assert {name for name in before if before[name] != after[name]} <= {"_now_s", "_out", "_events"}
+    assert {name for name in before if before[name] != after[name]} <= {"now_s", "_instructions", "_events"}
 
 
 def test_a_timeout_ends_the_search_when_what_runs_has_ended():
@@ -663,7 +672,7 @@ def test_the_search_stops_after_so_many_trials_without_improvement():
         else:
             finish(state, 0, number, figure)
     assert state.phase is not Phase.SEARCHING
-    assert state.drain_reason == "the last 2 trials have not been better than those before"
+    assert state.ending.reason == "the last 2 trials have not been better than those before"
 
 
 def test_a_restored_search_counts_the_trials_of_before():
@@ -687,7 +696,7 @@ def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_th
     for trial, figures in enumerate([(0.1, 0.2, 0.3), (0.5, 0.601)]):
         out = state.handle(Suggested(point={"n": trial}), 2.0)
         for figure in figures:
-            (assignment,) = state.assignment_of_team.values()
+            (assignment,) = state.blocks.assignment_of_team.values()
             assert assignment.trial == trial
             finished = msg.FoldFinished(
                 assignment=assignment.number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
@@ -700,7 +709,7 @@ def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_th
     assert "after 2 of 3 folds its mean 0.5505 is worse than the 0.15 of trial 0" in trial.reason
     told = next(i for i in out if isinstance(i, ins.Tell) and i.trial == 1)
     assert (told.state, told.value) == ("pruned", trial.figure_so_far)
-    assert not state.trial_of_block
+    assert not state.blocks.trial_of_block
 
 
 # ---------------------------------------------------------------- paused trials and budgets
@@ -758,7 +767,7 @@ def test_a_master_that_asks_when_the_time_is_over_is_not_answered_but_stopped():
 def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
     state, _ = with_two_paused(timeout_s=50.0)
     step(state, Tick(), 60.0)
-    assert not state.promotes
+    assert not state.ending.promotes
     out = finish(state, 0, 2)
     assert [trial.state for trial in state.ledger.trials] == ["complete", "pruned"]
     assert of_type(out, ins.Finish) == [ins.Finish(reason="its time of 50 s is spent")]
@@ -767,7 +776,7 @@ def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
 def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_as_the_last():
     state, _ = with_two_paused(n_without_improvement=1)
     fail(state, 0, 2)
-    assert not state.promotes
+    assert not state.ending.promotes
     assert [trial.state for trial in state.ledger.trials] == ["failed", "running"]
     out = finish(state, 0, 3)
     assert state.ledger.trials[1].state is TrialState.COMPLETE
@@ -849,7 +858,7 @@ def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
 def test_a_preemption_when_nothing_is_left_changes_nothing():
     state = over()
     assert step(state, PREEMPT) == []
-    assert not state.preempting
+    assert not state.ending.preempting
 
 
 def test_a_walltime_gives_up_on_what_does_not_stop():
@@ -895,7 +904,7 @@ def test_a_team_that_comes_back_gets_the_next_trial_and_its_own_time():
     out = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
     assert [order.trial for order in sends_to(out, 0) if isinstance(order, msg.RunFold)] == [1]
     step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=1, waited_s=None)), 15.0)
-    assert not state.suspects
+    assert not state.blocks.suspects
     out = step(state, Tick(), 21.3)
     # It was heard of in between: its trial is too long, it is not stuck.
     assert of_type(out, ins.GiveUp) == []
@@ -921,7 +930,7 @@ def test_a_result_that_comes_before_the_stop_order_is_too_late_and_shows_that_th
     state = limited(ONE_BLOCK)
     step(state, Tick(), 11.1)
     finish(state, 0, 0)
-    assert not state.suspects
+    assert not state.blocks.suspects
     assert state.ledger.trials[0].state is TrialState.FAILED
 
 
@@ -980,7 +989,7 @@ def test_a_fold_goes_on_with_the_ranks_that_are_left():
     done = reformed(state, 0, [1, 3], taken=0, goes_on=0)
     (lost,) = events_of(done)
     assert lost == ev.RanksLost(time_s=1.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0, counts=True)
-    assert state.assignment_of_team[0].number == 0
+    assert state.blocks.assignment_of_team[0].number == 0
     assert state.ledger.assignments[0].losses == [Loss(0, "rank 2 died")]
     assert state.ledger.sessions[-1].lost_ranks == {1: [2]}
     assert state.ledger.sessions[-1].lost_blocks == []
@@ -1038,14 +1047,14 @@ def test_an_order_that_is_on_its_way_to_a_master_that_lives_is_not_lost():
     died(state, 2)
     done = reformed(state, 0, [1, 3], taken=-1)
     assert [type(e) for e in events_of(done)] == [ev.RanksLost]
-    assert state.assignment_of_team[0].number == 0
+    assert state.blocks.assignment_of_team[0].number == 0
 
 
 def test_the_trial_of_a_block_that_is_lost_goes_to_another():
     state, _ = training(THREE_RANKS)
     done = died(state, 1, 2, 3)
     assert [type(e) for e in events_of(done)] == [ev.RanksLost, ev.AssignmentLost]
-    assert state.out_blocks == {1}
+    assert state.blocks.out == {1}
     done = finish(state, 1, 1)
     again = next(e for e in events_of(done) if isinstance(e, ev.FoldAssigned))
     assert (again.trial, again.attempt, again.block) == (0, 2, 2), "before anything new"
@@ -1058,8 +1067,8 @@ def test_a_block_too_small_to_train_is_spare():
     lost = events_of(done)[0]
     assert (lost.n_alive, lost.n_ranks) == (2, 0)
     assert state.ledger.sessions[-1].lost_blocks == [1]
-    assert state.out_blocks == {1}
-    assert list(state.to_resume) == [0]
+    assert state.blocks.out == {1}
+    assert list(state.assigner.to_resume) == [0]
 
 
 def test_the_search_gives_up_when_no_block_is_left():
@@ -1076,7 +1085,7 @@ def test_a_team_that_is_broken_is_given_nothing():
     assert state.ledger.trials[0].state is TrialState.COMPLETE
     assert not [m for m in sends_to(done, 0) if isinstance(m, msg.RunFold)]
     suggest(state, n=7)
-    assert state.out_blocks == {1}
+    assert state.blocks.out == {1}
     done = reformed(state, 0, [1, 3], taken=0)
     assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
 

@@ -1,0 +1,112 @@
+import math
+
+import pytest
+
+from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
+from nnlo_opt.coordinator.instructions import Finish, SearchPlan
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+
+def searching(**plan):
+    ending = Ending(SearchPlan(**{"num_iterations": 9} | plan))
+    ending.begin()
+    return ending
+
+
+def ledger_with(*figures):
+    """Trial i has ended with the i-th figure of merit, i seconds after the start."""
+    ledger = Ledger()
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={}))
+    for trial, figure in enumerate(figures):
+        ledger.apply(ev.TrialSuggested(time_s=trial, trial=trial, point={"n": trial}, suggest_s=0.0, suggest_cpu_s=0.0))
+        ledger.apply(
+            ev.TrialCompleted(
+                time_s=trial,
+                trial=trial,
+                figure_of_merit=figure,
+                figure_of_merit_std=0.0,
+                objectives={},
+                objectives_std={},
+            )
+        )
+    return ledger
+
+
+def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():
+    ending = searching()
+    ending.check_count(8, is_used_up=False)
+    assert ending.phase is Phase.SEARCHING
+    ending.check_count(9, is_used_up=True)
+    assert (ending.phase, ending.reason) == (Phase.DRAINING, "all 9 trials are done")
+    ending.drain("another")
+    assert ending.finish(is_left=False) == Finish(reason="all 9 trials are done")
+    assert ending.phase is Phase.OVER
+
+
+def test_a_space_without_another_point_ends_a_search():
+    ending = searching()
+    ending.check_count(4, is_used_up=True)
+    assert ending.reason == "the search space is used up: all its 4 points have been tried"
+
+
+def test_nothing_is_drained_that_has_not_begun():
+    ending = Ending(SearchPlan(num_iterations=1))
+    ending.check_count(1, is_used_up=False)
+    assert (ending.phase, ending.reason) == (Phase.OPENING, "")
+
+
+@pytest.mark.parametrize(("direction", "figures", "trial"), [("min", (0.5, 0.1), 1), ("max", (0.9, 0.5), 0)])
+def test_the_target_is_reached_by_a_better_figure_also_in_an_earlier_start(direction, figures, trial):
+    ledger = ledger_with(*figures)
+    ending = searching(direction=direction, target_objective=figures[trial])
+    ending.replay(ledger)
+    assert ending.phase is Phase.SEARCHING, "as good is not better"
+    ending = searching(direction=direction, target_objective=0.3 if direction == "min" else 0.7)
+    ending.replay(ledger)
+    assert ending.phase is Phase.DRAINING
+    assert ending.reason.endswith(f"trial {trial} has {figures[trial]:g}")
+    assert not ending.promotes
+
+
+def test_what_has_ended_is_counted_once_however_often_it_is_replayed():
+    ledger = ledger_with(0.5, 0.6, 0.7)
+    ending = searching(budget=Budget(n_without_improvement=3))
+    ending.replay(ledger)
+    ending.replay(ledger)
+    assert ending.phase is Phase.SEARCHING
+    ending.take(ledger_with(0.5, 0.6, 0.7, 0.8).trials[3])
+    assert ending.reason == "the last 3 trials have not been better than those before"
+
+
+def test_a_timeout_is_the_end_of_the_search_and_a_walltime_of_this_start_alone():
+    sessions = ledger_with().sessions
+    ending = searching(budget=Budget(timeout_s=10.0))
+    ending.check_time(sessions, 9.0)
+    assert ending.phase is Phase.SEARCHING
+    ending.check_time(sessions, 10.0)
+    assert ending.finish(is_left=False) == Finish(reason="its time of 10 s is spent")
+    ending = searching(budget=Budget(deadline_s=10.0, end_s=1.0))
+    ending.check_time(sessions, 9.5)
+    assert ending.promotes
+    reason = "the walltime leaves no time for another trial"
+    assert ending.finish(is_left=False) == Finish(reason=reason, complete=False)
+
+
+def test_a_preemption_ends_a_start_unless_everything_had_ended_before():
+    ending = searching()
+    ending.preempt("no time", 5.0, 6.0)
+    assert ending.finish(is_left=False) == Finish(reason="no time", complete=False)
+    for is_left, finish in [(True, Finish(reason="no time", complete=False)), (False, Finish(reason="enough"))]:
+        ending = searching()
+        ending.drain("enough")
+        ending.preempt("no time", 5.0, 6.0)
+        assert ending.is_complete(is_left=is_left) == finish.complete
+        assert ending.finish(is_left=is_left) == finish
+
+
+def test_a_grace_and_the_end_of_a_walltime_leave_time_to_stop_and_to_report():
+    assert grace_times(100.0, 20.0) == (115.0, 118.0)
+    assert walltime_times(Budget(deadline_s=100.0, end_s=20.0)) == (85.0, 90.0)
+    assert walltime_times(Budget(deadline_s=100.0)) == (100.0, math.inf)
