@@ -244,7 +244,7 @@ class ToItself(Transport):
     rank, size, n_processes = 0, 3, 3
 
     def __init__(self) -> None:
-        from nnlo_opt.comm.mpi import World
+        from nnlo_opt.comm.mpi.world import World
 
         self._itself = World(World().alone()).transport()
 

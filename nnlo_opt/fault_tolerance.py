@@ -1,4 +1,4 @@
-"""What has Open MPI let ranks outlive others (ULFM): variables for its mpirun. What ranks do then is in `comm.ulfm`."""
+"""Variables by which ranks under mpirun of Open MPI outlive others (ULFM). What they do then is in `comm.mpi.ulfm`."""
 
 import os
 from collections.abc import Mapping

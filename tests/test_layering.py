@@ -119,7 +119,7 @@ PURE = ("foundations", "pure data", "pure decisions")
 
 #: third-party packages and the only places that may import them; NumPy may be imported everywhere
 DOORS: dict[str, list[str]] = {
-    "mpi4py": ["comm.mpi", "comm.ulfm"],
+    "mpi4py": ["comm.mpi"],
     "skopt": ["search.skopt_search"],
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
     "optuna": ["search.optuna_search"],
@@ -140,7 +140,6 @@ DOORS: dict[str, list[str]] = {
 #: adapters that have an in-memory twin: whoever needs one is handed it, and only `cli` says which
 NAMED_BY_CLI = [
     "comm.mpi",
-    "comm.ulfm",
     "comm.loopback",
     "data.hdf5",
     "data.arrays",
@@ -150,7 +149,8 @@ NAMED_BY_CLI = [
 ]
 #: within one package an adapter may be put together of parts
 OWN_PACKAGE = {
-    "comm.mpi": ["comm.ulfm"],
+    "comm.mpi.transport": ["comm.mpi.ulfm"],
+    "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
     "models.builders": ["models.keras_model", "models.torch_module"],
     "models.framework": ["models.keras_model", "models.torch_module"],
 }

@@ -122,7 +122,7 @@ class Ranks:
         if self.comm is None:
             packed = {0: pack_cores(cores())}
         else:
-            from nnlo_opt.comm.mpi import World
+            from nnlo_opt.comm.mpi.world import World
 
             packed = World(self.comm).on_node(pack_cores(cores()))
         cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
@@ -204,7 +204,7 @@ class Team:
         self._orders: Transport = self._own.end(1)
         self._others = None
         if ranks.comm is not None:
-            from nnlo_opt.comm.mpi import MpiTransport
+            from nnlo_opt.comm.mpi.transport import MpiTransport
 
             self._comms = [ranks.comm.Dup(), *self._ends.comms]
             self._others = MpiTransport(self._comms[0])
@@ -290,7 +290,8 @@ class Team:
             tasks.close()
         if not self._transports:
             return
-        from nnlo_opt.comm.mpi import MpiTransport, drain
+        from nnlo_opt.comm.mpi.transport import MpiTransport
+        from nnlo_opt.comm.mpi.world import drain
 
         assert self._ranks.comm is not None
         drain(self._ranks.comm, self._transports)

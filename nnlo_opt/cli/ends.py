@@ -38,7 +38,7 @@ class Ends:
         if comm is None or comm.Get_size() == 1:
             network = LoopbackNetwork(2, shares=True)
             return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
-        from nnlo_opt.comm.mpi import MpiCollective, MpiTransport
+        from nnlo_opt.comm.mpi.transport import MpiCollective, MpiTransport
 
         rank, group = comm.Get_rank(), team.group_of(comm.Get_rank())
         above = together = None

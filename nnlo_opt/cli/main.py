@@ -18,7 +18,7 @@ from nnlo_opt.preemption import Preemption
 if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
     from nnlo_opt.cli.ranks import Own
-    from nnlo_opt.comm.mpi import World
+    from nnlo_opt.comm.mpi.world import World
 
 #: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
 MPI_START_S = 300
@@ -73,12 +73,12 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
 
     devices.cap_threads()
     with _no_longer_than(MPI_START_S if ranks_outlive_others() else 0):
-        from nnlo_opt.comm.mpi import World  # before anything else that imports it
+        from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
     from nnlo_opt.cli.parsing import HelpRequested
     from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
+    from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.comm.transport import RanksLost
-    from nnlo_opt.comm.ulfm import be_missed, losing_ranks
     from nnlo_opt.errors import (
         EXIT_FAILURE,
         EXIT_OK,
@@ -177,8 +177,8 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     Not by `os._exit` if all ranks live: MPICH then takes the rank for a crashed one and kills the others. Where some
     have died MPI cannot be finalized, and Python would do that at its end.
     """
-    from nnlo_opt.comm.mpi import finalize
-    from nnlo_opt.comm.ulfm import leave_unnoticed
+    from nnlo_opt.comm.mpi.ulfm import leave_unnoticed
+    from nnlo_opt.comm.mpi.world import finalize
     from nnlo_opt.training.timeline import merge_timelines
 
     is_whole = finalize()  # and with that every rank has closed its own

@@ -12,7 +12,7 @@ from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.cli.ranks import Means, Own, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi import World
+from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan

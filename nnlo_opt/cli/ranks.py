@@ -19,11 +19,12 @@ from nnlo_opt.cli.workplace import Workplace
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi import Gate, GatedComm, World
+from nnlo_opt.comm.mpi.gated import Gate, GatedComm
+from nnlo_opt.comm.mpi.ulfm import Watch, losing_ranks, shrink
+from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Team, Topology, reformed
 from nnlo_opt.comm.transport import RanksLost, Transport
-from nnlo_opt.comm.ulfm import Watch, losing_ranks, shrink
 from nnlo_opt.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.log import RankOutput
 from nnlo_opt.models.builders import names_objective

@@ -15,7 +15,7 @@ from nnlo_opt.cli.ranks import Means, Own, Place, make_server
 from nnlo_opt.cli.session import Session
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.mpi import World
+from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search

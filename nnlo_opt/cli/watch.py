@@ -4,9 +4,9 @@ import socket
 from pathlib import Path
 
 from nnlo_opt.cards import CARD_BYTES
-from nnlo_opt.comm.mpi import World
+from nnlo_opt.comm.mpi.ulfm import IS_ON
+from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.ulfm import IS_ON
 from nnlo_opt.log import log_path
 from nnlo_opt.peers import Peer
 from nnlo_opt.trials.deaths import Death, leave_note

@@ -12,9 +12,11 @@ from unittest.mock import patch
 import numpy as np
 
 from nnlo_opt.api.team import Ranks, Team
-from nnlo_opt.comm import codec, mpi
+from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
-from nnlo_opt.comm.mpi import GatedComm, World, finalize
+from nnlo_opt.comm.mpi import transport as mpi_transport
+from nnlo_opt.comm.mpi.gated import GatedComm
+from nnlo_opt.comm.mpi.world import World, finalize
 from nnlo_opt.comm.node import Neighbour
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
@@ -50,7 +52,7 @@ def payloads_stay_in_the_memory_of_the_node(world: World) -> None:
         sizes.append(len(buffer))
         return codec.decode(buffer)
 
-    with patch.object(mpi, "decode", decode):
+    with patch.object(mpi_transport, "decode", decode):
         ends = world.transport()
         assert ends.rings
         vector = np.arange(100_000, dtype=np.float32)

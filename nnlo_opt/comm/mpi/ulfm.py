@@ -14,17 +14,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, NoReturn
 
-import mpi4py
 import numpy as np
+from mpi4py import MPI
 
-mpi4py.rc.thread_level = "funneled"
-
-from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
-
-from nnlo_opt.comm.messages import Message  # noqa: E402
-from nnlo_opt.comm.transport import RanksLost, Received, Transport  # noqa: E402
-from nnlo_opt.errors import ProtocolError  # noqa: E402
-from nnlo_opt.fault_tolerance import ranks_outlive_others  # noqa: E402
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.transport import RanksLost, Received, Transport
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.fault_tolerance import ranks_outlive_others
 
 logger = logging.getLogger(__name__)
 

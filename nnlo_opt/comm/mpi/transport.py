@@ -1,35 +1,27 @@
-"""MPI: the only module that imports mpi4py.
+"""Messages and sums between ranks of a communicator.
 
-Importing it initialises MPI. Messages travel point to point, one MPI message each, with one tag on a communicator of
-their own; waiting is by Iprobe, never by a blocking call, so that a rank that fails leaves nobody stuck.
+Messages travel point to point, one MPI message each, with one tag on a communicator of their own; waiting is by Iprobe,
+never by a blocking call, so that a rank that fails leaves nobody stuck.
 
-Where MPI lets ranks outlive others (`comm.ulfm`), an error of MPI is what a dead rank looks like from here: a transport
+Where MPI lets ranks outlive others (`ulfm`), an error of MPI is what a dead rank looks like from here: a transport
 notes who is lost, and its owner hears of it by `RanksLost`.
 """
 
-import functools
-import inspect
 import logging
-import os
-import signal
 import struct
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Protocol
+from collections.abc import Collection, Iterator, Set
+from contextlib import contextmanager
+from typing import ClassVar
 
-import mpi4py
 import numpy as np
+from mpi4py import MPI
 
-mpi4py.rc.thread_level = "funneled"
-
-from mpi4py import MPI  # noqa: E402  (the thread level must be chosen before)
-
-from nnlo_opt.cards import CARD_BYTES  # noqa: E402
-from nnlo_opt.comm.codec import decode, encode  # noqa: E402
-from nnlo_opt.comm.messages import Message  # noqa: E402
-from nnlo_opt.comm.node import (  # noqa: E402
+from nnlo_opt.cards import CARD_BYTES
+from nnlo_opt.comm.codec import decode, encode
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked
+from nnlo_opt.comm.node import (
     N_LINES,
     NOWHERE,
     Bell,
@@ -39,9 +31,8 @@ from nnlo_opt.comm.node import (  # noqa: E402
     Outbox,
     Place,
 )
-from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until  # noqa: E402
-from nnlo_opt.comm.ulfm import IS_ON, Losses, acknowledge, is_revoked, losing_ranks  # noqa: E402
-from nnlo_opt.vectors import aligned_bytes  # noqa: E402
+from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
+from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +47,6 @@ _SMALL_BYTES = 2048
 #: where every end rings, MPI is asked this often all the same: it may have had to send later, and notices failures. An
 #: Iprobe that finds nothing gives the core away, as Open MPI yields where there are more ranks than cores
 SILENCE_S = 1e-3
-#: how long a rank that leaves waits for the others
-LEAVE_TIMEOUT_S = 60.0
 #: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
 NOTICE_S = 3.0
 
@@ -289,254 +278,3 @@ def _losing_is_known() -> Iterator[None]:
         if IS_ON:
             raise RanksLost from error
         raise
-
-
-class World:
-    """This process's place in the MPI world, and the communicators cut from it."""
-
-    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
-        """`comm`: another world than that of all ranks."""
-        self._comm = comm or MPI.COMM_WORLD
-        self.rank = self._comm.Get_rank()
-        self.size = self._comm.Get_size()
-
-    def transport(self) -> MpiTransport:
-        """A transport between all ranks, of which none but rank 0 is vital. Collective: every rank of the world."""
-        return MpiTransport(self._comm.Dup(), vital={0} - {self.rank})
-
-    def team_communicator(self, teams: Sequence[Sequence[int]]) -> MPI.Comm | None:
-        """The communicator of this rank's team (world ranks per team). Collective: every rank of the world.
-
-        None for a rank in no team, which is the coordinator's.
-        """
-        color = next((i for i, ranks in enumerate(teams) if self.rank in ranks), MPI.UNDEFINED)
-        comm = self._comm.Split(color, self.rank)
-        return None if comm == MPI.COMM_NULL else comm
-
-    def on_node(self, given: bytes) -> dict[int, bytes]:
-        """The ranks (of the world) on this node, each with what it gave. Collective: every rank of the world.
-
-        All give equally many bytes.
-        """
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
-        mine = np.frombuffer(self.rank.to_bytes(8, "little") + given, np.uint8)
-        rows = np.empty((node.Get_size(), mine.size), np.uint8)
-        node.Allgather(mine, rows)
-        node.Free()
-        return {int.from_bytes(row[:8].tobytes(), "little"): row[8:].tobytes() for row in rows}
-
-    def alone(self) -> MPI.Intracomm:
-        """A communicator of this rank only."""
-        return MPI.COMM_SELF
-
-    def abort(self, exit_code: int) -> None:
-        """End all ranks at once, whatever they do.
-
-        Where ranks outlive others (ULFM), this one dies, and the others go on without it or, if it coordinates, end
-        too: there `Abort` ended this rank only, and nobody was told.
-        """
-        if IS_ON:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
-                    stream.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._comm.Abort(exit_code)
-
-
-class GatedComm(MPI.Intracomm):
-    """A communicator whose blocking calls can be given up when another rank has raised.
-
-    It is a duplicate of a team's communicator, for a user's objective. Before a collective, every rank calls `meet`,
-    which returns when all of them are at the same one; sends and receives poll, and look out meanwhile. So the ranks
-    that wait for one that raised raise too, instead of waiting for ever. Communicators made from it (`Split`, `Dup`)
-    are ordinary ones: without this protection, and without its cost of some 0.1 ms a collective.
-    """
-
-    _gate: "Gate"
-    #: what the objective has made of it
-    _made: list[MPI.Comm]
-
-    def __new__(cls, comm: MPI.Intracomm, gate: "Gate") -> "GatedComm":
-        """Duplicate `comm`. Collective: every rank of `comm`."""
-        self = super().__new__(cls, comm.Dup())
-        self._gate = gate
-        self._made = []
-        return self
-
-    @property
-    def communicators(self) -> list[MPI.Comm]:
-        """This and those that the objective has made of it: where ranks of it wait for one that has died."""
-        return [MPI.Intracomm(self), *self._made]
-
-    def close(self) -> None:
-        """Free it. Collective: every rank of it."""
-        with suppress(MPI.Exception):  # a user's objective may have freed it
-            self.Free()
-
-    def meet(self, name: str) -> None:
-        """Return when every rank is about to make the collective call `name`."""
-        self._gate.meet(name)
-
-    def wait_for(self, done: Callable[[], Any]) -> None:
-        """Return when `done()` is true; raise when the call of the objective has failed."""
-
-        def look() -> bool:
-            if done():
-                return True
-            self._gate.look_out()
-            return False
-
-        wait_until(look)
-
-
-class Gate(Protocol):
-    """How a `GatedComm` hears of the other ranks."""
-
-    def meet(self, name: str) -> None:
-        """Return when every rank has called this with the same name; raise when the call has failed."""
-
-    def look_out(self) -> None:
-        """Raise if the call has failed."""
-
-
-def _collective(name: str) -> Callable[..., Any]:
-    plain = getattr(MPI.Intracomm, name)
-
-    @functools.wraps(plain)
-    def call(self: GatedComm, *args: Any, **kwargs: Any) -> Any:
-        self.meet(name)
-        # As an ordinary communicator: what is made from it must be one.
-        result = plain(MPI.Intracomm(self), *args, **kwargs)
-        if isinstance(result, MPI.Comm):
-            self._made = [comm for comm in (*self._made, result) if comm != MPI.COMM_NULL]
-        return result
-
-    return call
-
-
-def _receiving(name: str) -> Callable[..., Any]:
-    """A call that waits for a message, polled for before; `Recv` and `recv` take a buffer in front of the source."""
-    plain = getattr(MPI.Intracomm, name)
-    n_before = 1 if name in ("Recv", "recv") else 0
-
-    @functools.wraps(plain)
-    def call(self: GatedComm, *args: Any, **kwargs: Any) -> Any:
-        given = args[n_before:]
-        source = kwargs.get("source", given[0] if given else MPI.ANY_SOURCE)
-        tag = kwargs.get("tag", given[1] if len(given) > 1 else MPI.ANY_TAG)
-        self.wait_for(lambda: self.Iprobe(source, tag))
-        return plain(self, *args, **kwargs)
-
-    return call
-
-
-def _sending(name: str) -> Callable[..., Any]:
-    """A send, made by its non-blocking form, which takes the same arguments."""
-    start = getattr(MPI.Intracomm, ("I" if name[0].isupper() else "i") + name.lower())
-
-    @functools.wraps(getattr(MPI.Intracomm, name))
-    def call(self: GatedComm, *args: Any, **kwargs: Any) -> None:
-        request = start(self, *args, **kwargs)
-        self.wait_for(request.Test)
-
-    return call
-
-
-def _exchanging(name: str, send: str, receive: str) -> Callable[..., Any]:
-    plain = getattr(MPI.Intracomm, name)
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def call(self: GatedComm, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(self, *args, **kwargs)
-        given.apply_defaults()
-        _, sent, dest, sendtag, buffer, source, recvtag, status = given.arguments.values()
-        request = getattr(MPI.Intracomm, send)(self, sent, dest, sendtag)
-        received = getattr(self, receive)(buffer, source, recvtag, status)
-        self.wait_for(request.Test)
-        return received
-
-    return call
-
-
-_COLLECTIVES = [
-    "Barrier",
-    "barrier",
-    "Bcast",
-    "bcast",
-    "Gather",
-    "Gatherv",
-    "gather",
-    "Scatter",
-    "Scatterv",
-    "scatter",
-    "Allgather",
-    "Allgatherv",
-    "allgather",
-    "Alltoall",
-    "Alltoallv",
-    "Alltoallw",
-    "alltoall",
-    "Reduce",
-    "reduce",
-    "Allreduce",
-    "allreduce",
-    "Scan",
-    "scan",
-    "Exscan",
-    "exscan",
-    "Reduce_scatter",
-    "Reduce_scatter_block",
-    "Clone",
-    "Create",
-    "Create_cart",
-    "Create_dist_graph",
-    "Create_dist_graph_adjacent",
-    "Create_graph",
-    "Dup",
-    "Dup_with_info",
-    "Split",
-    "Split_type",
-]
-for _name in _COLLECTIVES:
-    setattr(GatedComm, _name, _collective(_name))
-for _name in ("Recv", "recv", "Probe", "probe", "Mprobe", "mprobe"):
-    setattr(GatedComm, _name, _receiving(_name))
-for _name in ("Send", "send", "Ssend", "ssend"):
-    setattr(GatedComm, _name, _sending(_name))
-GatedComm.Sendrecv = _exchanging("Sendrecv", "Isend", "Recv")  # type: ignore[method-assign]
-GatedComm.sendrecv = _exchanging("sendrecv", "isend", "recv")  # type: ignore[method-assign]
-
-
-def finalize() -> bool:
-    """Leave MPI; -> False where ranks have died: then nobody can, and the caller has to end by `os._exit`.
-
-    Collective: every rank of the world that lives. A worker may still be sending to a master that has dropped its
-    assignment: all take in what comes until all are through, as no rank may finalize before its messages have been
-    received.
-    """
-    if MPI.Is_finalized():
-        return True
-    with suppress(RanksLost), losing_ranks():
-        drain(MPI.COMM_WORLD, MpiTransport.open_transports)
-    if Losses.any:
-        return False
-    MPI.Finalize()
-    return True
-
-
-def drain(comm: MPI.Intracomm, transports: Sequence[MpiTransport]) -> None:
-    """Take in what still comes on `transports` until all ranks have sent all. Collective: every rank of `comm`."""
-
-    def all_sent() -> bool:
-        # All of them: each must take in what comes, also while another still waits.
-        return Losses.any or not sum([transport.drain() for transport in transports])
-
-    wait_until(all_sent, LEAVE_TIMEOUT_S)
-    everybody = comm.Ibarrier()
-
-    def all_here() -> bool:
-        all_sent()
-        return Losses.any or everybody.Test()
-
-    wait_until(all_here, LEAVE_TIMEOUT_S)
