@@ -142,7 +142,7 @@ class TrainingSession(Session):
     def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
         data, training = findings["data"], self.options.training
         team = self.topology.teams[0]
-        workers, groups = self.n_workers(team), len(team.groups)
+        workers, groups = team.n_workers(every_rank=training.mode == "allreduce"), len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
