@@ -185,11 +185,15 @@ def _supervise(
         after = standing(driver.directory)
         if after.start != before.start:
             forget_owner(driver.directory)  # it was of this job, which may begin on another machine next
-        verdict = supervisor.judge(Ended(before=before, after=after, exit_code=code, ordered=told.is_asked))
+        verdict = supervisor.judge(
+            Ended(before=before, after=after, exit_code=code, ordered=told.is_asked, has_begun=job.has_begun)
+        )
         if verdict.exit_code != EXIT_OK:
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
         if verdict.exit_code is not None:
             return verdict.exit_code
+        if verdict.is_same:
+            continue
         leave_note(driver.directory, Death())
         until_s = time.monotonic() + verdict.pause_s
         while time.monotonic() < until_s and not told.is_asked:

@@ -17,6 +17,8 @@ LOOK_S = 0.1
 TERM_S = 8.0
 #: how long mpirun may outlive its last rank, and between two looks at who is left; seconds
 ALONE_S, COUNT_S = 15.0, 5.0
+#: how long mpirun runs without a rank on this node before there are taken to be some elsewhere; seconds
+BEGIN_S = 10.0
 #: what starts ranks and is none: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has hydra_pmi_proxy
 _STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
 #: the variable by which every process of a job is known, in its environment
@@ -85,12 +87,15 @@ class Job:
         self.pid = self._process.pid
         #: it was asked to end, did not in time, and was ended
         self.was_late = False
+        #: a rank was seen, or mpirun has run for so long that there is one elsewhere
+        self.has_begun = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
         end_at_s: float | None = None
-        solitude = _Solitude()
+        solitude, begun_at_s = _Solitude(), time.monotonic() + BEGIN_S
         while (code := self._process.poll()) is None:
+            self.has_begun = self.has_begun or time.monotonic() >= begun_at_s or self._has_ranks()
             if solitude.is_too_long(self._has_ranks, time.monotonic()):
                 code = self._terminate()
                 break

@@ -10,6 +10,9 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_RE
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
+#: starts in a row that are made up for at once, as no rank has run: Open MPI's mpirun gives up so once in some hundred
+#: ("listener thread failed to start")
+MAX_UNBORN = 3
 #: starts in a row that may begin no fold and leave nothing behind: what ended two will end a third
 MAX_IDLE = 2
 #: seconds before each of the restarts that follow starts which have not come to open a run that was under way: mpirun
@@ -58,6 +61,8 @@ class Ended:
     exit_code: int
     #: whether the launcher was told to end it
     ordered: bool = False
+    #: whether any rank has run
+    has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class Verdict:
     sentence: str
     #: seconds to wait before that start
     pause_s: float = 0.0
+    #: whether it is the same start once more, as there was none
+    is_same: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +92,8 @@ class Supervisor:
     has_run: bool = False
     #: starts in a row, after one that has, which have not opened the run
     n_absent: int = 0
+    #: starts in a row in which no rank has run
+    n_unborn: int = 0
 
     def judge(self, ended: Ended) -> Verdict:
         """What to do after a start; called once for each."""
@@ -101,6 +110,10 @@ class Supervisor:
         if ended.exit_code == EXIT_WRONG_REQUEST:
             return Verdict(exit_code=EXIT_WRONG_REQUEST, sentence="the request is wrong: another start would not help")
         how = _how_it_ended(ended.exit_code)
+        self.n_unborn = 0 if ended.has_begun or has_started else self.n_unborn + 1
+        if 0 < self.n_unborn <= MAX_UNBORN:
+            again = f"once more ({self.n_unborn} of at most {MAX_UNBORN} times in a row)"
+            return Verdict(exit_code=None, sentence=f"{how}, and before any rank had begun: {again}", is_same=True)
         self.has_run = self.has_run or has_started
         self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
         if self.n_absent > len(PAUSES_S):

@@ -1,10 +1,12 @@
+import signal
 from pathlib import Path
 
 import pytest
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.errors import EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.trials.deaths import read_notes
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
 
@@ -82,3 +84,59 @@ def test_wrong_requests_start_nothing(tmp_path, capsys, words, sentence):
     assert said.out == ""
     assert sentence in said.err
     assert not list(tmp_path.iterdir())
+
+
+#: stands for mpirun: it gives up as often as it is told to, and then says by its code that the request is wrong. Only
+#: words of the shell itself: a child would be seen, or not, as a rank that runs
+GIVES_UP = """#!/bin/sh
+[ "$1" = --version ] && exit 0
+echo "ranks $*" >> starts
+for n in {turns}; do
+    if [ ! -e "turn-$n" ]; then
+        : > "turn-$n"
+        echo "PRTE: the listener thread failed to start" >&2
+        exit 1
+    fi
+done
+exit 2
+"""
+
+
+@pytest.fixture
+def own_signals():
+    """The launcher hears signals instead of whoever did."""
+    signums = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {signum: signal.getsignal(signum) for signum in signums}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def launched_by(tmp_path, n_turns):
+    """The exit code of a launcher whose mpirun gives up so often, and the command of each start."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(GIVES_UP.format(turns=" ".join(map(str, range(n_turns)))))
+    mpirun.chmod(0o755)
+    code = tool.main(["launch", "--mpirun", str(mpirun), "-n", "3", "--", *DRIVER])
+    return code, (tmp_path / "starts").read_text().splitlines()
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_start_in_which_no_rank_has_begun_is_made_up_for_by_the_same_start(tmp_path, capfd):
+    code, starts = launched_by(tmp_path, 2)
+    assert code == EXIT_WRONG_REQUEST
+    assert len(starts) == 3
+    assert len(set(starts)) == 1, "nothing has begun that could be restored"
+    said = capfd.readouterr().err
+    for n in (1, 2):
+        assert f"before any rank had begun: once more ({n} of at most 3 times in a row)" in said
+    assert "restart" not in said
+    assert not read_notes(Path("checkpoints/L")), "no rank of it can have died"
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_an_mpirun_that_never_starts_a_rank_is_given_up(tmp_path, capfd):
+    code, starts = launched_by(tmp_path, 9)
+    assert code == EXIT_FAILURE
+    assert len(starts) == 5
+    assert "2 starts in a row have added nothing to the journal: giving up" in capfd.readouterr().err

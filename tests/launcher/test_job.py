@@ -47,6 +47,19 @@ def test_a_job_that_does_not_end_in_time_is_ended_with_all_that_it_has_started(t
     assert not [p for p in of_session if psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
 
 
+def test_a_job_has_begun_when_a_rank_was_seen_or_there_must_be_one_elsewhere(monkeypatch):
+    job = shell("exit 1")
+    job.wait(lambda: False, 0.0)
+    assert not job.has_begun
+    job = shell("sleep 0.5 & wait")
+    job.wait(lambda: False, 0.0)
+    assert job.has_begun
+    monkeypatch.setattr(module, "BEGIN_S", 0.2)
+    job = shell("exec sleep 0.5")
+    job.wait(lambda: False, 0.0)
+    assert job.has_begun
+
+
 def test_a_starter_that_outlives_its_ranks_is_ended(monkeypatch):
     monkeypatch.setattr(module, "ALONE_S", 0.3)
     monkeypatch.setattr(module, "COUNT_S", 0.05)

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.launcher.supervisor import MAX_IDLE, PAUSES_S, Ended, Standing, Supervisor
+from nnlo_opt.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
 from nnlo_opt.trials import events as ev
 
 NOTHING = Standing()
@@ -97,6 +99,40 @@ def test_a_start_that_opens_the_run_again_ends_the_wait():
     grown = supervisor.judge(Ended(before=FIRST, after=standing(2, 9), exit_code=1))
     assert (grown.exit_code, grown.pause_s) == (None, 0.0)
     assert supervisor.judge(Ended(before=standing(2, 9), after=standing(2, 9), exit_code=1)).pause_s == PAUSES_S[0]
+
+
+@pytest.mark.parametrize("before", [NOTHING, FIRST])
+def test_starts_without_any_rank_are_made_up_for_at_once_and_count_for_nothing_else(before):
+    supervisor = Supervisor(max_restarts=0, has_run=before is FIRST)
+    unborn = Ended(before=before, after=before, exit_code=1, has_begun=False)
+    for n in (1, 2, 3):
+        verdict = supervisor.judge(unborn)
+        assert (verdict.exit_code, verdict.is_same, verdict.pause_s) == (None, True, 0.0)
+        assert f"before any rank had begun: once more ({n} of at most 3 times in a row)" in verdict.sentence
+    assert (supervisor.n_idle, supervisor.n_absent, supervisor.n_restarts) == (0, 0, 0)
+    assert supervisor.judge(unborn).exit_code == 1, "as any other start, of which there may be no more"
+
+
+def test_where_mpirun_never_starts_a_rank_the_search_ends():
+    supervisor = Supervisor(max_restarts=10)
+    unborn = Ended(before=NOTHING, after=NOTHING, exit_code=1, has_begun=False)
+    verdicts = [supervisor.judge(unborn) for _ in range(MAX_UNBORN + MAX_IDLE)]
+    assert [verdict.is_same for verdict in verdicts] == [True] * MAX_UNBORN + [False] * MAX_IDLE
+    assert [verdict.exit_code for verdict in verdicts] == [None] * (MAX_UNBORN + MAX_IDLE - 1) + [1]
+
+
+def test_a_rank_that_has_run_between_starts_without_any_begins_their_count_anew():
+    supervisor = Supervisor(max_restarts=10)
+    unborn = Ended(before=NOTHING, after=NOTHING, exit_code=1, has_begun=False)
+    assert [supervisor.judge(unborn).is_same for _ in range(MAX_UNBORN)] == [True] * MAX_UNBORN
+    assert not supervisor.judge(replace(unborn, has_begun=True)).is_same
+    assert supervisor.judge(unborn).is_same
+    assert supervisor.judge(replace(unborn, exit_code=2)).exit_code == 2, "a wrong request is none the less"
+
+
+def test_a_run_that_was_opened_had_ranks_wherever_they_were():
+    supervisor = Supervisor(max_restarts=10)
+    assert not supervisor.judge(Ended(before=NOTHING, after=FIRST, exit_code=1, has_begun=False)).is_same
 
 
 def test_a_start_that_did_nothing_before_is_not_counted_against_the_wait():
