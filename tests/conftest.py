@@ -8,7 +8,8 @@ import pytest
 
 import nnlo_opt
 
-for _folder in ("mpi", "integration", "crash"):  # the launcher; a search in one process; what a crash leaves
+# The launcher; a search in one process; what a crash leaves; steps of the coordinator.
+for _folder in ("mpi", "integration", "crash", "coordinator"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 
