@@ -2,13 +2,28 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 #: what mpirun tells the ranks
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: for mpirun, as `--with-ft ulfm` sets it; one of the two alone hangs
 ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
+#: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
+MPI_START_S = 300
+#: the variable by which the launcher names a file to rank 0, which makes it when MPI has begun
+SIGN = "NNLO_OPT_MPI_HAS_BEGUN"
 
 
 def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether they do in the job that this process is a rank of."""
     return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
+
+
+def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
+    """Tell the launcher, where there is one, that no rank waits in MPI's beginning any more; for rank 0.
+
+    Till then a rank that dies is waited for by all others, ULFM or not.
+    """
+    with suppress(KeyError, OSError):  # without the sign it believes so after a while
+        Path(environ[SIGN]).touch()

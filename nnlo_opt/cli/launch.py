@@ -27,6 +27,8 @@ from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
 
 #: part of the grace that the ranks are told of: what takes longer is ended from here
 GRACE_PART = 0.9
+#: in the run directory while a start is under way: MPI has begun in all of its ranks
+SIGN_NAME = "launch.begun"
 _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
 
 
@@ -152,7 +154,9 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(signum, told.ask)
     lock = lock_for_launcher(driver.directory)
     try:
-        return _supervise(driver, partial(Job, environment=environment), starter, arguments, told)
+        # Without ULFM the death of a rank ends the job, whenever it comes.
+        sign = driver.directory / SIGN_NAME if environment else None
+        return _supervise(driver, partial(Job, environment=environment, sign=sign), starter, arguments, told)
     finally:
         lock.release()
 

@@ -12,16 +12,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nnlo_opt.fault_tolerance import ranks_outlive_others
+from nnlo_opt.fault_tolerance import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.preemption import Preemption
 
 if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
     from nnlo_opt.cli.ranks import Own
     from nnlo_opt.comm.mpi.world import World
-
-#: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
-MPI_START_S = 300
 
 Run = Callable[["World", "Options", "Own"], int]
 
@@ -96,6 +93,8 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
 
     be_missed()
     world = World()
+    if world.rank == 0:
+        say_that_mpi_has_begun()
     parse, run = _command(command)
     try:
         options = parse(argv)

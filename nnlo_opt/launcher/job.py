@@ -8,8 +8,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.fault_tolerance import MPI_START_S, SIGN
 
 #: between two looks at the job; seconds
 LOOK_S = 0.1
@@ -19,8 +22,13 @@ TERM_S = 8.0
 ALONE_S, COUNT_S = 15.0, 5.0
 #: how long mpirun runs without a rank on this node before there are taken to be some elsewhere; seconds
 BEGIN_S = 10.0
+#: between two looks for ranks that have died before MPI has begun, and how long the job may then take to end by itself;
+#: seconds
+GATHER_S, GIVE_UP_S = 1.0, 5.0
 #: what starts ranks and is none: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has hydra_pmi_proxy
 _STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
+#: the variable by which Open MPI tells each rank how many there are on its node
+_LOCAL_SIZE = b"OMPI_COMM_WORLD_LOCAL_SIZE"
 #: the variable by which every process of a job is known, in its environment
 MARK = "NNLO_OPT_JOB"
 #: how long mpirun has to say its version; seconds
@@ -37,6 +45,14 @@ def lets_ranks_outlive_others(mpirun: str) -> bool:
         return False
     found = re.search(r"\(Open MPI\) (\d+)\.", done.stdout)
     return found is not None and int(found[1]) >= _ULFM_VERSION
+
+
+class _Process(NamedTuple):
+    """A process of a job."""
+
+    #: cut at 15 bytes
+    name: bytes
+    parent: int
 
 
 class _Solitude:
@@ -59,6 +75,30 @@ class _Solitude:
         return self._since_s is not None and now_s >= self._since_s + ALONE_S
 
 
+class _Gathering:
+    """Ranks of this node that come together. Where one dies before MPI has begun in all, the others wait for ever."""
+
+    def __init__(self, sign: Path | None) -> None:
+        """`sign` is a file that is there when MPI has begun; None: it has."""
+        self._sign = sign
+        self._ends_s = time.monotonic() + MPI_START_S
+        #: monotonic seconds: of the next look, and since when a rank is missing; None: none is
+        self._look_at_s = 0.0
+        self._since_s: float | None = None
+
+    def has_failed(self, is_missing: Callable[[], bool], now_s: float) -> bool:
+        """Whether a rank is missing for `GIVE_UP_S`, and the others have not left; looks every `GATHER_S`."""
+        if self._sign is not None and now_s >= self._look_at_s:
+            self._look_at_s = now_s + GATHER_S
+            if self._sign.exists() or now_s >= self._ends_s:
+                self._sign = self._since_s = None
+            elif not is_missing():
+                self._since_s = None
+            elif self._since_s is None:
+                self._since_s = now_s
+        return self._since_s is not None and now_s >= self._since_s + GIVE_UP_S
+
+
 class Job:
     """A running job.
 
@@ -66,9 +106,18 @@ class Job:
     inherit the environment.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it, with `environment` besides our own; ConfigurationError where there is no such command."""
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, sign: Path | None = None
+    ) -> None:
+        """Start it, with `environment` besides our own; ConfigurationError where there is no such command.
+
+        `sign`: a file that rank 0 makes when MPI has begun, where a rank that dies before leaves the others waiting.
+        """
         number = uuid.uuid4().hex
+        self._sign = sign
+        if sign is not None:
+            sign.unlink(missing_ok=True)  # that of a launcher which was killed
+            environment = {**(environment or {}), SIGN: str(sign.resolve())}
         #: of no other job
         self._mark = f"{MARK}={number}"
         try:
@@ -93,10 +142,11 @@ class Job:
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
         end_at_s: float | None = None
-        solitude, begun_at_s = _Solitude(), time.monotonic() + BEGIN_S
+        solitude, gathering, begun_at_s = _Solitude(), _Gathering(self._sign), time.monotonic() + BEGIN_S
         while (code := self._process.poll()) is None:
             self.has_begun = self.has_begun or time.monotonic() >= begun_at_s or self._has_ranks()
-            if solitude.is_too_long(self._has_ranks, time.monotonic()):
+            now_s = time.monotonic()
+            if solitude.is_too_long(self._has_ranks, now_s) or gathering.has_failed(self._misses_ranks, now_s):
                 code = self._terminate()
                 break
             if end_at_s is None and is_asked():
@@ -128,14 +178,27 @@ class Job:
             time.sleep(LOOK_S)
         if self._process.poll() is None:
             self._process.wait()
+        if self._sign is not None:
+            self._sign.unlink(missing_ok=True)
 
     def _has_ranks(self) -> bool:
         """Whether anything of the job lives on this node but what starts ranks."""
-        return any(pid != self.pid and not name.startswith(_STARTERS) for pid, name in self._processes().items())
+        return any(not self._is_starter(pid, process) for pid, process in self._processes().items())
 
-    def _processes(self) -> dict[int, bytes]:
-        """Processes of the job that are not yet dead, and their names, which are cut at 15 bytes."""
-        found, mark = {}, self._mark.encode()
+    def _misses_ranks(self) -> bool:
+        """Whether there are ranks on this node, and not as many as Open MPI says to each of them that there are."""
+        processes = self._processes()
+        starters = {pid for pid, process in processes.items() if self._is_starter(pid, process)} | {self.pid}
+        ranks = [pid for pid, process in processes.items() if process.parent in starters and pid not in starters]
+        return bool(ranks) and len(ranks) < int(_variable(ranks[0], _LOCAL_SIZE) or 0)
+
+    def _is_starter(self, pid: int, process: _Process) -> bool:
+        return pid == self.pid or process.name.startswith(_STARTERS)
+
+    def _processes(self) -> dict[int, _Process]:
+        """Processes of the job that are not yet dead."""
+        found: dict[int, _Process] = {}
+        mark = self._mark.encode()
         for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
             if not name.isdigit():
                 continue
@@ -143,16 +206,20 @@ class Job:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     # Behind the command, which may hold anything: state, parent, group, session.
                     front, _, behind = file.read().rpartition(b")")
-                    state, _, _, session = behind.split()[:4]
-                if state not in (b"Z", b"X") and (int(session) == self.pid or _has(name, mark)):
-                    found[int(name)] = front.partition(b"(")[2]
+                    state, parent, _, session = behind.split()[:4]
+                if state not in (b"Z", b"X") and (int(session) == self.pid or mark in _variables(int(name))):
+                    found[int(name)] = _Process(front.partition(b"(")[2], int(parent))
         return found
 
 
-def _has(pid: str, mark: bytes) -> bool:
-    """Whether a process that may be looked at has the variable; of others none is of the job."""
+def _variables(pid: int) -> list[bytes]:
+    """The environment of a process, NAME=value each; empty where it may not be looked at: none such is of the job."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+            return file.read().split(b"\0")
     except OSError:
-        return False
+        return []
+
+
+def _variable(pid: int, name: bytes) -> bytes:
+    return next((found.partition(b"=")[2] for found in _variables(pid) if found.startswith(name + b"=")), b"")

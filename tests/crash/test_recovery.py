@@ -217,3 +217,20 @@ def test_a_launched_search_outlives_its_coordinator_and_trains_no_finished_fold_
         for kind in ("AssignmentLost", "FoldBegan")
     )
     assert not lost & begun, "what was finished without a coordinator was lost"
+
+
+def test_a_launched_search_outlives_a_rank_that_dies_before_mpi_has_begun(tmp_path):
+    """The others wait in MPI for one that will never come; no code of a rank can notice."""
+    (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)
+    (tmp_path / "rank.sh").write_text(
+        'if [ "$PMIX_RANK" = 1 ] && [ ! -e died ]; then : > died; kill -9 $$; fi\nexec "$@"\n'
+    )
+    driver = ["sh", "rank.sh", str(launcher.BIN / "OptimizationDriver"), "--model", "objective.py"]
+    options = ["--num-iterations", "2", "--checkpoint", "K", "--hyper-opt", "random"]
+    job = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *driver, *options], tmp_path)
+    outcome = job.wait(90)
+    assert outcome.code == 0, outcome.err
+    assert "restart 1" in outcome.err
+    run = tmp_path / "checkpoints/K"
+    check_search(run, 2)
+    assert not (run / "launch.begun").exists()

@@ -74,6 +74,35 @@ def test_a_starter_whose_ranks_are_elsewhere_is_waited_for(monkeypatch):
     assert shell("exec sleep 1").wait(lambda: False, 0.0) == 0
 
 
+TWO_RANKS = "export OMPI_COMM_WORLD_LOCAL_SIZE=2;"
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 0.05)
+    monkeypatch.setattr(module, "GIVE_UP_S", 0.5)
+
+
+@pytest.mark.parametrize("first_s", [0, 0.5])
+def test_ranks_that_wait_for_one_that_died_before_mpi_began_are_ended(impatient, tmp_path, first_s):
+    job = Job(["sh", "-c", f"{TWO_RANKS} sleep {first_s} & sleep 1000 & wait"], sign=tmp_path / "begun")
+    assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
+    assert not job._processes()
+
+
+def test_ranks_that_go_on_when_mpi_has_begun_are_left_alone(impatient, tmp_path):
+    sign = tmp_path / "begun"
+    sign.touch()  # of a start before
+    job = Job(["sh", "-c", f"{TWO_RANKS} : > ${module.SIGN}; sleep 0.5 & sleep 2 & wait"], sign=sign)
+    assert job.wait(lambda: False, 0.0) == 0
+    assert not sign.exists()
+
+
+def test_a_job_whose_ranks_leave_before_mpi_has_begun_says_so_itself(impatient, tmp_path):
+    job = Job(["sh", "-c", f"{TWO_RANKS} sleep 0.2 & sleep 0.4 & wait; exit 2"], sign=tmp_path / "begun")
+    assert job.wait(lambda: False, 0.0) == 2
+
+
 def is_of(session: int, pid: int) -> bool:
     try:
         return os.getsid(pid) == session
