@@ -2,8 +2,8 @@
 
 Parts, each against references of the same repeat:
   inner      samples a second of the training loop; references: `model.fit`, the lean loop (one process, the compiled
-             step and the optimizer of the package, no communication) and the control (as many lean loops side by side
-             as there are workers)
+             step and the optimizer of the package, no communication), the control (as many lean loops side by side
+             as there are workers) and the control in step (had these waited for each other after every batch)
   reference  the same against the reference's protocol rebuilt, MLP only
   whole      seconds from start to end with HDF5, validation and checkpoints, against a `model.fit` script on one core
   accuracy   validation accuracy after equal samples, every update rule against one process
@@ -211,6 +211,7 @@ def measure_loops(model: str, sizes: Sizes, plan: Plan, repeats: int, folder: Pa
             "fit": lambda _: runs.run_fit(fit, sizes.n_fit, sizes.seconds),
             "lean": lambda _: runs.run_lean(lean[:1], sizes.seconds),
             "control": lambda _: runs.run_lean(lean, sizes.seconds),
+            "control_in_step": lambda _: runs.run_in_step(lean, sizes.seconds),
         }
         for c in plan.configurations:
             measures[c.name] = functools.partial(
@@ -256,8 +257,10 @@ def add_ratios(
 
     add("fit", "lean")
     add("control", "lean")
+    add("control_in_step", "control")
     for c in configurations:
-        for reference in REFERENCES[c.n_workers]:
+        in_step = ("control_in_step",) if "allreduce" in c.options else ()
+        for reference in (*REFERENCES[c.n_workers], *in_step):
             add(c.name, reference, c.targets[model].get(reference))
 
 

@@ -28,7 +28,7 @@ from nnlo_opt.vectors import aligned_empty
 LOSS = "categorical_crossentropy"
 
 #: measures as a command says
-Measure = Callable[[dict[str, Any]], dict[str, float]]
+Measure = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def main() -> None:
@@ -68,19 +68,23 @@ def prepare_lean(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Measur
             order, offset = rng.permutation(len(x)), 0
         return len(chosen)
 
-    def measure(command: dict[str, float]) -> dict[str, float]:
-        """Samples a second in the window from `start_s` to `end_s` of the machine's clock, whole batches only."""
+    def measure(command: dict[str, float]) -> dict[str, Any]:
+        """Samples a second in the window from `start_s` to `end_s` of the machine's clock, whole batches only.
+
+        `batches_s`: how long each took.
+        """
         # Loops side by side all run before the window opens, and until it has closed for all of them.
         while time.monotonic() < command["start_s"]:
             step()
         began_s = ended_s = time.monotonic()
-        n_samples = 0
+        n_samples, batches_s = 0, []
         while ended_s < command["end_s"]:
             n_samples += step()
-            ended_s = time.monotonic()
+            before_s, ended_s = ended_s, time.monotonic()
+            batches_s.append(ended_s - before_s)
         while time.monotonic() < command["end_s"] + command["linger_s"]:
             step()
-        return {"samples_per_s": n_samples / (ended_s - began_s)}
+        return {"samples_per_s": n_samples / (ended_s - began_s), "batches_s": batches_s}
 
     step()
     return measure
