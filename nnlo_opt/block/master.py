@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import instructions as ins
-from nnlo_opt.block import master_state as ms
 from nnlo_opt.block.central import CentralRule, central_rule
+from nnlo_opt.block.fold_plan import fold_plan
 from nnlo_opt.block.local import common_optimizer
+from nnlo_opt.block.master_phases import Phase
+from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.results import Results
 from nnlo_opt.block.resumption import (
@@ -42,7 +43,6 @@ from nnlo_opt.training import checkpoint
 from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.training.figure import figure_so_far
 from nnlo_opt.training.schedules import LearningRateSchedule
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.trials.objectives import Comparison, pick
 from nnlo_opt.vectors import aligned_empty
@@ -53,20 +53,6 @@ logger = logging.getLogger(__name__)
 COORDINATOR = 0
 
 
-def fold_plan(options: TrainingOptions, n_workers: int) -> ms.FoldPlan:
-    """The plan of one assignment from the options of its trial."""
-    return ms.FoldPlan(
-        n_workers=n_workers,
-        epochs=options.epochs,
-        synchronous=options.waits,
-        together=options.mode == "allreduce",
-        staleness=StalenessPolicy.parse(options.staleness),
-        checkpoint_interval=options.checkpoint_interval,
-        early_stopping=EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
-        target_metric=TargetMetric.parse(options.target_metric) if options.target_metric else None,
-    )
-
-
 @dataclass(slots=True, kw_only=True)
 class _Fold:
     """All that belongs to the assignment under way."""
@@ -75,7 +61,7 @@ class _Fold:
     directory: Path
     options: TrainingOptions
     schedule: LearningRateSchedule
-    state: ms.MasterState
+    state: MasterState
     #: where it goes on from; None when it begins afresh
     checkpoint: Checkpoint | None
     began_s: float
@@ -197,7 +183,7 @@ class Master:
                 pause_epochs=frozenset(order.pause_epochs),
                 can_stop_mid_epoch=not (self.groups and options.waits),
             )
-            state = ms.MasterState(plan) if resumed is None else state_from(plan, resumed)
+            state = MasterState(plan) if resumed is None else state_from(plan, resumed)
             if resumed is not None and not are_the_same(resumed, self._all_workers(state), self.ranks_per_worker):
                 state.begin_epoch_anew()
         except Exception as error:
@@ -291,7 +277,7 @@ class Master:
         """The workers behind one of ours: those of a sub-master, else itself."""
         return self.groups[worker - 1].workers if self.groups else range(worker, worker + 1)
 
-    def _all_workers(self, state: ms.MasterState) -> list[int]:
+    def _all_workers(self, state: MasterState) -> list[int]:
         return [number for worker in state.workers for number in self._led_by(worker)]
 
     def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
@@ -331,7 +317,7 @@ class Master:
         except ProtocolError:
             raise
         except Exception as error:
-            fold.state.phase = ms.Phase.OVER
+            fold.state.phase = Phase.OVER
             self._fail(fold, self._failure(fold.order.assignment, error))
 
     def _take_ready(self, fold: _Fold, received: Received) -> None:

@@ -1,22 +1,8 @@
 """The master's decisions for one assignment: pure, synchronous, no arrays.
 
 `MasterState.handle` takes the messages of the workers and returns instructions for the shell (`block.master`), which
-owns the vectors. One assignment goes through these phases:
-
-    STARTING     workers build the model and load their shards
-    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time; or workers
-                 make theirs themselves, and come in once they have to stop
-    FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
-                 overlaps has another update computed by then, which it pushes before
-    VALIDATING   every worker validates the same version on its share
-    JUDGING      the user's figure of merit, where there is one, is called on worker 1 when all is trained
-    CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
-    AWAITING     the epoch is reported, and the coordinator is to say what becomes of the trial
-    HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
-    OVER         finished, failed, paused or stopped
-
-Preempted, an assignment ends at a fence in the middle of an epoch: from TRAINING to FENCING as soon as no worker waits
-for others, and from there to OVER. It goes on with that very epoch.
+owns the vectors. The phases of an assignment, and what workers may say in each, stand in `block.master_phases`; what it
+is to do, and when it has done it, in `block.fold_plan`.
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -24,11 +10,11 @@ worker passes over its shard exactly once an epoch; a worker that is through wai
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import Any
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.algorithms.staleness import StalenessStatistics
+from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.instructions import (
     ApplyRound,
     ApplyUpdate,
@@ -51,78 +37,12 @@ from nnlo_opt.block.instructions import (
     Stopped,
     TakeWishes,
 )
+from nnlo_opt.block.master_phases import ACCEPTED, REGROUPING, Phase
+from nnlo_opt.block.synchronous_rounds import SynchronousRounds
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.figure import best_epoch, figure_of_merit
+from nnlo_opt.training.figure import figure_of_merit
 from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.trials.objectives import Comparison
-
-
-class Phase(Enum):
-    """Where an assignment stands; see the top of the module."""
-
-    STARTING = auto()
-    TRAINING = auto()
-    FENCING = auto()
-    VALIDATING = auto()
-    CALLING_BACK = auto()
-    JUDGING = auto()
-    AWAITING = auto()
-    HALTING = auto()
-    OVER = auto()
-
-
-#: which messages of a worker each phase takes; anything else is a bug of ours
-_ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
-    Phase.STARTING: frozenset({msg.WorkerReady, msg.WorkerFailed}),
-    Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
-    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
-    Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
-    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
-    Phase.JUDGING: frozenset({msg.Judged, msg.WorkerFailed}),
-    Phase.AWAITING: frozenset({msg.WorkerFailed}),
-    Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
-    Phase.OVER: frozenset(),
-}
-
-
-#: phases in which workers may be exchanged for others, as long as they do not wait for each other
-_REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldPlan:
-    """What one assignment is to do."""
-
-    n_workers: int
-    epochs: int
-    #: workers wait for each other
-    synchronous: bool = False
-    #: workers train a whole epoch together before they push
-    together: bool = False
-    staleness: StalenessPolicy = StalenessPolicy()  # noqa: RUF009  (frozen)
-    checkpoint_interval: int = 1
-    early_stopping: EarlyStopping | None = None
-    target_metric: TargetMetric | None = None
-    #: worker 1 has callbacks of the user
-    calls_back: bool = False
-    #: what the trial is compared by
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
-    #: the coordinator says after each epoch whether there is another
-    waits_for_word: bool = False
-    #: epochs after which it may be paused, and so has a checkpoint
-    pause_epochs: frozenset[int] = frozenset()
-    #: the workers can be brought to a fence in the middle of an epoch; not synchronously in groups, each of which may
-    #: have a worker that has passed over its shard, which only its sub-master knows
-    can_stop_mid_epoch: bool = True
-
-    def checkpoint_due(self, epoch: int) -> bool:
-        """Whether `epoch` has a checkpoint, other than for being the last."""
-        return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
-
-
-# ---------------------------------------------------------------- instructions
 
 
 class MasterState:
@@ -152,12 +72,8 @@ class MasterState:
         self.computing: set[int] = set()
         #: workers that were sent a fence and have not yet reached it
         self.fenced: set[int] = set()
-        #: synchronous: workers that still train in this epoch
-        self.training: set[int] = set(self.workers)
-        #: synchronous: samples per worker of the round being collected
-        self.round: dict[int, int] = {}
-        #: synchronous: workers whose update in this round is their last of the epoch
-        self.through: set[int] = set()
+        #: synchronous: who of them is to push, and has, in the epoch under way
+        self.rounds = SynchronousRounds(self.workers)
         #: whether the last fence writes a checkpoint; before there was one, all that is trained is in one
         self.checkpoints = True
         #: told to end at the next fence that writes a checkpoint
@@ -189,7 +105,7 @@ class MasterState:
 
     def handle(self, worker: int, message: msg.Message) -> list[Instruction]:
         """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
-        if type(message) not in _ACCEPTED[self.phase]:
+        if type(message) not in ACCEPTED[self.phase]:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         match message:
             case msg.WorkerReady():
@@ -233,7 +149,7 @@ class MasterState:
     @property
     def can_regroup(self) -> bool:
         """Whether other workers can go on from the central weights as they are; else from the last checkpoint only."""
-        return not self.plan.synchronous and self.phase in _REGROUPING
+        return not self.plan.synchronous and self.phase in REGROUPING
 
     def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
         """Begin again with `n_workers` where the training stands; what others had not pushed is lost.
@@ -250,7 +166,7 @@ class MasterState:
         self._is_midway = self._is_midway or self.phase is not Phase.STARTING
         self.phase = Phase.STARTING
         self.workers = tuple(range(1, n_workers + 1))
-        self.waiting_for, self.training = set(self.workers), set(self.workers)
+        self.waiting_for = set(self.workers)
         self.computing.clear()
         self.fenced.clear()
         self.history.forget_validation()
@@ -284,7 +200,7 @@ class MasterState:
             self._is_midway = False
             return self._begin_epoch()
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
-        if self.epoch and not self.n_samples_inside and (reason := self._reason_to_end()):
+        if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
         if self.epoch and self.plan.waits_for_word:
             # The coordinator may have died before it had the report, or said what follows from it.
@@ -295,7 +211,7 @@ class MasterState:
 
     def _begin_epoch(self) -> list[Instruction]:
         self.phase = Phase.TRAINING
-        self.training = set(self.workers)
+        self.rounds = SynchronousRounds(self.workers)
         self.computing = set(self.workers)
         self.fenced.clear()
         return [SendWeights(workers=self.workers, version=self.version, with_state=True)]
@@ -341,21 +257,17 @@ class MasterState:
 
     def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
         out: list[Instruction] = [HoldUpdate(worker=worker, n_samples=message.n_samples)]
-        self.round[worker] = message.n_samples
-        if message.end_of_pass:
-            self.through.add(worker)
-        if set(self.round) != self.training:
+        complete = self.rounds.take(worker, is_last=message.end_of_pass)
+        if not complete:
             return out
-        out.append(ApplyRound(workers=tuple(sorted(self.round))))
+        out.append(ApplyRound(workers=complete))
         self.version += 1
-        self.round.clear()
-        self.training -= self.through
-        self.through.clear()
+        training = self.rounds.training
         # Who has passed over its shard must not begin another pass: then the epoch's own fence is near.
-        stops_here = self.preempting and self.plan.can_stop_mid_epoch and self.training == set(self.workers)
-        if self.training and not stops_here:
-            self.computing = set(self.training)
-            return [*out, SendWeights(workers=tuple(sorted(self.training)), version=self.version)]
+        stops_here = self.preempting and self.plan.can_stop_mid_epoch and training == set(self.workers)
+        if training and not stops_here:
+            self.computing = set(training)
+            return [*out, SendWeights(workers=tuple(sorted(training)), version=self.version)]
         self._begin_fence()
         return [*out, self._fence(self.workers)]
 
@@ -412,8 +324,8 @@ class MasterState:
             return self._fail(
                 msg.WorkerFailed(assignment=-1, reason=f"{bad} is {metrics[bad]} after epoch {self.epoch}")
             )
-        out: list[Instruction] = [KeepBest()] if self._best_index() == self.epoch - 1 else []
-        reason = self._reason_to_end()
+        out: list[Instruction] = [KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
+        reason = self.plan.reason_to_end(self.history)
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
@@ -444,24 +356,8 @@ class MasterState:
             reason = reason or "a callback has stopped the training"
         return [TakeWishes(), *self._go_on(metrics, reason)]
 
-    def _reason_to_end(self) -> str:
-        """Why the fold is trained; empty while it is not."""
-        target, stopping = self.plan.target_metric, self.plan.early_stopping
-        if target and target.reached(self.history.values(target.metric)[-1]):
-            return f"{target.metric} is past its target of {target.value:g}"
-        if stopping and stopping.reached(self.history.values(stopping.metric)):
-            return f"{stopping.metric} has not improved for {stopping.patience} epochs"
-        return f"{self.epoch} epochs are done" if self.epoch >= self.plan.epochs else ""
-
-    def _best_index(self) -> int | None:
-        """Index of the epoch whose weights are kept, as far as is known; None: those of the last are."""
-        stopping, comparison = self.plan.early_stopping, self.plan.comparison
-        if comparison.epoch == "best":
-            return best_epoch(comparison.objectives[0], self.history.epochs)
-        return stopping.best_index(self.history.values(stopping.metric)) if stopping else None
-
     def _finish(self, reason: str) -> list[Instruction]:
-        best = self._best_index()
+        best = self.plan.best_index(self.history)
         index = self.epoch - 1 if best is None else best
         metrics = self.history.metrics_of(index)
         # All but the figure is known.

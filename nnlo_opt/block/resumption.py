@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block import master_state as ms
+from nnlo_opt.block.fold_plan import FoldPlan
+from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.comm.topology import Group
 from nnlo_opt.training.checkpoint import Checkpoint
 from nnlo_opt.training.history import FoldHistory
 
 
-def state_from(plan: ms.FoldPlan, resumed: Checkpoint) -> ms.MasterState:
+def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
     """The decisions of an assignment at the fence that the checkpoint was made at."""
     master = resumed.master
-    state = ms.MasterState(
+    state = MasterState(
         plan, FoldHistory.from_json(master["history"]), n_samples=master["n_samples"], version=master["version"]
     )
     state.staleness = type(state.staleness).from_json(master["staleness"])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from nnlo_opt.block import instructions as ins
-from nnlo_opt.block import master_state as ms
+from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.local import base_learning_rate
+from nnlo_opt.block.master_phases import Phase
+from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
@@ -159,7 +161,7 @@ def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tm
 
 
 def state_at_the_end_of_an_epoch(epochs=2):
-    state = ms.MasterState(ms.FoldPlan(n_workers=1, epochs=epochs, calls_back=True))
+    state = MasterState(FoldPlan(n_workers=1, epochs=epochs, calls_back=True))
     ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
     assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
@@ -172,7 +174,7 @@ def state_at_the_end_of_an_epoch(epochs=2):
 def test_the_epoch_is_reported_when_the_callbacks_have_answered():
     state, out = state_at_the_end_of_an_epoch()
     assert out[-1] == ins.SendCallBack(epoch=1, metrics={"loss": 1.0}, is_last=False)
-    assert state.phase is ms.Phase.CALLING_BACK
+    assert state.phase is Phase.CALLING_BACK
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=0.5))
     assert [type(i) for i in out] == [ins.TakeWishes, ins.ReportEpoch, ins.SendWeights]
 

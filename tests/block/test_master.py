@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.block.master import Master, fold_plan
-from nnlo_opt.block.master_state import FoldPlan
+from nnlo_opt.block.fold_plan import FoldPlan, fold_plan
+from nnlo_opt.block.master import Master
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import instructions as ins
-from nnlo_opt.block import master_state as ms
+from nnlo_opt.block.fold_plan import FoldPlan
+from nnlo_opt.block.master_phases import Phase
+from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory
@@ -53,36 +55,36 @@ def fence(*workers: int) -> ins.SendFence:
     return ins.SendFence(workers=workers, epoch=1, checkpoint=True)
 
 
-def plan(**changes: Any) -> ms.FoldPlan:
-    return ms.FoldPlan(**{"n_workers": 2, "epochs": 3, **changes})
+def plan(**changes: Any) -> FoldPlan:
+    return FoldPlan(**{"n_workers": 2, "epochs": 3, **changes})
 
 
-def started(state: ms.MasterState, **of_ready: Any) -> ms.MasterState:
+def started(state: MasterState, **of_ready: Any) -> MasterState:
     for worker in state.workers:
         state.handle(worker, ready(**of_ready))
     return state
 
 
-def fencing(**changes: Any) -> ms.MasterState:
+def fencing(**changes: Any) -> MasterState:
     """Both workers have been told to hand in their state."""
-    state = started(ms.MasterState(plan(**changes)))
+    state = started(MasterState(plan(**changes)))
     state.handle(1, push(n_samples=5, end_of_pass=True))
     state.handle(2, push(n_samples=5, end_of_pass=True))
     if not state.plan.synchronous:
         state.handle(1, push(base_version=state.version, n_samples=5))
-    assert state.phase is ms.Phase.FENCING
+    assert state.phase is Phase.FENCING
     return state
 
 
-def validating(**changes: Any) -> ms.MasterState:
+def validating(**changes: Any) -> MasterState:
     state = fencing(**changes)
     for worker in state.workers:
         state.handle(worker, fence_reached())
-    assert state.phase is ms.Phase.VALIDATING
+    assert state.phase is Phase.VALIDATING
     return state
 
 
-def one_epoch(state: ms.MasterState, val_loss: float) -> list[ins.Instruction]:
+def one_epoch(state: MasterState, val_loss: float) -> list[ins.Instruction]:
     """Drive a state of one worker from the start of an epoch to its end."""
     out = state.handle(1, push(base_version=state.version, n_samples=state.n_train, end_of_pass=True))
     assert isinstance(out[-1], ins.SendFence)
@@ -90,7 +92,7 @@ def one_epoch(state: ms.MasterState, val_loss: float) -> list[ins.Instruction]:
     return state.handle(1, validated(val_loss))
 
 
-def run(state: ms.MasterState, val_losses: list[float]) -> ins.Finish:
+def run(state: MasterState, val_losses: list[float]) -> ins.Finish:
     """Drive a state of one worker to its end; `val_losses` has one value an epoch, and may have too many."""
     for val_loss in val_losses:
         out = one_epoch(state, val_loss)
@@ -107,14 +109,14 @@ def instructions_of(kind: type, out: list[ins.Instruction]) -> list[Any]:
 
 
 def test_training_begins_when_the_last_worker_is_ready_and_not_before():
-    state = ms.MasterState(plan())
+    state = MasterState(plan())
     assert state.handle(2, ready()) == []
-    assert state.phase is ms.Phase.STARTING
+    assert state.phase is Phase.STARTING
     assert state.handle(1, ready()) == [
         ins.Initialise(epoch=0),
         ins.SendWeights(workers=(1, 2), version=0, with_state=True),
     ]
-    assert state.phase is ms.Phase.TRAINING
+    assert state.phase is Phase.TRAINING
     assert (state.n_train, state.has_validation) == (10, True)
 
 
@@ -122,7 +124,7 @@ def test_training_begins_when_the_last_worker_is_ready_and_not_before():
 
 
 def test_every_update_is_applied_at_once_and_answered_with_the_next_version():
-    state = started(ms.MasterState(plan()), n_train=100)
+    state = started(MasterState(plan()), n_train=100)
     for version in (1, 2, 3):
         assert state.handle(2, push(base_version=version - 1)) == [
             applied(2),
@@ -133,16 +135,16 @@ def test_every_update_is_applied_at_once_and_answered_with_the_next_version():
 
 
 def test_an_epoch_is_full_when_the_workers_together_have_trained_all_samples():
-    state = started(ms.MasterState(plan()), n_train=10)
+    state = started(MasterState(plan()), n_train=10)
     state.handle(1, push(n_samples=5))
     state.handle(1, push(n_samples=4))
-    assert state.phase is ms.Phase.TRAINING
+    assert state.phase is Phase.TRAINING
     assert state.handle(1, push(n_samples=1)) == [applied(1), fence(1)]
-    assert state.phase is ms.Phase.FENCING
+    assert state.phase is Phase.FENCING
 
 
 def test_at_the_fence_the_update_on_its_way_still_counts_and_is_the_last():
-    state = started(ms.MasterState(plan()), n_train=10)
+    state = started(MasterState(plan()), n_train=10)
     state.handle(1, push(n_samples=10))
     assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1)]
     assert state.handle(2, push(n_samples=3)) == [applied(2), fence(2)]
@@ -151,19 +153,19 @@ def test_at_the_fence_the_update_on_its_way_still_counts_and_is_the_last():
 
 
 def test_samples_over_the_end_of_an_epoch_count_for_the_next():
-    state = started(ms.MasterState(plan(n_workers=1)), n_train=10)
+    state = started(MasterState(plan(n_workers=1)), n_train=10)
     state.handle(1, push(n_samples=14))
     state.handle(1, fence_reached())
     state.handle(1, validated())
-    assert state.phase is ms.Phase.TRAINING
+    assert state.phase is Phase.TRAINING
     state.handle(1, push(n_samples=5))
-    assert state.phase is ms.Phase.TRAINING
+    assert state.phase is Phase.TRAINING
     state.handle(1, push(n_samples=1))
-    assert state.phase is ms.Phase.FENCING
+    assert state.phase is Phase.FENCING
 
 
 def test_a_worker_that_overlaps_pushes_once_more_behind_the_fence_and_is_not_answered():
-    state = started(ms.MasterState(plan()), n_train=10)
+    state = started(MasterState(plan()), n_train=10)
     assert state.handle(1, push(n_samples=10)) == [applied(1), fence(1)]
     assert state.handle(1, push(n_samples=2)) == [applied(1)]
     assert state.handle(1, fence_reached()) == [ins.HoldState(worker=1)]
@@ -172,7 +174,7 @@ def test_a_worker_that_overlaps_pushes_once_more_behind_the_fence_and_is_not_ans
 
 
 def test_what_was_trained_but_not_pushed_counts_at_the_fence():
-    state = started(ms.MasterState(plan(n_workers=1)), n_train=10, has_validation=False)
+    state = started(MasterState(plan(n_workers=1)), n_train=10, has_validation=False)
     state.handle(1, push(n_samples=10, loss=1.0))
     left = msg.FenceReached(assignment=0, position={}, n_samples=10, sums={"loss": 30.0})
     (report,) = instructions_of(ins.ReportEpoch, state.handle(1, left))
@@ -181,7 +183,7 @@ def test_what_was_trained_but_not_pushed_counts_at_the_fence():
 
 
 def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
-    state = started(ms.MasterState(plan(staleness=StalenessPolicy.parse("drop:1"))), n_train=100)
+    state = started(MasterState(plan(staleness=StalenessPolicy.parse("drop:1"))), n_train=100)
     for version in range(2):
         state.handle(2, push(base_version=version))
     assert state.handle(1, push(base_version=0)) == [ins.SendWeights(workers=(1,), version=2)]
@@ -189,25 +191,25 @@ def test_an_update_that_is_too_old_is_dropped_counted_and_answered():
 
 
 def test_an_update_may_count_less_the_older_it_is():
-    state = started(ms.MasterState(plan(staleness=StalenessPolicy.parse("scale"))), n_train=100)
+    state = started(MasterState(plan(staleness=StalenessPolicy.parse("scale"))), n_train=100)
     state.handle(2, push(base_version=0))
     assert state.handle(1, push(base_version=0))[0] == applied(1, weight=0.5)
 
 
 def test_workers_that_train_together_are_halted_by_one_and_all_push_before_it_is_over():
-    state = started(ms.MasterState(plan(synchronous=True, together=True)))
+    state = started(MasterState(plan(synchronous=True, together=True)))
     assert state.stop() == [ins.SendHalt(worker=2)]
     assert state.stop() == []
     assert state.handle(2, push()) == []
     assert state.handle(1, push()) == [ins.Stopped()]
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 # ---------------------------------------------------------------- training, synchronous
 
 
 def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_workers():
-    state = started(ms.MasterState(plan(synchronous=True)))
+    state = started(MasterState(plan(synchronous=True)))
     assert state.handle(2, push(n_samples=3)) == [ins.HoldUpdate(worker=2, n_samples=3)]
     assert state.handle(1, push(n_samples=4)) == [
         ins.HoldUpdate(worker=1, n_samples=4),
@@ -218,7 +220,7 @@ def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_wor
 
 
 def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
-    state = started(ms.MasterState(plan(synchronous=True)))
+    state = started(MasterState(plan(synchronous=True)))
     state.handle(1, push(end_of_pass=True))
     assert state.handle(2, push())[1:] == [
         ins.ApplyRound(workers=(1, 2)),
@@ -234,7 +236,7 @@ def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
 
 
 def test_what_a_worker_took_of_its_machine_goes_into_the_history_of_the_epoch():
-    state = started(ms.MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
+    state = started(MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
     for used in (50.0, 70.0):
         state.handle(1, push(n_samples=10))
         state.handle(1, msg.FenceReached(assignment=0, position={}, load={"cpu_percent": used}))
@@ -250,7 +252,7 @@ def test_validation_begins_when_all_workers_have_handed_in(synchronous):
 
 
 def test_without_validation_samples_the_epoch_ends_at_the_fence():
-    state = started(ms.MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
+    state = started(MasterState(plan(n_workers=1, epochs=2)), has_validation=False)
     state.handle(1, push(n_samples=10))
     assert state.handle(1, fence_reached()) == [
         ins.HoldState(worker=1),
@@ -268,7 +270,7 @@ def test_the_next_epoch_begins_with_weights_and_state_for_all(synchronous):
         ins.ReportEpoch(epoch=1, metrics={"loss": 1.0, "val_loss": 4.0}, checkpoint=True),
         ins.SendWeights(workers=(1, 2), version=state.version, with_state=True),
     ]
-    assert state.phase is ms.Phase.TRAINING
+    assert state.phase is Phase.TRAINING
 
 
 def test_workers_without_validation_samples_change_no_mean():
@@ -285,7 +287,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
     (fail,) = state.handle(2, validated(loss=value))
     assert isinstance(fail, ins.Fail)
     assert "val_loss" in fail.reason
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -295,7 +297,7 @@ def test_a_metric_that_is_not_finite_fails_the_fold(value):
     ("interval", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (5, [5]), (9, [5])]
 )
 def test_checkpoints_are_due_at_every_interval_and_at_the_last_epoch(interval, expected):
-    state = started(ms.MasterState(plan(n_workers=1, epochs=5, checkpoint_interval=interval)))
+    state = started(MasterState(plan(n_workers=1, epochs=5, checkpoint_interval=interval)))
     reports = [instructions_of(ins.ReportEpoch, one_epoch(state, 1.0))[0] for _ in range(5)]
     assert [report.epoch for report in reports] == [1, 2, 3, 4, 5]
     assert [report.epoch for report in reports if report.checkpoint] == expected
@@ -305,17 +307,17 @@ def test_checkpoints_are_due_at_every_interval_and_at_the_last_epoch(interval, e
 
 
 def test_a_fold_finishes_after_its_epochs_with_the_figures_of_the_last():
-    state = started(ms.MasterState(plan(n_workers=1)))
+    state = started(MasterState(plan(n_workers=1)))
     finish = run(state, [3.0, 1.0, 2.0])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (3, 2.0, False)
     assert finish.metrics == {"loss": 1.0, "val_loss": 2.0}
     assert "3 epochs" in finish.reason
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_epoch():
     stopping = EarlyStopping(metric="val_loss", better="<", patience=2)
-    state = started(ms.MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [3.0, 1.0, 2.0, 1.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (4, 1.0, True)
     assert "val_loss" in finish.reason
@@ -323,14 +325,14 @@ def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_ep
 
 def test_smoothed_early_stopping_compares_means_of_patience_epochs():
     stopping = EarlyStopping(metric="val_loss", better="<", patience=2, smoothed=True)
-    state = started(ms.MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
 
 
 def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
     stopping = EarlyStopping(metric="val_loss", better="<", patience=9)
-    state = started(ms.MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
+    state = started(MasterState(plan(n_workers=1, epochs=6, early_stopping=stopping)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 2.0, 2.0, 4.0, 1.0, 1.5)]
     kept = [bool(instructions_of(ins.KeepBest, out)) for out in outs]
     assert kept == [True, True, False, False, True, False]
@@ -341,7 +343,7 @@ def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():
 def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_asked_for():
     objectives = (Objective("val_loss"), Objective("loss"))
     comparison = Comparison(objectives=objectives, epoch="best")
-    state = started(ms.MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
+    state = started(MasterState(plan(n_workers=1, epochs=4, comparison=comparison)))
     outs = [one_epoch(state, val_loss) for val_loss in (3.0, 1.0, 2.0, 1.5)]
     assert [bool(instructions_of(ins.KeepBest, out)) for out in outs] == [True, True, False, False]
     (finish,) = instructions_of(ins.Finish, outs[-1])
@@ -350,20 +352,20 @@ def test_the_best_epoch_of_the_first_objective_counts_and_is_kept_where_that_is_
 
 def test_the_best_epoch_of_an_objective_that_is_maximised_is_the_highest():
     comparison = Comparison(objectives=(Objective("val_loss", "max"),), epoch="best")
-    state = started(ms.MasterState(plan(n_workers=1, comparison=comparison)))
+    state = started(MasterState(plan(n_workers=1, comparison=comparison)))
     assert run(state, [3.0, 1.0, 2.0]).metrics["val_loss"] == 3.0
 
 
 def test_an_objective_that_no_epoch_has_fails_the_trial_with_what_there_is():
     comparison = Comparison(objectives=(Objective("val_auc"),), epoch="best")
-    state = started(ms.MasterState(plan(n_workers=1, comparison=comparison)))
+    state = started(MasterState(plan(n_workers=1, comparison=comparison)))
     with pytest.raises(TrialError, match=r"`val_auc` is not measured .* loss, val_loss"):
         one_epoch(state, 1.0)
 
 
-def judging(**changes: Any) -> tuple[ms.MasterState, list[ins.Instruction]]:
+def judging(**changes: Any) -> tuple[MasterState, list[ins.Instruction]]:
     """All is trained, and worker 1 was asked for the user's figure of merit."""
-    state = started(ms.MasterState(plan(n_workers=1, epochs=2, comparison=Comparison(function="f"), **changes)))
+    state = started(MasterState(plan(n_workers=1, epochs=2, comparison=Comparison(function="f"), **changes)))
     one_epoch(state, 3.0)
     return state, one_epoch(state, 2.0)
 
@@ -371,10 +373,10 @@ def judging(**changes: Any) -> tuple[ms.MasterState, list[ins.Instruction]]:
 def test_a_figure_of_merit_of_the_user_s_is_asked_of_worker_1_when_all_is_trained():
     state, out = judging()
     assert out[-1] == ins.SendJudge(epoch=2, metrics={"loss": 1.0, "val_loss": 2.0})
-    assert state.phase is ms.Phase.JUDGING
+    assert state.phase is Phase.JUDGING
     (finish,) = state.handle(1, msg.Judged(assignment=0, figure_of_merit=42.0))
     assert (finish.figure_of_merit, finish.n_epochs) == (42.0, 2)
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 def test_a_figure_of_merit_that_raises_fails_the_fold():
@@ -389,13 +391,13 @@ def test_a_fold_can_be_stopped_while_it_is_judged():
 
 
 def test_nothing_is_kept_without_early_stopping():
-    state = started(ms.MasterState(plan(n_workers=1)))
+    state = started(MasterState(plan(n_workers=1)))
     assert not instructions_of(ins.KeepBest, one_epoch(state, 1.0))
 
 
 def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
     target = TargetMetric(metric="val_loss", side="<", value=0.5)
-    state = started(ms.MasterState(plan(n_workers=1, epochs=20, target_metric=target)))
+    state = started(MasterState(plan(n_workers=1, epochs=20, target_metric=target)))
     finish = run(state, [1.0, 0.5, 0.4, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (3, 0.4)
     assert "target" in finish.reason
@@ -404,23 +406,24 @@ def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
 # ---------------------------------------------------------------- failures and what is not listed
 
 
-def states_in_every_phase() -> dict[str, ms.MasterState]:
-    over = ms.MasterState(plan())
+def states_in_every_phase() -> dict[str, MasterState]:
+    over = MasterState(plan())
     over.stop()
-    found = {"STARTING": ms.MasterState(plan()), "OVER": over}
+    found = {"STARTING": MasterState(plan()), "OVER": over}
     for synchronous in (False, True):
         kind = "synchronous" if synchronous else "asynchronous"
-        found[f"TRAINING {kind}"] = started(ms.MasterState(plan(synchronous=synchronous)))
+        found[f"TRAINING {kind}"] = started(MasterState(plan(synchronous=synchronous)))
         found[f"FENCING {kind}"] = fencing(synchronous=synchronous)
         found[f"VALIDATING {kind}"] = validating(synchronous=synchronous)
     found["JUDGING"] = judging()[0]
     return found
 
 
-def insides(state: ms.MasterState) -> dict[str, Any]:
+def insides(state: MasterState) -> dict[str, Any]:
     """Everything a state knows, in a form that can be compared."""
     values = copy.deepcopy(vars(state))
     values["history"] = vars(values["history"])
+    values["rounds"] = vars(values["rounds"])
     values["staleness"] = values["staleness"].histogram
     return values
 
@@ -429,7 +432,7 @@ def insides(state: ms.MasterState) -> dict[str, Any]:
 def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
     state = states_in_every_phase()[phase]
     assert state.handle(2, FAILED) == [ins.Fail(reason="no", traceback="tb", world_rank=7, host="node")]
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 LISTED: dict[str, tuple[type[msg.Message], ...]] = {
@@ -457,32 +460,32 @@ def test_a_message_the_phase_does_not_list_raises_and_changes_nothing(phase, mes
     assert insides(state) == before
 
 
-def pushed_once() -> ms.MasterState:
-    state = started(ms.MasterState(plan(synchronous=True)))
+def pushed_once() -> MasterState:
+    state = started(MasterState(plan(synchronous=True)))
     state.handle(1, push())
     return state
 
 
-def pushed_its_last() -> ms.MasterState:
-    state = started(ms.MasterState(plan(synchronous=True)))
+def pushed_its_last() -> MasterState:
+    state = started(MasterState(plan(synchronous=True)))
     state.handle(1, push(end_of_pass=True))
     state.handle(2, push())
     return state
 
 
-def ready_once() -> ms.MasterState:
-    state = ms.MasterState(plan())
+def ready_once() -> MasterState:
+    state = MasterState(plan())
     state.handle(1, ready())
     return state
 
 
-def handed_in_once() -> ms.MasterState:
+def handed_in_once() -> MasterState:
     state = fencing()
     state.handle(1, fence_reached())
     return state
 
 
-def validated_once() -> ms.MasterState:
+def validated_once() -> MasterState:
     state = validating()
     state.handle(1, validated())
     return state
@@ -511,7 +514,7 @@ def test_an_answer_given_twice_raises_and_changes_nothing(make, message):
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("bad", ["worker", "version"])
 def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(synchronous, bad):
-    state = started(ms.MasterState(plan(synchronous=synchronous)))
+    state = started(MasterState(plan(synchronous=synchronous)))
     before = insides(state)
     with pytest.raises(ProtocolError):
         state.handle(*((3, push()) if bad == "worker" else (1, push(base_version=1))))
@@ -519,14 +522,14 @@ def test_an_update_of_no_worker_or_from_the_future_raises_and_changes_nothing(sy
 
 
 def test_a_worker_that_was_not_asked_for_its_state_may_not_hand_it_in():
-    state = started(ms.MasterState(plan()), n_train=10)
+    state = started(MasterState(plan()), n_train=10)
     state.handle(1, push(n_samples=10))
     with pytest.raises(ProtocolError):
         state.handle(2, fence_reached())
 
 
 def test_after_a_stop_nothing_is_taken():
-    state = started(ms.MasterState(plan()))
+    state = started(MasterState(plan()))
     state.stop()
     with pytest.raises(ProtocolError):
         state.handle(1, push())
@@ -536,14 +539,14 @@ def test_after_a_stop_nothing_is_taken():
 
 
 def history_of(val_losses: list[float]) -> FoldHistory:
-    state = started(ms.MasterState(plan(n_workers=1, epochs=99)))
+    state = started(MasterState(plan(n_workers=1, epochs=99)))
     for val_loss in val_losses:
         one_epoch(state, val_loss)
     return FoldHistory.from_json(state.history.to_json())
 
 
 def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
-    state = ms.MasterState(plan(n_workers=1, epochs=5), history_of([3.0, 2.0]), n_samples=20, version=2)
+    state = MasterState(plan(n_workers=1, epochs=5), history_of([3.0, 2.0]), n_samples=20, version=2)
     assert state.handle(1, ready()) == [
         ins.Initialise(epoch=2),
         ins.SendWeights(workers=(1,), version=2, with_state=True),
@@ -572,12 +575,12 @@ def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
 )
 def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, figure):
     history = history_of(val_losses)
-    state = ms.MasterState(plan(n_workers=1, **changes), history, n_samples=30, version=3)
+    state = MasterState(plan(n_workers=1, **changes), history, n_samples=30, version=3)
     initialise, finish = state.handle(1, ready())
     assert initialise == ins.Initialise(epoch=len(val_losses))
     assert isinstance(finish, ins.Finish)
     assert (finish.figure_of_merit, finish.n_epochs) == (figure, len(val_losses))
-    assert state.phase is ms.Phase.OVER
+    assert state.phase is Phase.OVER
 
 
 # ---------------------------------------------------------------- any interleaving
@@ -586,7 +589,7 @@ def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, fi
 class Imitation:
     """Workers that answer what the state asks of them, as the real ones do, in an order of the test's choice."""
 
-    def __init__(self, state: ms.MasterState, shards: list[int], batch: int):
+    def __init__(self, state: MasterState, shards: list[int], batch: int):
         self.state = state
         self.batch = batch
         self.shards = shards
@@ -630,7 +633,7 @@ class Imitation:
 )
 def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, epochs, synchronous, data):
     n_train = sum(shards)
-    state = ms.MasterState(plan(n_workers=len(shards), epochs=epochs, synchronous=synchronous))
+    state = MasterState(plan(n_workers=len(shards), epochs=epochs, synchronous=synchronous))
     team = Imitation(state, shards, batch)
     while team.finished is None:
         assert team.answers, "everybody waits for somebody else"
@@ -649,22 +652,22 @@ def test_every_interleaving_finishes_after_its_epochs_of_samples(shards, batch, 
 # ---------------------------------------------------------------- the coordinator's word
 
 
-def after_an_epoch(state: ms.MasterState) -> list[ins.Instruction]:
+def after_an_epoch(state: MasterState) -> list[ins.Instruction]:
     """What the last message of the epoch under way leads to, for one worker."""
     state.handle(1, push(base_version=state.version, n_samples=10, end_of_pass=True))
     state.handle(1, fence_reached())
     return state.handle(1, validated())
 
 
-def awaiting(**changes: Any) -> ms.MasterState:
-    state = started(ms.MasterState(plan(n_workers=1, synchronous=True, waits_for_word=True, **changes)))
+def awaiting(**changes: Any) -> MasterState:
+    state = started(MasterState(plan(n_workers=1, synchronous=True, waits_for_word=True, **changes)))
     after_an_epoch(state)
-    assert state.phase is ms.Phase.AWAITING
+    assert state.phase is Phase.AWAITING
     return state
 
 
 def test_after_each_epoch_but_the_last_the_word_is_awaited():
-    state = started(ms.MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_word=True)))
+    state = started(MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_word=True)))
     (report,) = after_an_epoch(state)
     assert isinstance(report, ins.ReportEpoch)
     assert report.waits
@@ -683,7 +686,7 @@ def test_a_fold_is_paused_or_stopped_while_it_waits():
 
 
 def test_a_word_that_nobody_awaits_is_a_bug():
-    for state in (started(ms.MasterState(plan())), ms.MasterState(plan())):
+    for state in (started(MasterState(plan())), MasterState(plan())):
         for say in (state.go_on, state.pause):
             with pytest.raises(ProtocolError, match="answered a report"):
                 say()
@@ -692,7 +695,7 @@ def test_a_word_that_nobody_awaits_is_a_bug():
 @pytest.mark.parametrize(("pause_epochs", "due"), [((1,), True), ((2,), False), ((), False)])
 def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(pause_epochs, due):
     state = started(
-        ms.MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=frozenset(pause_epochs)))
+        MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=frozenset(pause_epochs)))
     )
     fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
     state.handle(1, fence_reached())
@@ -704,7 +707,7 @@ def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(paus
 
 def test_gone_on_from_a_checkpoint_it_asks_again_about_its_epoch():
     done = awaiting()
-    state = ms.MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
+    state = MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
     initialise, report = state.handle(1, ready())
     assert initialise == ins.Initialise(epoch=1)
     assert report == ins.ReportEpoch(epoch=1, metrics=done.history.metrics_of(0), checkpoint=False, waits=True)
