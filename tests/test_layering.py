@@ -95,6 +95,7 @@ LAYERS: dict[str, list[str]] = {
         "block.instructions",
         "block.master_phases",
         "block.master_state",
+        "block.objective_values",
         "block.submaster_state",
         "block.synchronous_rounds",
         "search.random",

@@ -20,6 +20,7 @@ from nnlo_opt.block.fold_plan import fold_plan
 from nnlo_opt.block.local import common_optimizer
 from nnlo_opt.block.master_phases import Phase
 from nnlo_opt.block.master_state import MasterState
+from nnlo_opt.block.objective_values import values_of_training
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.results import Results
 from nnlo_opt.block.resumption import (
@@ -44,7 +45,7 @@ from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.training.figure import figure_so_far
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
-from nnlo_opt.trials.objectives import Comparison, pick
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
@@ -617,30 +618,13 @@ class Master:
         }
         self._send(1, msg.Judge(assignment=fold.order.assignment, fold=facts))
 
-    def _objectives(self, fold: _Fold, finish: ins.Finish, train_s: float) -> dict[str, float]:
-        """The value of every objective; TrialError for one that is not measured."""
-        values = {
-            **finish.metrics,
-            "figure_of_merit": finish.figure_of_merit,
-            "n_weights": float(fold.n_weights),
-            "n_epochs": float(finish.n_epochs),
-            "train_s": train_s,
-            "epoch_s": train_s / finish.n_epochs,
-        }
-        try:
-            return pick(self.comparison.objectives, values)
-        except KeyError as error:
-            raise TrialError(
-                f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
-            ) from None
-
     def _finish(self, fold: _Fold, instruction: ins.Finish) -> None:
         weights = fold.best if instruction.restore_best and fold.best is not None else fold.central
         if not np.isfinite(weights).all():
             # An update after the last loss that was looked at: no figure shows it.
             raise TrialError("the weights are not finite after the last update: lower the learning rate")
         train_s = self._train_s(fold)
-        objectives = self._objectives(fold, instruction, train_s)
+        objectives = values_of_training(self.comparison, instruction, fold.n_weights, train_s)
         checkpoint.save_weights(fold.directory, weights[: fold.n_weights], weights[fold.n_weights :])
         history = {
             **fold.state.history.to_json(),

@@ -7,15 +7,13 @@ all of them at the same place. So a call that a rank has left, or is late for by
 
 import logging
 import math
-import reprlib
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-import numpy as np
-
+from nnlo_opt.block.objective_values import returned_values, values_of_call
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.results import Results
 from nnlo_opt.clock import Clock
@@ -29,7 +27,7 @@ from nnlo_opt.comm.objective_messages import (
 )
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
-from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
+from nnlo_opt.trials.objectives import Comparison
 
 logger = logging.getLogger(__name__)
 
@@ -347,7 +345,7 @@ class ObjectiveRank:
     def _result(self, value: Any, train_s: float) -> msg.Message:
         try:
             values = returned_values(value)
-            objectives = self._objectives(values, train_s)
+            objectives = values_of_call(self.comparison, values, train_s)
         except TrialError as error:
             return msg.FoldFailed(
                 assignment=self._assignment,
@@ -364,40 +362,9 @@ class ObjectiveRank:
             objectives=objectives if self.comparison.several else {},
         )
 
-    def _objectives(self, values: dict[str, float], train_s: float) -> dict[str, float]:
-        """The value of every objective; TrialError for one that was not returned."""
-        known = {"train_s": train_s, **values}
-        if "value" in values:
-            known.setdefault(FIGURE, values["value"])
-        try:
-            return pick(self.comparison.objectives, known)
-        except KeyError as error:
-            names = ", ".join(values) or "an empty dict"
-            if error.args[0] == FIGURE:
-                raise TrialError(
-                    f"`--objective` must say which value of the objective counts; it returned {names}"
-                ) from None
-            raise TrialError(
-                f"the objective must return a dict with `{error.args[0]}`, as `--objective` says; it returned {names}"
-            ) from None
-
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:
             self.handle_order(received.message)
-
-
-def returned_values(value: Any) -> dict[str, float]:
-    """What an objective returned, by name: a number is called `value`. TrialError for anything that is not finite."""
-    values = {}
-    for name, part in (value if isinstance(value, Mapping) else {"value": value}).items():
-        try:
-            values[str(name)] = float(np.asarray(part, dtype=float).item())
-        except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
-            values[str(name)] = math.nan
-        if not math.isfinite(values[str(name)]):
-            of = f" as `{name}`" if isinstance(value, Mapping) else ""
-            raise TrialError(f"the objective must return a finite number{of}; received: {reprlib.repr(part)}")
-    return values
 
 
 def _is_at(name: str) -> str:
