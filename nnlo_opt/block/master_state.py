@@ -1,6 +1,6 @@
 """The master's decisions for one assignment: pure, synchronous, no arrays.
 
-`MasterState.handle` takes the messages of the workers and returns instructions for the shell (`block.master`), which
+`MasterState.handle` takes the messages of the workers and returns instructions for `block.master_assignment`, which
 owns the vectors. The phases of an assignment, and what workers may say in each, stand in `block.master_phases`; what it
 is to do, and when it has done it, in `block.fold_plan`.
 

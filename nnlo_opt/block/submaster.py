@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.block.central_weights import average_states
 from nnlo_opt.block.group import GroupRule, group_rule
 from nnlo_opt.block.instructions import HoldState, HoldUpdate
 from nnlo_opt.block.reasons import worker_failed
-from nnlo_opt.block.resumption import average_states
 from nnlo_opt.block.submaster_state import (
     Adopt,
     Answer,

@@ -54,11 +54,11 @@ def test_an_asynchronous_fold_goes_on_whenever_workers_die(tmp_path: Path, rule:
             break
         # The order to train may still be on its way.
         begun = team.master.taken == number
-        fold = team.master._fold
+        fold = team.master._assignment
         # What workers have made themselves counts, though they had not told it.
-        version = 0 if fold is None else (fold.shared or fold.state).version
+        version = 0 if fold is None else (fold.weights.shared or fold.state).version
         assert team.regroup(2) == (number if begun else -1)
-        assert not begun or team.master._fold.state.version == version  # type: ignore[union-attr]
+        assert not begun or team.master._assignment.state.version == version  # type: ignore[union-attr]
         n_before = len(team.deliveries)
         finished = team.settle()
         assert isinstance(finished, msg.FoldFinished)
@@ -94,14 +94,14 @@ def test_workers_that_die_before_they_have_begun_again_lose_nothing(tmp_path: Pa
         team.step()
     for _ in range(6):
         team.step()
-    fold = team.master._fold
+    fold = team.master._assignment
     assert fold is not None
     assert team.regroup(3) == number
-    before = fold.state.n_samples, fold.state.version, fold.central.copy()
+    before = fold.state.n_samples, fold.state.version, fold.weights.central.copy()
     assert before[0] > N_TRAIN - 1
     assert team.regroup(2) == number
     assert (fold.state.n_samples, fold.state.version) == before[:2]
-    assert np.array_equal(fold.central, before[2])
+    assert np.array_equal(fold.weights.central, before[2])
     assert isinstance(team.settle(), msg.FoldFinished)
 
 
@@ -149,7 +149,7 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
         worker._task.adapter.read_state(state)
     for n_left in [3, 2][:n_deaths]:  # the second before anybody has begun again
         team.regroup(n_left)
-    central = team.master._fold.central.copy()  # type: ignore[union-attr]
+    central = team.master._assignment.weights.central.copy()  # type: ignore[union-attr]
     own_weights = changes.get("mode") == "easgd"
     for i, worker in enumerate(team.workers):
         while not worker._training:
@@ -183,7 +183,7 @@ def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path)
     assert team.regroup(2) == number
     assert team.workers[0].memory is not None
     assert team.workers[1].memory is None
-    central = team.master._fold.central  # type: ignore[union-attr]
+    central = team.master._assignment.weights.central  # type: ignore[union-attr]
     while not team.workers[1]._training:
         assert any(team._deliver(place) for place in range(len(team._places)))
     np.testing.assert_array_equal(team.workers[1]._rule.weights, central[:-1])
