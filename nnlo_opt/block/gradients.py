@@ -13,7 +13,7 @@ import numpy as np
 
 from nnlo_opt.block.shared_step import N_FLAGS, N_SUMS, Averaging
 from nnlo_opt.comm.transport import Collective
-from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.training.task import FoldTask
@@ -192,21 +192,3 @@ def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[M
     if not math.isfinite(metrics.sums["loss"]):
         raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
     return metrics, batch.end_of_pass
-
-
-class _NoGradients:
-    """Between assignments."""
-
-    wants_end = False
-    failure: BaseException | None = None
-
-    def step(self) -> Step:
-        raise ProtocolError("No assignment is under way on this worker.")
-
-    def position(self) -> dict[str, Any]:
-        return {}
-
-    def seek(self, position: dict[str, Any]) -> None: ...
-
-
-NO_GRADIENTS: Gradients = _NoGradients()

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from nnlo_opt.block.local_training import Groups
 from nnlo_opt.block.ring import Ring
-from nnlo_opt.block.worker import Groups
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Collective, Transport

@@ -7,8 +7,9 @@ and one has not come, real ranks would hang: here that is an error.
 import numpy as np
 import pytest
 
+from nnlo_opt.block.local_training import Groups
 from nnlo_opt.block.ring import Ring, RingFollower
-from nnlo_opt.block.worker import Groups, Worker
+from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.config import TrainingOptions

@@ -117,8 +117,13 @@ def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
     assert all(train.adopt == "weights" and train.position["pass"] >= 1 for train in first)
 
 
+def has_weights(worker: Any) -> bool:
+    """Whether it has been sent weights to train on."""
+    return worker._training is not None and worker._training.is_running
+
+
 def state_of(worker: Any) -> dict[str, Any]:
-    return {name: np.copy(value) for name, value in worker._rule.state().items()}
+    return {name: np.copy(value) for name, value in worker._training._rule.state().items()}
 
 
 @pytest.mark.parametrize(
@@ -145,14 +150,14 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
     before = [state_of(worker) for worker in team.workers]
     model_states = [np.zeros(1, np.float32) for _ in team.workers]
     for worker, state in zip(team.workers, model_states, strict=True):
-        assert worker._task is not None
-        worker._task.adapter.read_state(state)
+        assert worker._training is not None
+        worker._training.task.adapter.read_state(state)
     for n_left in [3, 2][:n_deaths]:  # the second before anybody has begun again
         team.regroup(n_left)
     central = team.master._assignment.weights.central.copy()  # type: ignore[union-attr]
     own_weights = changes.get("mode") == "easgd"
     for i, worker in enumerate(team.workers):
-        while not worker._training:
+        while not has_weights(worker):
             # Only messages: no batch may be trained yet.
             assert any(team._deliver(place) for place in range(len(team._places)))
         if own_weights:
@@ -162,14 +167,14 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
                 np.testing.assert_array_equal(after[name], value, err_msg=name)
             assert not np.array_equal(after["weights"], central[:-1])
         else:
-            np.testing.assert_array_equal(worker._rule.weights, central[:-1])
+            np.testing.assert_array_equal(worker._training._rule.weights, central[:-1])
             slots = [name for name, value in before[i].items() if np.ndim(value) and name in ("m", "v", "momentum")]
             assert slots
             for name in slots:
                 np.testing.assert_array_equal(state_of(worker)[name], before[i][name], err_msg=name)
         state = np.zeros(1, np.float32)
-        assert worker._task is not None
-        worker._task.adapter.read_state(state)
+        assert worker._training is not None
+        worker._training.task.adapter.read_state(state)
         np.testing.assert_array_equal(state, model_states[i] if own_weights else central[-1:])
     assert isinstance(team.settle(), msg.FoldFinished)
 
@@ -177,16 +182,16 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
 def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
     number = team.run_fold()
-    while not team.workers[0]._training:
+    while not has_weights(team.workers[0]):
         assert any(team._deliver(place) for place in range(len(team._places)))
-    assert not team.workers[1]._training, "what it is to begin with is on its way"
+    assert not has_weights(team.workers[1]), "what it is to begin with is on its way"
     assert team.regroup(2) == number
     assert team.workers[0].memory is not None
     assert team.workers[1].memory is None
     central = team.master._assignment.weights.central  # type: ignore[union-attr]
-    while not team.workers[1]._training:
+    while not has_weights(team.workers[1]):
         assert any(team._deliver(place) for place in range(len(team._places)))
-    np.testing.assert_array_equal(team.workers[1]._rule.weights, central[:-1])
+    np.testing.assert_array_equal(team.workers[1]._training._rule.weights, central[:-1])
 
 
 def test_what_is_remembered_of_one_assignment_is_not_taken_for_another(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from nnlo_opt.block.local_training import Groups
 from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.worker import Groups, Worker
+from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective
