@@ -108,8 +108,10 @@ class MasterAssignment:
                 weights.hold(instruction.worker, instruction.n_samples, received)
             case ins.ApplyRound():
                 weights.apply_round(instruction.workers)
+            case ins.SendWeights(with_state=False):
+                self._answer(instruction, received)
             case ins.SendWeights():
-                self._send_weights(instruction, received)
+                self._begin_epoch(instruction)
             case ins.SendFence():
                 self._send_fence(instruction, received)
             case ins.HoldState():
@@ -153,15 +155,29 @@ class MasterAssignment:
 
     # ------------------------------------------------------------ to the workers
 
-    def _send_weights(self, instruction: ins.SendWeights, received: Received | None) -> None:
+    def _answer(self, instruction: ins.SendWeights, received: Received | None) -> None:
+        """Send what is to be trained on after an update."""
+        weights, kind = self.weights, self.weights.rule.answers
+        for worker in instruction.workers:
+            train = msg.Train(
+                assignment=self.order.assignment,
+                version=instruction.version,
+                n_samples=self.state.n_samples,
+                adopt=kind,
+            )
+            is_central = kind == "weights"
+            answer = weights.central[: weights.n_weights] if is_central else weights.answer_to(worker, received)
+            self.ends.send(worker, train, answer)
+
+    def _begin_epoch(self, instruction: ins.SendWeights) -> None:
+        """Send what an epoch begins with, and where workers go on that begin with it."""
         weights, checkpoints = self.weights, self.checkpoints
-        kind = weights.rule.answers
+        keeps_own = weights.rule.answers == "difference"
         weights.open_to_workers()
         resumed = checkpoints.resumed_by(self.state.workers, self.ends)
-        if instruction.with_state:
-            remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
-            kind = "nothing" if kind == "difference" and (self.has_begun or remembers) else "weights"
-            self.has_begun = True
+        remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
+        kind = "nothing" if keeps_own and (self.has_begun or remembers) else "weights"
+        self.has_begun = True
         place = weights.take_place()
         for worker in instruction.workers:
             positions = checkpoints.positions(self.ends.led_by(worker), same_workers=resumed is not None)
@@ -173,15 +189,10 @@ class MasterAssignment:
                 position=self._as_sent_to(worker, positions),
                 restore="" if resumed is None else str(resumed.place),
                 mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
-                rate_factor=weights.rate_factor if instruction.with_state and self.state.plan.calls_back else None,
+                rate_factor=weights.rate_factor if self.state.plan.calls_back else None,
                 shared=place,
             )
-            central = weights.central
-            if not instruction.with_state:
-                payload = central[: weights.n_weights] if kind == "weights" else weights.answer_to(worker, received)
-            else:
-                payload = central if kind == "weights" else central[weights.n_weights :]
-            self.ends.send(worker, train, payload)
+            self.ends.send(worker, train, weights.central[0 if kind == "weights" else weights.n_weights :])
         checkpoints.have_gone_on()
 
     def _as_sent_to(self, worker: int, positions: dict[int, dict[str, Any]] | None) -> dict[str, Any] | None:
