@@ -102,6 +102,11 @@ class LocalTraining:
         """Whether there is a batch to be trained now."""
         return self.is_running and not self._is_due and (not self.is_outstanding or self._may_run_ahead)
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether there is, and it needs no message: the updates of all workers are made in memory or together."""
+        return self.can_train and (self._together or self._own is not None)
+
     def train_batch(self) -> None:
         """Train one batch; where that ends the period, push it, or make its update."""
         if not self._period.n_batches:

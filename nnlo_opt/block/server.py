@@ -6,6 +6,7 @@ come together and have roles anew.
 """
 
 import logging
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,9 @@ from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 logger = logging.getLogger(__name__)
 
 COORDINATOR = 0
+#: how long a rank may train before it looks for messages again, where it needs none to go on: a look takes as long as a
+#: hundredth of a small batch
+LOOK_S = 2e-3
 
 
 class Desk(Protocol):
@@ -113,6 +117,8 @@ class RankServer:
         self._has_told = False
         #: set by Shutdown
         self.exit_code: int | None = None
+        #: when messages are to be looked for again although there is a batch to train; perf_counter seconds
+        self._look_at_s = 0.0
         #: the coordinator is dead
         self.is_orphaned = False
         #: what opened the run; None before
@@ -164,7 +170,7 @@ class RankServer:
     def _step(self) -> bool:
         PULSE.ticks += 1
         worker = self._worker
-        if worker is None or not worker.works_first:
+        if worker is None or not self._works_first(worker):
             for transport, _ in self._handlers:
                 received = transport.poll()
                 if received is not None:
@@ -174,6 +180,14 @@ class RankServer:
             return False
         worker.work()
         return True
+
+    def _works_first(self, worker: Worker) -> bool:
+        """Whether the batch that `worker` may train comes before any message that may have come."""
+        now_s = time.perf_counter()
+        if worker.works_first or (worker.works_undisturbed and now_s < self._look_at_s):
+            return True
+        self._look_at_s = now_s + LOOK_S
+        return False
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
         self._story.append((received.source, received.message))

@@ -97,6 +97,12 @@ class Worker:
         training = self._training
         return training is not None and training.is_outstanding and training.can_train
 
+    @property
+    def works_undisturbed(self) -> bool:
+        """Whether nobody sends it anything that it needs between two batches of those that come now."""
+        training = self._training
+        return training is not None and training.is_undisturbed
+
     def handle(self, received: Received) -> None:
         """Take in one message of the master and answer it. Errors of the trial are answered, not raised."""
         message = received.message
