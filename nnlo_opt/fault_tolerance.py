@@ -11,8 +11,8 @@ _SWITCH = "OMPI_MCA_mpi_ft_enable"
 ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
 #: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
 MPI_START_S = 300
-#: the variable by which the launcher names a file to rank 0, which makes it when MPI has begun
-SIGN = "NNLO_OPT_MPI_HAS_BEGUN"
+#: the variable by which the launcher names a file to rank 0, which removes it when MPI has begun
+SIGN = "NNLO_OPT_MPI_BEGINS"
 
 
 def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
@@ -26,4 +26,4 @@ def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
     Till then a rank that dies is waited for by all others, ULFM or not.
     """
     with suppress(KeyError, OSError):  # without the sign it believes so after a while
-        Path(environ[SIGN]).touch()
+        Path(environ[SIGN]).unlink()

@@ -27,8 +27,8 @@ from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
 
 #: part of the grace that the ranks are told of: what takes longer is ended from here
 GRACE_PART = 0.9
-#: in the run directory while a start is under way: MPI has begun in all of its ranks
-SIGN_NAME = "launch.begun"
+#: in the run directory while MPI begins
+SIGN_NAME = "launch.begins"
 _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
 
 

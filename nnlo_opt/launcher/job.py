@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,7 @@ _STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
 _LOCAL_SIZE = b"OMPI_COMM_WORLD_LOCAL_SIZE"
 #: the variable by which every process of a job is known, in its environment
 MARK = "NNLO_OPT_JOB"
+_MARK_NAME = f"{MARK}=".encode()
 #: how long mpirun has to say its version; seconds
 VERSION_S = 20.0
 #: the first version of Open MPI that can let ranks outlive others
@@ -79,7 +80,7 @@ class _Gathering:
     """Ranks of this node that come together. Where one dies before MPI has begun in all, the others wait for ever."""
 
     def __init__(self, sign: Path | None) -> None:
-        """`sign` is a file that is there when MPI has begun; None: it has."""
+        """`sign` is a file that is there until MPI has begun; None: it has."""
         self._sign = sign
         self._ends_s = time.monotonic() + MPI_START_S
         #: monotonic seconds: of the next look, and since when a rank is missing; None: none is
@@ -90,7 +91,7 @@ class _Gathering:
         """Whether a rank is missing for `GIVE_UP_S`, and the others have not left; looks every `GATHER_S`."""
         if self._sign is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + GATHER_S
-            if self._sign.exists() or now_s >= self._ends_s:
+            if now_s >= self._ends_s or not self._sign.exists():
                 self._sign = self._since_s = None
             elif not is_missing():
                 self._since_s = None
@@ -111,15 +112,18 @@ class Job:
     ) -> None:
         """Start it, with `environment` besides our own; ConfigurationError where there is no such command.
 
-        `sign`: a file that rank 0 makes when MPI has begun, where a rank that dies before leaves the others waiting.
+        `sign`: a file that is there till rank 0 removes it, when MPI has begun, where a rank that dies before leaves
+        the others waiting. A job of this machine that still begins by the same sign is ended: its launcher is dead.
         """
         number = uuid.uuid4().hex
+        #: of no other job
+        self._mark = _MARK_NAME + number.encode()
         self._sign = sign
         if sign is not None:
-            sign.unlink(missing_ok=True)  # that of a launcher which was killed
+            with suppress(FileNotFoundError):
+                _end_all(lambda: _processes(sign.read_bytes()))
+            sign.write_bytes(self._mark)
             environment = {**(environment or {}), SIGN: str(sign.resolve())}
-        #: of no other job
-        self._mark = f"{MARK}={number}"
         try:
             self._process = subprocess.Popen(
                 command,
@@ -170,12 +174,7 @@ class Job:
 
     def end(self) -> None:
         """Kill whatever is left of it on this node, and see it gone."""
-        deadline = time.monotonic() + TERM_S
-        while (left := self._processes()) and time.monotonic() < deadline:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(LOOK_S)
+        _end_all(self._processes)
         if self._process.poll() is None:
             self._process.wait()
         if self._sign is not None:
@@ -196,20 +195,35 @@ class Job:
         return pid == self.pid or process.name.startswith(_STARTERS)
 
     def _processes(self) -> dict[int, _Process]:
-        """Processes of the job that are not yet dead."""
-        found: dict[int, _Process] = {}
-        mark = self._mark.encode()
-        for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-            if not name.isdigit():
-                continue
-            with suppress(OSError, IndexError):
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # Behind the command, which may hold anything: state, parent, group, session.
-                    front, _, behind = file.read().rpartition(b")")
-                    state, parent, _, session = behind.split()[:4]
-                if state not in (b"Z", b"X") and (int(session) == self.pid or mark in _variables(int(name))):
-                    found[int(name)] = _Process(front.partition(b"(")[2], int(parent))
-        return found
+        return _processes(self._mark, self.pid)
+
+
+def _processes(mark: bytes, session: int | None = None) -> dict[int, _Process]:
+    """Processes with `mark` in their environment, or of the session, that are not yet dead."""
+    if not mark.startswith(_MARK_NAME):
+        return {}  # whatever a file may say that holds one
+    found: dict[int, _Process] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if not name.isdigit():
+            continue
+        with suppress(OSError, IndexError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # Behind the command, which may hold anything: state, parent, group, session.
+                front, _, behind = file.read().rpartition(b")")
+                state, parent, _, its_session = behind.split()[:4]
+            if state not in (b"Z", b"X") and (int(its_session) == session or mark in _variables(int(name))):
+                found[int(name)] = _Process(front.partition(b"(")[2], int(parent))
+    return found
+
+
+def _end_all(processes: Callable[[], Collection[int]]) -> None:
+    """Kill `processes` until there are none, or they take too long."""
+    deadline = time.monotonic() + TERM_S
+    while (left := processes()) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_S)
 
 
 def _variables(pid: int) -> list[bytes]:

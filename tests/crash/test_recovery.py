@@ -233,4 +233,4 @@ def test_a_launched_search_outlives_a_rank_that_dies_before_mpi_has_begun(tmp_pa
     assert "restart 1" in outcome.err
     run = tmp_path / "checkpoints/K"
     check_search(run, 2)
-    assert not (run / "launch.begun").exists()
+    assert not (run / "launch.begins").exists()

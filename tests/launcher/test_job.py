@@ -85,22 +85,32 @@ def impatient(monkeypatch):
 
 @pytest.mark.parametrize("first_s", [0, 0.5])
 def test_ranks_that_wait_for_one_that_died_before_mpi_began_are_ended(impatient, tmp_path, first_s):
-    job = Job(["sh", "-c", f"{TWO_RANKS} sleep {first_s} & sleep 1000 & wait"], sign=tmp_path / "begun")
+    job = Job(["sh", "-c", f"{TWO_RANKS} sleep {first_s} & sleep 1000 & wait"], sign=tmp_path / "begins")
     assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
     assert not job._processes()
 
 
 def test_ranks_that_go_on_when_mpi_has_begun_are_left_alone(impatient, tmp_path):
-    sign = tmp_path / "begun"
-    sign.touch()  # of a start before
-    job = Job(["sh", "-c", f"{TWO_RANKS} : > ${module.SIGN}; sleep 0.5 & sleep 2 & wait"], sign=sign)
+    sign = tmp_path / "begins"
+    job = Job(["sh", "-c", f"{TWO_RANKS} rm ${module.SIGN}; sleep 0.5 & sleep 2 & wait"], sign=sign)
     assert job.wait(lambda: False, 0.0) == 0
     assert not sign.exists()
 
 
 def test_a_job_whose_ranks_leave_before_mpi_has_begun_says_so_itself(impatient, tmp_path):
-    job = Job(["sh", "-c", f"{TWO_RANKS} sleep 0.2 & sleep 0.4 & wait; exit 2"], sign=tmp_path / "begun")
+    job = Job(["sh", "-c", f"{TWO_RANKS} sleep 0.2 & sleep 0.4 & wait; exit 2"], sign=tmp_path / "begins")
     assert job.wait(lambda: False, 0.0) == 2
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_job_that_still_begins_when_its_launcher_is_dead_is_ended_by_the_next(tmp_path, begins):
+    sign = tmp_path / "begins"
+    forgotten = Job(["sleep", "1000"], sign=sign)
+    if not begins:
+        sign.unlink()
+    assert Job(["true"], sign=sign).wait(lambda: False, 0.0) == 0
+    assert (forgotten._process.poll() is None) == (not begins)
+    forgotten.end()
 
 
 def is_of(session: int, pid: int) -> bool:
