@@ -120,10 +120,13 @@ class Job:
         self._mark = _MARK_NAME + number.encode()
         self._sign = sign
         if sign is not None:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 _end_all(lambda: _processes(sign.read_bytes()))
-            sign.write_bytes(self._mark)
-            environment = {**(environment or {}), SIGN: str(sign.resolve())}
+            try:
+                sign.write_bytes(self._mark)
+                environment = {**(environment or {}), SIGN: str(sign.resolve())}
+            except OSError:  # a full disk, of which the ranks will tell
+                self._sign = None
         try:
             self._process = subprocess.Popen(
                 command,
@@ -178,7 +181,8 @@ class Job:
         if self._process.poll() is None:
             self._process.wait()
         if self._sign is not None:
-            self._sign.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._sign.unlink()
 
     def _has_ranks(self) -> bool:
         """Whether anything of the job lives on this node but what starts ranks."""

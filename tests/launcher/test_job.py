@@ -102,6 +102,10 @@ def test_a_job_whose_ranks_leave_before_mpi_has_begun_says_so_itself(impatient, 
     assert job.wait(lambda: False, 0.0) == 2
 
 
+def test_a_job_is_started_where_its_sign_cannot_be_written(tmp_path):
+    assert Job(["true"], sign=tmp_path / "gone" / "begins").wait(lambda: False, 0.0) == 0
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_job_that_still_begins_when_its_launcher_is_dead_is_ended_by_the_next(tmp_path, begins):
     sign = tmp_path / "begins"
