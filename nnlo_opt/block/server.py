@@ -184,7 +184,7 @@ class RankServer:
     def _works_first(self, worker: Worker) -> bool:
         """Whether the batch that `worker` may train comes before any message that may have come."""
         now_s = time.perf_counter()
-        if worker.works_first or (worker.works_undisturbed and now_s < self._look_at_s):
+        if worker.works_first or (now_s < self._look_at_s and worker.works_undisturbed):
             return True
         self._look_at_s = now_s + LOOK_S
         return False

@@ -118,15 +118,10 @@ class Job:
         number = uuid.uuid4().hex
         #: of no other job
         self._mark = _MARK_NAME + number.encode()
-        self._sign = sign
-        if sign is not None:
-            with suppress(OSError):
-                _end_all(lambda: _processes(sign.read_bytes()))
-            try:
-                sign.write_bytes(self._mark)
-                environment = {**(environment or {}), SIGN: str(sign.resolve())}
-            except OSError:  # a full disk, of which the ranks will tell
-                self._sign = None
+        #: None: nobody waits for it
+        self._sign = sign if sign is not None and _claim(sign, self._mark) else None
+        if self._sign is not None:
+            environment = {**(environment or {}), SIGN: str(self._sign.resolve())}
         try:
             self._process = subprocess.Popen(
                 command,
@@ -151,8 +146,8 @@ class Job:
         end_at_s: float | None = None
         solitude, gathering, begun_at_s = _Solitude(), _Gathering(self._sign), time.monotonic() + BEGIN_S
         while (code := self._process.poll()) is None:
-            self.has_begun = self.has_begun or time.monotonic() >= begun_at_s or self._has_ranks()
             now_s = time.monotonic()
+            self.has_begun = self.has_begun or now_s >= begun_at_s or self._has_ranks()
             if solitude.is_too_long(self._has_ranks, now_s) or gathering.has_failed(self._misses_ranks, now_s):
                 code = self._terminate()
                 break
@@ -200,6 +195,18 @@ class Job:
 
     def _processes(self) -> dict[int, _Process]:
         return _processes(self._mark, self.pid)
+
+
+def _claim(sign: Path, mark: bytes) -> bool:
+    """End the job that still begins by `sign`, and have the one of `mark` do so; -> whether that could be written."""
+    with suppress(OSError):
+        before = sign.read_bytes()
+        _end_all(lambda: _processes(before))
+    try:
+        sign.write_bytes(mark)
+    except OSError:  # a full disk, of which the ranks will tell
+        return False
+    return True
 
 
 def _processes(mark: bytes, session: int | None = None) -> dict[int, _Process]:

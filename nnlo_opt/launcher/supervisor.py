@@ -125,8 +125,8 @@ class Supervisor:
         grew = grew and after.n_lasting > 0
         if not self.n_absent:
             self.n_idle = 0 if grew else self.n_idle + 1
-            has_begun = after.n_assigned > ended.before.n_assigned
-            if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_begun else MAX_IDLE):
+            has_tried = after.n_assigned > ended.before.n_assigned
+            if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_tried else MAX_IDLE):
                 return Verdict(
                     exit_code=EXIT_FAILURE,
                     sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",

@@ -9,7 +9,7 @@ import pytest
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.server import RankServer, Regrouped
+from nnlo_opt.block.server import LOOK_S, RankServer, Regrouped
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
@@ -120,6 +120,35 @@ def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
     world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0
+
+
+def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, team = LoopbackNetwork(2), LoopbackNetwork(2)
+    options = TrainingOptions(batch=2, mode="allreduce")
+    tasks = linear_tasks(linear_source(80), [single_fold(60, 20)], options)()
+    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, tasks))
+    master, clock = team.end(0), ManualClock()
+    monkeypatch.setattr("nnlo_opt.block.server.time.perf_counter", clock.monotonic_s)
+
+    def answers() -> list[Any]:
+        return [received.message for received in iter(master.poll, None)]
+
+    world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
+    master.send(1, msg.StartFold(assignment=4, trial=0, fold=0, point={}, worker=1, n_workers=1))
+    master.send(1, msg.Train(assignment=4, version=0, adopt="weights"), np.zeros(5, np.float32))
+    for _ in range(4):  # the last trains the first batch: there was no other message
+        assert server.step()
+    assert [type(message) for message in answers()] == [msg.WorkerReady]
+
+    master.send(1, msg.Fence(assignment=4))
+    for _ in range(6):
+        assert server.step()
+    assert not answers(), "it has not looked"
+    clock.advance(LOOK_S)
+    assert server.step()
+    (reached,) = answers()
+    assert isinstance(reached, msg.FenceReached)
+    assert reached.n_samples == 7 * 2, "what it has trained, with the batches before it looked"
 
 
 # ---------------------------------------------------------------- ranks that die
