@@ -45,8 +45,9 @@ _ROW = struct.Struct(f"<QQ{CARD_BYTES}s")
 #: what is smaller travels in the message
 _SMALL_BYTES = 2048
 #: where every end rings, MPI is asked this often all the same: it may have had to send later, and notices failures. An
-#: Iprobe that finds nothing gives the core away, as Open MPI yields where there are more ranks than cores
-SILENCE_S = 1e-3
+#: Iprobe that finds nothing gives the core away, as Open MPI yields where there are more ranks than cores, and comes
+#: back after milliseconds. So less often where a ring has just been heard: somebody waits for what came with that
+SILENCE_S, LONG_SILENCE_S = 1e-3, 16e-3
 #: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
 NOTICE_S = 3.0
 
@@ -83,8 +84,8 @@ class MpiTransport(Transport):
         self._inboxes = {rank: Inbox(neighbour) for rank, neighbour in self._neighbours.items()}
         #: where the payload handed out last lies; None: not in shared memory
         self._shown: Inbox | None = None
-        #: rings heard before a look that found nothing; -1: there was none
-        self._n_rings_in_vain = -1
+        #: rings that say nothing new: of messages that have been received, or before a look that found nothing
+        self._n_rings_past = 0
         #: when MPI was asked last, perf_counter seconds
         self._looked_at_s = 0.0
 
@@ -154,11 +155,13 @@ class MpiTransport(Transport):
             self._shown = None
         if self._sending:
             self._reap()
-        n_rings = self._bell.listen(self._line) if self.rings and self._bell is not None else -1
-        now_s = time.perf_counter()
-        is_silent = n_rings == self._n_rings_in_vain >= 0 and not self._sending and not self._is_broken
-        if is_silent and now_s < self._looked_at_s + SILENCE_S:
-            return None
+        n_rings, now_s = 0, time.perf_counter()
+        if self.rings and self._bell is not None:
+            n_rings = self._bell.listen(self._line)
+            silence_s = SILENCE_S if now_s > self._bell.rang_at_s + SILENCE_S else LONG_SILENCE_S
+            is_silent = n_rings <= self._n_rings_past and not self._sending and not self._is_broken
+            if is_silent and now_s < self._looked_at_s + silence_s:
+                return None
         self._looked_at_s = now_s
         try:
             # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
@@ -168,8 +171,9 @@ class MpiTransport(Transport):
             ):
                 if self._is_broken:
                     raise RanksLost
-                self._n_rings_in_vain = n_rings
+                self._n_rings_past = n_rings
                 return None
+            self._n_rings_past += 1
             return self._receive()
         except MPI.Exception as error:
             self._take_losses(error)
