@@ -101,7 +101,8 @@ class CentralOptimizer:
             if weight != 1.0:
                 update[block] *= weight
             self._optimizer.apply_block(central, update, block)
-        answer[block] = central[block]
+        if answer is not central:
+            answer[block] = central[block]
 
     def apply_round(self, central: np.ndarray, updates: Sequence[tuple[int, np.ndarray]]) -> None:
         if len(self._mean) != len(central):

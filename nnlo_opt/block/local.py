@@ -45,6 +45,9 @@ class LocalRule(Protocol):
         """Take in the master's answer, which is of the kind "weights" or "difference"."""
         ...
 
+    def own(self, central: np.ndarray) -> None:
+        """Nobody else moves the `central` weights (n_weights,), which this worker sees: they may be its own."""
+
     def point(self) -> np.ndarray:
         """Where the next gradient is wanted."""
         ...
@@ -85,6 +88,9 @@ class PushGradient:
         if _weights(kind, answer) is not self.weights:
             np.copyto(self.weights, answer)
 
+    def own(self, central: np.ndarray) -> None:
+        self.weights = self.answer = central
+
     def point(self) -> np.ndarray:
         return self.weights
 
@@ -114,6 +120,9 @@ class PushSum(PushGradient):
         self._optimizer = optimizer
         self._learning_rate = optimizer.learning_rate
         self._update = aligned_empty(n_weights)
+
+    def own(self, central: np.ndarray) -> None:
+        """The local steps of a period are made on a copy."""
 
     def step(self, n_samples: int) -> bool:
         self._steps.add(self.gradient, n_samples)
@@ -165,6 +174,9 @@ class PushMatched:
         self._inner.adopt(kind, answer)
         self._gem.adopt(self.weights)
 
+    def own(self, central: np.ndarray) -> None:
+        """Weights and updates are scaled on a copy."""
+
     def point(self) -> np.ndarray:
         return self._inner.point()
 
@@ -208,6 +220,9 @@ class PushWeights:
             easgd.adopt(self.weights, answer)
         else:
             np.copyto(self.weights, _weights(kind, answer))
+
+    def own(self, central: np.ndarray) -> None:
+        """A worker has weights of its own."""
 
     def point(self) -> np.ndarray:
         if isinstance(self._optimizer, easgd.ElasticMomentum):

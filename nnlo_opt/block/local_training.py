@@ -122,7 +122,7 @@ class LocalTraining:
         # At the end of an allreduce epoch nobody waits in a step for this rank any more.
         with in_next_step(self.gradients) if together and not step.end_of_pass else nullcontext():
             if self._rule.step(step.n_samples):
-                self.task.adapter.write_weights(self._rule.point())
+                self.task.adapter.borrow_weights(self._rule.point())
         self._period.add(step.metrics)
         self._period.end_of_pass = step.end_of_pass
         self._may_run_ahead = False
@@ -148,7 +148,7 @@ class LocalTraining:
         """Do what the master would on a push, and go on; or, where that was the last, tell it of all of them."""
         with self._timeline.span("exchange", "message"):
             done = own.make(self._rule, self._period)
-            self.task.adapter.write_weights(self._rule.point())
+            self.task.adapter.borrow_weights(self._rule.point())
         self._version, self._n_trained = done.version, done.n_samples
         self._is_due, self._period = False, Period()
         if done.is_full:
@@ -197,7 +197,7 @@ class LocalTraining:
                 restore_position(task, self.gradients, train.position)
             if ring is not None:
                 _pass_on(ring, train, state_given)
-            task.adapter.write_weights(self._rule.point())
+            task.adapter.borrow_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rates.take_wish(train.rate_factor)
         self._version, self.has_begun = train.version, True
@@ -229,6 +229,8 @@ class LocalTraining:
         shared.policy = StalenessPolicy.parse(options.staleness)
         shared.factor = self._rates.factor
         self._own = OwnUpdates(shared)
+        if start.n_workers == 1:
+            self._rule.own(shared.weights)
 
     def _adopt(self, kind: str, payload: np.ndarray | None) -> np.ndarray | None:
         """Take in the master's answer and the averaged model state; -> the latter, None where it did not come."""

@@ -6,7 +6,6 @@ come together and have roles anew.
 """
 
 import logging
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +41,8 @@ from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 logger = logging.getLogger(__name__)
 
 COORDINATOR = 0
-#: how long a rank may train before it looks for messages again, where it needs none to go on: a look takes as long as a
-#: hundredth of a small batch
-LOOK_S = 2e-3
+#: how long a worker trains before messages are looked for again, where it needs none to go on
+LOOK_S = 1e-2
 
 
 class Desk(Protocol):
@@ -117,8 +115,6 @@ class RankServer:
         self._has_told = False
         #: set by Shutdown
         self.exit_code: int | None = None
-        #: when messages are to be looked for again although there is a batch to train; perf_counter seconds
-        self._look_at_s = 0.0
         #: the coordinator is dead
         self.is_orphaned = False
         #: what opened the run; None before
@@ -160,7 +156,7 @@ class RankServer:
         return any(role is not None and role.is_busy for role in (self._worker, self._follower))
 
     def step(self) -> bool:
-        """Take in one message, or train one batch; -> whether there was anything to do."""
+        """Take in one message, or train; -> whether there was anything to do."""
         try:
             return self._step()
         except RanksLost:
@@ -170,7 +166,7 @@ class RankServer:
     def _step(self) -> bool:
         PULSE.ticks += 1
         worker = self._worker
-        if worker is None or not self._works_first(worker):
+        if worker is None or not worker.works_first:
             for transport, _ in self._handlers:
                 received = transport.poll()
                 if received is not None:
@@ -178,16 +174,8 @@ class RankServer:
                     return True
         if worker is None or not worker.can_work:
             return False
-        worker.work()
+        worker.work(LOOK_S)
         return True
-
-    def _works_first(self, worker: Worker) -> bool:
-        """Whether the batch that `worker` may train comes before any message that may have come."""
-        now_s = time.perf_counter()
-        if worker.works_first or (now_s < self._look_at_s and worker.works_undisturbed):
-            return True
-        self._look_at_s = now_s + LOOK_S
-        return False
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
         self._story.append((received.source, received.message))

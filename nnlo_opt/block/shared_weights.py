@@ -60,6 +60,8 @@ class SharedWeights:
         central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
         #: central weights, then float model state (n_weights + n_state,)
         self.central = central
+        #: of these the weights (n_weights,)
+        self.weights = central[:n_weights]
         rule.live_in([vector[:n_weights] for vector in vectors])
 
     @classmethod
@@ -119,7 +121,7 @@ class SharedWeights:
 
         `update` may be spoilt. A worker's.
         """
-        numbers, rule, central = self._numbers, self._rule, self.central
+        numbers, rule, central = self._numbers, self._rule, self.weights
         first, *others = self._blocks
         self._acquire(0)
         try:

@@ -6,6 +6,7 @@ trains stands in `block.local_training`.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,12 +98,6 @@ class Worker:
         training = self._training
         return training is not None and training.is_outstanding and training.can_train
 
-    @property
-    def works_undisturbed(self) -> bool:
-        """Whether nobody sends it anything that it needs between two batches of those that come now."""
-        training = self._training
-        return training is not None and training.is_undisturbed
-
     def handle(self, received: Received) -> None:
         """Take in one message of the master and answer it. Errors of the trial are answered, not raised."""
         message = received.message
@@ -125,11 +120,19 @@ class Worker:
             with self._answering_for(self._assignment):
                 self._ring.hear(received)
 
-    def work(self) -> None:
-        """Train one batch. Errors of the trial are answered, not raised."""
+    def work(self, undisturbed_s: float = 0.0) -> None:
+        """Train one batch, and more within so many seconds where these need no message.
+
+        Errors of the trial are answered, not raised.
+        """
+        training = self._opened()
+        until_s = time.perf_counter() + undisturbed_s
         # As `_answering_for`, whose generator would take longer than all else that is done here about a batch.
         try:
-            self._opened().train_batch()
+            training.train_batch()
+            while training.is_undisturbed and time.perf_counter() < until_s:
+                PULSE.ticks += 1
+                training.train_batch()
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:

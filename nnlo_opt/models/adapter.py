@@ -72,6 +72,11 @@ class ModelAdapter(Protocol):
         """Take over the weights in `vector` (n_weights,), which may be reused at once."""
         ...
 
+    def borrow_weights(self, vector: FloatVector) -> None:
+        """As `write_weights`, but `vector` may be read where it is: it is to stay as it is until it is lent again, or
+        others are written."""
+        ...
+
     def read_state(self, out: FloatVector) -> None:
         """Copy the state into `out` (n_state,)."""
         ...

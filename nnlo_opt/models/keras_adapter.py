@@ -48,8 +48,8 @@ class KerasAdapter:
         self._graph: Any = KerasGraph(model, terms)
         self._engine: Any = _engine(self._graph, jit_compile)
         self.figures = figures_of(terms)
-        #: (n_weights,) and (n_state,): what the next call computes with
-        self._weights = _values_of(self._graph.weight_variables, self._graph.layout)
+        #: (n_weights,), our own or somebody's, and (n_state,): what the next call computes with
+        self._weights = self._own_weights = _values_of(self._graph.weight_variables, self._graph.layout)
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
         #: the discrete state, an integer array for each variable, and what the engine keeps
         self._counters: list[NDArray] = [
@@ -75,7 +75,12 @@ class KerasAdapter:
         _copy(self._weights, out)
 
     def write_weights(self, vector: FloatVector) -> None:
-        _copy(vector, self._weights)
+        _copy(vector, self._own_weights)
+        self._weights = self._own_weights
+
+    def borrow_weights(self, vector: FloatVector) -> None:
+        _check_shape(vector, self._own_weights)
+        self._weights = vector
 
     def read_state(self, out: FloatVector) -> None:
         _copy(self._state, out)
@@ -139,6 +144,7 @@ class KerasAdapter:
         """Take over what somebody has done to the variables of the `synced_model`; -> whether anything."""
         graph = self._graph
         before = self._weights.copy(), self._state.copy()
+        self._weights = self._own_weights
         graph.layout.gather([_value_of(variable) for variable in graph.weight_variables], self._weights)
         graph.state_layout.gather([_value_of(variable) for variable in graph.state_variables], self._state)
         return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))
@@ -195,9 +201,13 @@ def _computes_in_half(model: Any) -> bool:
 
 
 def _copy(source: FloatVector, target: FloatVector) -> None:
-    if source.shape != target.shape:
-        raise ValueError(f"A vector of shape {target.shape} is expected. Received: {source.shape}.")
+    _check_shape(source, target)
     np.copyto(target, source)
+
+
+def _check_shape(vector: FloatVector, like: FloatVector) -> None:
+    if vector.shape != like.shape:
+        raise ValueError(f"A vector of shape {like.shape} is expected. Received: {vector.shape}.")
 
 
 @contextmanager

@@ -94,6 +94,9 @@ class TorchAdapter:
         _check_vector(vector, self.n_weights)
         self._weights.copy_(_tensor_of(vector))
 
+    def borrow_weights(self, vector: FloatVector) -> None:
+        self.write_weights(vector)  # parameters are not moved from batch to batch
+
     def read_state(self, out: FloatVector) -> None:
         _check_vector(out, self.n_state)
         held = held_tensors(self._model)

@@ -22,7 +22,7 @@ class LinearAdapter:
         self.layout = Layout((WeightSpec("kernel", (n_features,)), WeightSpec("bias", (1,))))
         self.n_weights = n_features + 1
         self.n_state = 1
-        self._weights = np.random.default_rng(seed).normal(size=self.n_weights).astype(np.float32)
+        self._weights = self._own = np.random.default_rng(seed).normal(size=self.n_weights).astype(np.float32)
         self._state = np.zeros(1, np.float32)
         #: batches trained
         self._n_batches = 0
@@ -31,7 +31,11 @@ class LinearAdapter:
         out[:] = self._weights
 
     def write_weights(self, vector: FloatVector) -> None:
-        self._weights[:] = vector
+        self._own[:] = vector
+        self._weights = self._own
+
+    def borrow_weights(self, vector: FloatVector) -> None:
+        self._weights = vector
 
     def read_state(self, out: FloatVector) -> None:
         out[:] = self._state

@@ -56,6 +56,23 @@ class ModelConformance:
         buffer[:] = 0
         assert np.array_equal(_weights(adapter), written)
 
+    def test_borrowed_weights_count_and_are_left_alone(self) -> None:
+        adapter, other = self.make(), self.make()
+        lent = np.linspace(-1, 1, adapter.n_weights, dtype=np.float32)
+        before = lent.copy()
+        adapter.borrow_weights(lent)
+        other.write_weights(lent)
+        assert np.array_equal(_weights(adapter), before)
+        if self.deterministic:
+            assert np.allclose(
+                _gradient(adapter, self.batch(4, 0))[0], _gradient(other, self.batch(4, 0))[0], rtol=self.rtol
+            )
+        adapter.write_weights(np.zeros_like(lent))
+        assert np.array_equal(lent, before), "written weights are the adapter's own"
+        lent *= 2
+        adapter.borrow_weights(lent)
+        assert np.array_equal(_weights(adapter), 2 * before)
+
     def test_state_is_copied_in_and_out(self) -> None:
         adapter = self.make()
         written = np.linspace(0.5, 1, adapter.n_state, dtype=np.float32)
