@@ -15,6 +15,7 @@ the line.
 import argparse
 import functools
 import statistics
+import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -144,14 +145,14 @@ class Findings:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, help="(default: 5; quick: 1)")
+    parser.add_argument("--repeats", type=int, help="(default: 10; quick: 1)")
     parser.add_argument("--models", nargs="+", choices=list(SIZES), help="(default: all; quick: mlp)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="(default: all)")
     parser.add_argument("--messages", action="store_true", help="send every update, as blocks over several nodes do")
     parser.add_argument("--quick", action="store_true", help="only to see that it runs: one short repeat")
     arguments = parser.parse_args()
     quick = arguments.quick
-    repeats = arguments.repeats or (1 if quick else 5)
+    repeats = arguments.repeats or (1 if quick else 10)
     models = arguments.models or (["mlp"] if quick else list(SIZES))
     where, found = h.machine(), Findings()
     found.look_around()
@@ -207,27 +208,35 @@ def measure_loops(model: str, sizes: Sizes, plan: Plan, repeats: int, folder: Pa
             f"{model}_n_weights": ready[0]["n_weights"],
             f"{model}_fit_jit_compile": ready[0]["jit_compile"],
         }
-        measures: dict[str, Callable[[Path], float]] = {
-            "fit": lambda _: runs.run_fit(fit, sizes.n_fit, sizes.seconds),
-            "lean": lambda _: runs.run_lean(lean[:1], sizes.seconds),
-            "control": lambda _: runs.run_lean(lean, sizes.seconds),
-            "control_in_step": lambda _: runs.run_in_step(lean, sizes.seconds),
+        measures: dict[str, Callable[[], float]] = {
+            "fit": lambda: runs.run_fit(fit, sizes.n_fit, sizes.seconds),
+            "lean": lambda: runs.run_lean(lean[:1], sizes.seconds),
+            "control": lambda: runs.run_lean(lean, sizes.seconds),
+            "control_in_step": lambda: runs.run_in_step(lean, sizes.seconds),
         }
         for c in plan.configurations:
-            measures[c.name] = functools.partial(
-                runs.run_training, model, data[c.n_workers], c.n_ranks, c.options, sizes.n_epochs
-            )
+            try:
+                training = runs.Training(model, data[c.n_workers], c.n_ranks, c.options, folder / c.name)
+            except runs.Refused as refusal:
+                found.refused[f"{model}_{c.name}"] = str(refusal)
+                continue
+            stack.enter_context(training)
+            measures[c.name] = functools.partial(training.measure, sizes.n_epochs)
         if plan.with_protocol:
             for n, name in ((1, "protocol_1_worker"), (2, "protocol_2_workers")):
-                measures[name] = functools.partial(runs.run_protocol, model, data[n], n, sizes.seconds)
-        rates = take_turns(model, measures, repeats, folder, found)
+                measures[name] = functools.partial(_protocol, model, data[n], n, sizes.seconds, folder)
+        rates = take_turns(model, measures, repeats, found)
     for name, values in rates.items():
         found.add(f"{model}_{name}_samples_per_s", values)
     add_ratios(model, rates, plan.configurations, found)
 
 
+def _protocol(model: str, data: runs.Data, n_workers: int, seconds: float, folder: Path) -> float:
+    return runs.run_protocol(model, data, n_workers, seconds, Path(tempfile.mkdtemp(dir=folder)))
+
+
 def take_turns(
-    model: str, measures: dict[str, Callable[[Path], float]], repeats: int, folder: Path, found: Findings
+    model: str, measures: dict[str, Callable[[], float]], repeats: int, found: Findings
 ) -> dict[str, list[float]]:
     """What every measure found in every repeat; each repeat begins with another of them."""
     rates: dict[str, list[float]] = {name: [] for name in measures}
@@ -236,11 +245,7 @@ def take_turns(
         names = list(rates)
         first = repeat % len(names)
         for name in names[first:] + names[:first]:
-            try:
-                rates[name].append(measures[name](folder / f"{repeat}-{name}"))
-            except runs.Refused as refusal:
-                found.refused[f"{model}_{name}"] = str(refusal)
-                del rates[name]
+            rates[name].append(measures[name]())
         h.say(f"{model}: { ({name: round(values[-1]) for name, values in rates.items()}) } samples/s")
     return rates
 

