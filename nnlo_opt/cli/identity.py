@@ -8,6 +8,7 @@ from nnlo_opt.cli.options import Options
 from nnlo_opt.config import option_name
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.design import design_size
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import RunRequest
@@ -37,16 +38,13 @@ def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
         "seed": options.seed,
         "training": options.training.to_json(),
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
-        "n_initial_points": n_initial_points(options.plan.num_iterations),
+        "n_initial_points": design_size(
+            None if findings["space"] is None else Space.from_json(findings["space"]), options.plan.num_iterations
+        ),
         "figure_of_merit": findings["figure"],
         # What the runs had measured is in the journal, so that they need not be there when this run goes on.
         "warm_start": [str(path) for path in options.search.warm_start],
     }
-
-
-def n_initial_points(num_iterations: int) -> int:
-    """Points of the design that a Bayesian search begins with: a short one must not be spent on it."""
-    return min(10, max(3, num_iterations // 2))
 
 
 def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: RunRequest) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.comparing import add_target
-from nnlo_opt.cli.identity import n_initial_points
 from nnlo_opt.cli.run_options import add_seed
 from nnlo_opt.cli.values import finite, share, whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.report.lines import duration
+from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.simulate.blocks import Workload
@@ -109,7 +109,7 @@ def _started(arguments: argparse.Namespace, objective: Objective) -> InlineSearc
     search = InlineSearch()
     options = {}
     if "n_initial_points" in options_of(arguments.hyper_opt):
-        options["n_initial_points"] = n_initial_points(arguments.trials)
+        options["n_initial_points"] = design_size(objective.space, arguments.trials)
     search.start(arguments.hyper_opt, objective.space, arguments.seed, options)
     return search
 

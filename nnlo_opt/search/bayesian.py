@@ -7,7 +7,7 @@ import numpy as np
 
 from nnlo_opt.search.acquisition import Acquisition, chance_of_success
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.design import latin_hypercube
+from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.maximisation import Maximisation
@@ -29,22 +29,23 @@ _N_BEST = 4
 class BayesianSearch:
     """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back. Values are compressed by
-    `targets.warp`. A pending trial counts with several imagined values, over which the expected improvement is averaged
-    (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is fitted to which trials failed, and
-    the expected improvement is multiplied by the chance of success that it sees (Gardner et al., 2014, ICML); a failed
-    trial besides counts with what is believed of its value, lifted towards the median as far as its failure was due.
+    The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back (None: as many as
+    `design_size` says). Values are compressed by `targets.warp`. A pending trial counts with several imagined values,
+    over which the expected improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second
+    process is fitted to which trials failed, and the expected improvement is multiplied by the chance of success that
+    it sees (Gardner et al., 2014, ICML); a failed trial besides counts with what is believed of its value, lifted
+    towards the median as far as its failure was due.
 
     Hyperparameters belong to the first ended trials of the history, whose number grows by one at first and in steps of
     a twentieth later. So what is remembered of the last fit is exact: with the same trials it would come out the same.
     """
 
-    def __init__(self, space: Space, seed: int, n_initial_points: int = 10) -> None:
+    def __init__(self, space: Space, seed: int, n_initial_points: int | None = None) -> None:
         self._space = space
         self._seed = seed
         self._encoding = Encoding(space)
         #: quantiles of the first suggestions, by their number
-        self._design = latin_hypercube(n_initial_points, len(space.parameters), seed).tolist()
+        self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
         #: by what it is for, the last fit: the digest of all that it depends on, and its result
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 

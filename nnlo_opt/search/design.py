@@ -2,8 +2,31 @@
 
 import numpy as np
 
+from nnlo_opt.space.parameters import Categorical, Parameter
+from nnlo_opt.space.space import Space
+
+#: an ordered parameter of so many values or fewer is looked at value by value
+FEW_VALUES = 16
+#: points of a design for each parameter of many values; and at least and at most in all, where there are trials enough
+_N_EACH, _N_LEAST, _N_MOST = 3, 10, 20
 #: Latin hypercubes drawn; the best spread of them is taken
 _N_TRIES = 50
+
+
+def has_many_values(parameter: Parameter) -> bool:
+    """Whether a parameter is searched as if it were continuous."""
+    n_values = parameter.n_values
+    return not isinstance(parameter, Categorical) and (n_values is None or n_values > FEW_VALUES)
+
+
+def design_size(space: Space | None, n_trials: int | None = None) -> int:
+    """Points that a Bayesian search of `space` begins with: the more, the more parameters of many values there are.
+
+    A search of few `n_trials` must not be spent on them.
+    """
+    n_many = sum(map(has_many_values, space.parameters)) if space is not None else 0
+    n_points = min(_N_MOST, max(_N_LEAST, _N_EACH * n_many))
+    return n_points if n_trials is None else min(n_points, max(3, n_trials // 2))
 
 
 def latin_hypercube(n_points: int, n_parameters: int, seed: int) -> np.ndarray:

@@ -11,9 +11,10 @@ from scipy.optimize import minimize
 
 from nnlo_opt.search.acquisition import Acquisition
 from nnlo_opt.search.base import History
+from nnlo_opt.search.design import has_many_values
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws
-from nnlo_opt.space.parameters import Categorical, Parameter
+from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point
 
 #: a finite space of at most so many points is looked through as a whole
@@ -24,8 +25,6 @@ _N_DRAWN, _N_NEAR = 400, 60
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
 #: local searches, their rounds, and steps of the gradient in a round
 _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
-#: an ordered parameter with more values is climbed by the gradient, one with fewer value by value
-_MAX_TRIED = 16
 
 
 class Maximisation:
@@ -112,7 +111,7 @@ class Maximisation:
     def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
         """Follow the gradient along the parameters of many values that the point has."""
         parameters = self._space.parameters
-        moved = [i for i, p in enumerate(parameters) if p.name in point and not _is_tried(p)]
+        moved = [i for i, p in enumerate(parameters) if p.name in point and has_many_values(p)]
         if not moved:
             return point, value
         columns = self._encoding.first[moved]
@@ -137,7 +136,7 @@ class Maximisation:
         units = self._encoding.units(point)
         neighbours = []
         for i, parameter in enumerate(self._space.parameters):
-            if parameter.name in point and _is_tried(parameter):
+            if parameter.name in point and not has_many_values(parameter):
                 for index in range(parameter.n_values or 0):
                     value = parameter.value_at(index)
                     if value != point[parameter.name]:
@@ -145,9 +144,3 @@ class Maximisation:
                         moved[i] = parameter.to_unit(value)
                         neighbours.append(self._space.from_unit(moved.tolist()))
         return neighbours
-
-
-def _is_tried(parameter: Parameter) -> bool:
-    """Whether a local search tries every value of a parameter."""
-    n_values = parameter.n_values
-    return isinstance(parameter, Categorical) or (n_values is not None and n_values <= _MAX_TRIED)
