@@ -170,7 +170,7 @@ def _arguments() -> argparse.Namespace:
                         + ", ".join(tasks.GROUPS))  # fmt: skip
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), help="also every name of --hyper-opt")
     parser.add_argument(
-        "--seeds", type=_seeds, default=range(10), metavar="N|A:B", help="how many, or from A to before B"
+        "--seeds", type=_seeds, default=range(30), metavar="N|A:B", help="how many, or from A to before B (30)"
     )
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--pending", type=int, default=4)
