@@ -73,8 +73,10 @@ class ModelAdapter(Protocol):
         ...
 
     def borrow_weights(self, vector: FloatVector) -> None:
-        """As `write_weights`, but `vector` may be read where it is: it is to stay as it is until it is lent again, or
-        others are written."""
+        """As `write_weights`, but `vector` may be read where it is.
+
+        It is to stay as it is until it is lent again, or others are written.
+        """
         ...
 
     def read_state(self, out: FloatVector) -> None:

@@ -65,7 +65,7 @@ def _checked(option: str, value: Any) -> Any:
         if value not in choices:
             raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
         return value
-    least, default = {"n_initial_points": (1, "what suits the space"), "population": (2, "10")}[option]
+    least, default = {"n_initial_points": (1, "the default"), "population": (2, "10")}[option]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(
             f"`{option}` must be a whole number, at least {least}. Received: {value!r}. Leave it out for {default}."
