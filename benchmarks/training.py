@@ -13,10 +13,9 @@ the line.
 """
 
 import argparse
-import functools
+import random
 import statistics
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 import harness as h
 import psutil
 import training_runs as runs
+from turns import Contestant, Stamps, rate, rate_in_step, take_turns
 
 PARTS = ("inner", "reference", "whole", "accuracy")
 #: an idle machine uses less than this before and between our runs
@@ -37,27 +37,24 @@ N_WORKERS = 2
 class Sizes:
     """How long one model is measured."""
 
-    #: training samples of each worker and loop: an epoch is long beside a fence, where workers wait for each other
+    #: training samples of each worker and loop, which are an epoch: long beside a fence, where workers wait for each
+    #: other, and short beside `seconds`
     n_train: int
-    #: epochs measured, after one that is not
-    n_epochs: int
-    #: samples of an epoch of `fit`
-    n_fit: int
-    #: seconds a reference is measured
-    seconds: float = 4.0
+    #: seconds that everything runs in a repeat
+    seconds: float
     #: training samples and epochs of a whole run; None: there is none
     whole: tuple[int, int] | None = None
 
 
 SIZES = {
-    "mlp": Sizes(80_000, 4, 40_000, whole=(60_000, 15)),
-    "cnn": Sizes(6_000, 1, 1_500, whole=(4_000, 6)),
-    "lstm": Sizes(8_000, 2, 3_000),
+    "mlp": Sizes(80_000, 5.0, whole=(60_000, 15)),
+    "cnn": Sizes(3_000, 15.0, whole=(4_000, 6)),
+    "lstm": Sizes(8_000, 10.0),
 }
 QUICK_SIZES = {
-    "mlp": Sizes(4_000, 1, 4_000, 0.5, whole=(4_000, 2)),
-    "cnn": Sizes(500, 1, 500, 1.0, whole=(500, 1)),
-    "lstm": Sizes(1_000, 1, 500, 1.0),
+    "mlp": Sizes(4_000, 1.0, whole=(4_000, 2)),
+    "cnn": Sizes(500, 3.0, whole=(500, 1)),
+    "lstm": Sizes(1_000, 3.0),
 }
 #: training samples, epochs, seeds
 ACCURACY, QUICK_ACCURACY = (20_000, 8, 3), (8_000, 2, 1)
@@ -199,21 +196,23 @@ class Plan:
 
 
 def measure_loops(model: str, sizes: Sizes, plan: Plan, repeats: int, folder: Path, found: Findings) -> None:
-    """Samples a second of every configuration and reference in turn, and their ratios, repeat by repeat."""
+    """Samples a second of every configuration and reference, and their ratios, repeat by repeat."""
     data = {n: runs.make_data(folder / f"data-{n}", n * sizes.n_train) for n in (1, 2)}
     with ExitStack() as stack:
-        fit, *lean = [stack.enter_context(runs.Loop(kind, model, data[1], folder)) for kind in ("fit", "lean", "lean")]
-        ready = [loop.answer() for loop in (fit, *lean)]
-        found.results |= {
-            f"{model}_n_weights": ready[0]["n_weights"],
-            f"{model}_fit_jit_compile": ready[0]["jit_compile"],
-        }
-        measures: dict[str, Callable[[], float]] = {
-            "fit": lambda: runs.run_fit(fit, sizes.n_fit, sizes.seconds),
-            "lean": lambda: runs.run_lean(lean[:1], sizes.seconds),
-            "control": lambda: runs.run_lean(lean, sizes.seconds),
-            "control_in_step": lambda: runs.run_in_step(lean, sizes.seconds),
-        }
+
+        def start_loop(kind: str) -> runs.Loop:
+            return stack.enter_context(runs.Loop(kind, model, data[1], folder))
+
+        # What has begun is stopped while the next begins.
+        contestants: dict[str, Contestant] = {}
+
+        def enter(name: str, pids: Sequence[int], makers: Sequence[Callable[[], Stamps]]) -> None:
+            contestants[name] = stack.enter_context(Contestant(pids, makers))
+
+        for name, loops in {"fit": ["fit"], "lean": ["lean"], "control": ["lean", "lean"]}.items():
+            started = [start_loop(kind) for kind in loops]
+            enter(name, [loop.pid for loop in started], [loop.stamps for loop in started])
+            found.results |= {f"{model}_{key}": value for key, value in started[0].said.items()}
         for c in plan.configurations:
             try:
                 training = runs.Training(model, data[c.n_workers], c.n_ranks, c.options, folder / c.name)
@@ -221,33 +220,27 @@ def measure_loops(model: str, sizes: Sizes, plan: Plan, repeats: int, folder: Pa
                 found.refused[f"{model}_{c.name}"] = str(refusal)
                 continue
             stack.enter_context(training)
-            measures[c.name] = functools.partial(training.measure, sizes.n_epochs)
-        if plan.with_protocol:
-            for n, name in ((1, "protocol_1_worker"), (2, "protocol_2_workers")):
-                measures[name] = functools.partial(_protocol, model, data[n], n, sizes.seconds, folder)
-        rates = take_turns(model, measures, repeats, found)
+            enter(c.name, training.pids, [training.stamps])
+        rates: dict[str, list[float]] = {}
+        for repeat in range(repeats):
+            found.look_around()
+            now = measure(contestants, sizes.seconds, random.Random(repeat))
+            if plan.with_protocol:
+                for n, name in ((1, "protocol_1_worker"), (2, "protocol_2_workers")):
+                    now[name] = runs.run_protocol(model, data[n], n, sizes.seconds, folder / f"{name}-{repeat}")
+            for name, value in now.items():
+                rates.setdefault(name, []).append(value)
+            h.say(f"{model}: { ({name: round(value) for name, value in now.items()}) } samples/s")
     for name, values in rates.items():
         found.add(f"{model}_{name}_samples_per_s", values)
     add_ratios(model, rates, plan.configurations, found)
 
 
-def _protocol(model: str, data: runs.Data, n_workers: int, seconds: float, folder: Path) -> float:
-    return runs.run_protocol(model, data, n_workers, seconds, Path(tempfile.mkdtemp(dir=folder)))
-
-
-def take_turns(
-    model: str, measures: dict[str, Callable[[], float]], repeats: int, found: Findings
-) -> dict[str, list[float]]:
-    """What every measure found in every repeat; each repeat begins with another of them."""
-    rates: dict[str, list[float]] = {name: [] for name in measures}
-    for repeat in range(repeats):
-        found.look_around()
-        names = list(rates)
-        first = repeat % len(names)
-        for name in names[first:] + names[:first]:
-            rates[name].append(measures[name]())
-        h.say(f"{model}: { ({name: round(values[-1]) for name, values in rates.items()}) } samples/s")
-    return rates
+def measure(contestants: Mapping[str, Contestant], seconds: float, rng: random.Random) -> dict[str, float]:
+    """Samples a second of all of them, each in turns of so many seconds together."""
+    take_turns(list(contestants.values()), seconds, rng)
+    made = {name: contestant.made() for name, contestant in contestants.items()}
+    return {**{name: rate(of) for name, of in made.items()}, "control_in_step": rate_in_step(made["control"])}
 
 
 def add_ratios(

