@@ -77,6 +77,8 @@ class Optimizer(ABC):
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
         self._n_weights = n_weights
+        #: by first and last element of a block, what `_part` has found
+        self._parts: dict[tuple[int, int], tuple[Slots, list[FloatVector]]] = {}
 
     def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
         """Move `weights` (n_weights,) in place by one step along `gradient` (n_weights,), which is only read."""
@@ -92,14 +94,20 @@ class Optimizer(ABC):
 
     def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
         """Do the part of step `n_steps` that is of one of the `blocks` of all weights."""
-        scratch = [array[: block.stop - block.start] for array in self._scratch]
-        slots = {name: array[block] for name, array in self._slots.items()}
+        slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
         # What is not finite stays visible in the weights; whoever applies updates looks at them.
         with np.errstate(all="ignore"):
             if self.n_steps % FLUSH_EVERY == 0:
                 for average in slots.values():
                     flush_tiny(average, scratch[0])
             self._update(weights[block], gradient[block], slots, *scratch)
+
+    def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
+        """Of the slots and the temporaries what a block needs; kept, as cutting it out takes longer than one pass."""
+        scratch = [array[: block.stop - block.start] for array in self._scratch]
+        part = {name: array[block] for name, array in self._slots.items()}, scratch
+        self._parts[block.start, block.stop] = part
+        return part
 
     @property
     def slots(self) -> Sequence[FloatVector]:
@@ -109,6 +117,7 @@ class Optimizer(ABC):
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Take these vectors for `slots` from now on, with what they hold."""
         self._slots = dict(zip(self._slots, memory, strict=True))
+        self._parts.clear()
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on, as plain scalars and the live slots: copy them to keep them."""

@@ -111,16 +111,19 @@ class CommonBatches:
         self._numbers = np.zeros(N_FLAGS + N_SUMS, np.float32)
 
     def step(self) -> Step:
-        own, total, has_failed, wants_end = self._exchange()
+        own, of_all = self._exchange()
+        n_samples, has_failed, wants_end = of_all[:N_FLAGS].tolist()
         self._n_steps += 1
         is_through = self._n_steps >= self._steps_a_pass
         if is_through:
             self._n_steps = self._n_samples = 0
         # Where the end is wanted the pass is not over, and may be gone on with from the position.
-        return Step(total if self._counts_all else own, total.n_samples, is_through or wants_end, has_failed)
+        end_of_pass = is_through or bool(wants_end)
+        counted = self._metrics_of_all(of_all) if self._counts_all else own
+        return Step(counted, int(n_samples), end_of_pass, bool(has_failed))
 
-    def _exchange(self) -> tuple[Metrics, Metrics, bool, bool]:
-        """Compute and average; -> (own metrics, those of all, whether a rank has failed, whether one wants the end)."""
+    def _exchange(self) -> tuple[Metrics, np.ndarray]:
+        """Compute and average; -> (own metrics, the numbers that go with the gradients, summed over all ranks)."""
         own, failure = Metrics(), self.failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
@@ -131,21 +134,21 @@ class CommonBatches:
                     )
         except (Exception, SystemExit) as error:
             failure, own = error, Metrics()
-        if own.n_samples:
+        if own.n_samples and not self._names:
             self._names = sorted(own.sums)
         sums = [own.sums.get(name, 0.0) for name in self._names]
-        self._numbers[:N_FLAGS] = own.n_samples, failure is not None, self.wants_end
-        self._numbers[N_FLAGS : N_FLAGS + len(sums)] = sums
+        self._numbers[: N_FLAGS + len(sums)] = own.n_samples, failure is not None, self.wants_end, *sums
         PULSE.expect(TOGETHER)
         with self._timeline.span("allreduce", "message"):
             of_all = self.averaging.average(self._numbers)
         if failure is not None:
             raise failure
         self._n_samples += own.n_samples
-        n_samples = int(of_all[0])
-        sums_of_all = of_all[N_FLAGS : N_FLAGS + len(self._names)].tolist()
-        total = Metrics(n_samples, dict(zip(self._names, sums_of_all, strict=True)))
-        return own, total, bool(of_all[1]), bool(of_all[2])
+        return own, of_all
+
+    def _metrics_of_all(self, numbers: np.ndarray) -> Metrics:
+        sums = numbers[N_FLAGS : N_FLAGS + len(self._names)].tolist()
+        return Metrics(int(numbers[0]), dict(zip(self._names, sums, strict=True)))
 
     def position(self) -> dict[str, Any]:
         sweep, offset = self._task.stream.position

@@ -85,7 +85,8 @@ class PushGradient:
         self.answer = self.weights
 
     def adopt(self, kind: str, answer: np.ndarray) -> None:
-        if _weights(kind, answer) is not self.weights:
+        _expect_weights(kind)
+        if answer is not self.weights:
             np.copyto(self.weights, answer)
 
     def own(self, central: np.ndarray) -> None:
@@ -219,7 +220,8 @@ class PushWeights:
         if kind == "difference":
             easgd.adopt(self.weights, answer)
         else:
-            np.copyto(self.weights, _weights(kind, answer))
+            _expect_weights(kind)
+            np.copyto(self.weights, answer)
 
     def own(self, central: np.ndarray) -> None:
         """A worker has weights of its own."""
@@ -321,7 +323,6 @@ def _elastic_optimizer(options: TrainingOptions, n_weights: int) -> Optimizer:
     return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
 
 
-def _weights(kind: str, answer: np.ndarray) -> np.ndarray:
+def _expect_weights(kind: str) -> None:
     if kind != "weights":
         raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
-    return answer

@@ -5,7 +5,7 @@ worker's half of the update rule (`block.local`), and the gradients (`block.grad
 or makes them where the central weights are shared (`block.own_updates`).
 """
 
-from contextlib import nullcontext
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import numpy as np
 
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.central import central_rule
-from nnlo_opt.block.gradients import CommonBatches, Gradients, OwnBatches
+from nnlo_opt.block.gradients import CommonBatches, Gradients, OwnBatches, Step
+from nnlo_opt.block.learning_rates import LearningRates
 from nnlo_opt.block.local import StepTogether, local_rule
-from nnlo_opt.block.own_updates import OwnUpdates, Period
+from nnlo_opt.block.own_updates import OwnUpdates, Period, Trained
 from nnlo_opt.block.ring import Ring, RingBatches, in_next_step, restore_position
 from nnlo_opt.block.shared_step import SharedStep
 from nnlo_opt.block.shared_weights import SharedWeights
@@ -73,12 +74,16 @@ class LocalTraining:
         #: where this worker moves the central weights itself; None: the master does
         self._own: OwnUpdates | None = None
         #: of the steps made here
-        self._rates = _LearningRates(task)
+        self._rates = LearningRates(task.options.schedule, task.n_train, task.options.epochs)
         #: training samples of all workers behind the next step, as far as is known: between two answers of the master
         #: the others are taken to be as fast as this one
         self._n_trained = 0
-        #: what was trained since the last push
+        #: what was trained since the last update
         self._period = Period()
+        #: batches after which that is due; in allreduce the end of a pass alone
+        self._sync_every = math.inf if self._together else task.options.sync_every
+        #: what was trained that the master has not been told
+        self._untold = Trained()
         #: whether the period is over and waits to be pushed
         self._is_due = False
         #: whether a push is not yet answered
@@ -109,60 +114,65 @@ class LocalTraining:
 
     def train_batch(self) -> None:
         """Train one batch; where that ends the period, push it, or make its update."""
-        if not self._period.n_batches:
-            self._period.base_version = self._version
+        period = self._period
+        if not period.n_batches:
+            period.base_version = self._version
         step = self.gradients.step()
         if step.has_failed:
             # The rank that failed says why. An answer of the master that comes before must not begin another step,
             # in which nobody would be with us.
             self.is_running, self._is_deserted = False, True
             return
-        together = self._together
-        self._scale_learning_rate(step.n_samples if together else step.n_samples * self._start.n_workers)
-        # At the end of an allreduce epoch nobody waits in a step for this rank any more.
-        with in_next_step(self.gradients) if together and not step.end_of_pass else nullcontext():
-            if self._rule.step(step.n_samples):
-                self.task.adapter.borrow_weights(self._rule.point())
-        self._period.add(step.metrics)
-        self._period.end_of_pass = step.end_of_pass
+        if self._together and not step.end_of_pass:
+            with in_next_step(self.gradients):
+                self._step(step)
+        else:  # at the end of an allreduce epoch nobody waits in a step for this rank any more
+            self._step(step)
+        self._untold.add(step.metrics)
+        period.n_samples += step.metrics.n_samples
+        period.n_batches += 1
         self._may_run_ahead = False
         # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
         # than a pass would train more than the epochs that were asked for.
-        if step.end_of_pass or (self._period.n_batches >= self.task.options.sync_every and not together):
+        if step.end_of_pass or period.n_batches >= self._sync_every:
+            period.end_of_pass = step.end_of_pass
             self._is_due = True
             if self._own is not None:
                 self._exchange(self._own)
             elif not self.is_outstanding:
                 self._push()
 
-    def _scale_learning_rate(self, n_samples: int) -> None:
-        """Take the learning rate of this point of the training for the step that comes next.
-
-        `n_samples`: what all workers train in it.
-        """
-        before, self._n_trained = self._n_trained, self._n_trained + n_samples
+    def _step(self, step: Step) -> None:
+        """Have the rule take in the gradient."""
         if self._rates.vary:
+            # At the learning rate of this point of the training.
+            together = step.n_samples if self._together else step.n_samples * self._start.n_workers
+            before, self._n_trained = self._n_trained, self._n_trained + together
             self._rule.scale_learning_rate(self._rates.factor(before, self._n_trained))
+        if self._rule.step(step.n_samples):
+            self.task.adapter.borrow_weights(self._rule.point())
 
     def _exchange(self, own: OwnUpdates) -> None:
         """Do what the master would on a push, and go on; or, where that was the last, tell it of all of them."""
+        rule = self._rule
         with self._timeline.span("exchange", "message"):
-            done = own.make(self._rule, self._period)
-            self.task.adapter.borrow_weights(self._rule.point())
+            done = own.make(rule, self._period)
+            self.task.adapter.borrow_weights(rule.point())
         self._version, self._n_trained = done.version, done.n_samples
-        self._is_due, self._period = False, Period()
+        self._is_due = False
+        self._period.restart()
         if done.is_full:
-            self._block.send(MASTER, own.tell(self._start.assignment))
+            self._block.send(MASTER, own.tell(self._start.assignment, self._untold.take()))
             self.is_outstanding = True
 
     def _push(self) -> None:
-        start, period = self._start, self._period
+        start, period, trained = self._start, self._period, self._untold.take()
         push = msg.PushUpdate(
             assignment=start.assignment,
             base_version=period.base_version,
-            n_samples=period.n_samples,
+            n_samples=trained.n_samples,
             n_batches=period.n_batches,
-            sums=period.sums,
+            sums=trained.sums,
             end_of_pass=period.end_of_pass,
         )
         with self._timeline.span("push", "message"):
@@ -171,7 +181,8 @@ class LocalTraining:
             self._block.send(MASTER, push, None if is_one_of_many else self._rule.finish())
         # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
         self._may_run_ahead = start.overlap and not period.end_of_pass
-        self.is_outstanding, self._is_due, self._period = True, False, Period()
+        self.is_outstanding, self._is_due = True, False
+        period.restart()
 
     # ------------------------------------------------------------ the master's word
 
@@ -226,8 +237,8 @@ class LocalTraining:
             return
         rule = central_rule(options, adapter.n_weights, start.n_workers)
         shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state, start.n_workers)
+        shared.rates = self._rates
         shared.policy = StalenessPolicy.parse(options.staleness)
-        shared.factor = self._rates.factor
         self._own = OwnUpdates(shared)
         if start.n_workers == 1:
             self._rule.own(shared.weights)
@@ -248,7 +259,7 @@ class LocalTraining:
 
     # ------------------------------------------------------------ at a fence
 
-    def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Period:
+    def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Trained:
         """Train no more until `go_on`; -> what has been trained and not pushed."""
         self.is_outstanding = self.is_running = False
         self._adopt(fence.adopt, payload)
@@ -256,7 +267,8 @@ class LocalTraining:
             self._push()
         self.is_outstanding = False
         # What is left of a period has no update of its own in this epoch, but its samples were trained in it.
-        return self._period.take_sums()
+        self._period.n_samples = 0
+        return self._untold.take()
 
     def model_state(self) -> np.ndarray:
         """The float model state, (n_state,)."""
@@ -280,26 +292,6 @@ class LocalTraining:
     def remembered(self) -> dict[str, Any]:
         """What the update rule remembers, and float model state, for a worker that this rank is after deaths."""
         return {**self._rule.state(), _MODEL_STATE: self.model_state()}
-
-
-class _LearningRates:
-    """What those of the steps that a worker makes itself are multiplied by."""
-
-    def __init__(self, task: FoldTask) -> None:
-        self._schedule = task.options.schedule
-        self._n_train, self._epochs = task.n_train, task.options.epochs
-        #: what the callbacks of worker 1 want; 1 as long as they have not been heard
-        self._of_callbacks = 1.0
-        #: whether the factor may be another than 1
-        self.vary = self._schedule.changes
-
-    def take_wish(self, factor: float) -> None:
-        """Take what the callbacks want."""
-        self._of_callbacks, self.vary = factor, True
-
-    def factor(self, before: int, after: int) -> float:
-        """In an update that takes the samples trained by all workers from one number to the other."""
-        return self._schedule.factor_of_update(before, after, self._n_train, self._epochs) * self._of_callbacks
 
 
 def _pass_on(ring: Ring, train: msg.Train, state: np.ndarray | None) -> None:

@@ -12,7 +12,6 @@ Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server sha
 Platoon (Lamblin et al., 2016) shares weights so between the processes of a node, under one lock for all.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.algorithms.vectors import blocks
 from nnlo_opt.block.central import CentralRule
+from nnlo_opt.block.learning_rates import LearningRates
 from nnlo_opt.comm.transport import SharedMemory, Transport
 from nnlo_opt.vectors import aligned
 
@@ -47,15 +47,14 @@ class SharedWeights:
         """`rule` is this process's own; its vectors are those in `memory` from now on."""
         self._memory = memory
         self._rule = rule
-        self._numbers = memory.bytes[: 8 * _N_NUMBERS].view(np.int64)
+        self._numbers = memory.bytes[: 8 * _N_NUMBERS].data.cast("q")
         #: whether anybody else may come; the master is at rest while workers are not
         self._is_alone = n_workers == 1
         # Of many workers most shall find a block that is free, also where the model is small.
-        self._blocks = list(blocks(n_weights, n_workers // 2))
-        #: a worker's: what an update of some staleness counts, and what the learning rate is multiplied by for one that
-        #: takes the samples trained from one number to another
+        self._first, *self._others = blocks(n_weights, n_workers // 2)
+        #: a worker's: what an update of some staleness counts; and the learning rates, None where they do not change
         self.policy = StalenessPolicy()
-        self.factor: Callable[[int, int], float] = lambda before, after: 1.0
+        self.rates: LearningRates | None = None
         starts = _starts(n_weights, n_state, len(rule.vectors))
         central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
         #: central weights, then float model state (n_weights + n_state,)
@@ -96,16 +95,18 @@ class SharedWeights:
     @property
     def version(self) -> int:
         """Updates that count, of all workers."""
-        return int(self._numbers[_VERSION])
+        return self._numbers[_VERSION]
 
     @property
     def n_samples(self) -> int:
         """Training samples in all updates, over all epochs."""
-        return int(self._numbers[_N_SAMPLES])
+        return self._numbers[_N_SAMPLES]
 
     def begin(self, version: int, n_samples: int, full_at: int) -> None:
         """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
-        self._numbers[:_N_STEPS] = version, n_samples, n_samples, full_at
+        numbers = self._numbers
+        numbers[_VERSION], numbers[_N_SAMPLES], numbers[_N_APPLIED] = version, n_samples, n_samples
+        numbers[_FULL_AT] = full_at
 
     def recall(self) -> None:
         """Have each worker's next update be its last; the master's."""
@@ -113,7 +114,7 @@ class SharedWeights:
 
     def settle(self) -> CentralRule:
         """The rule as all updates have left it; the master's, when the workers are at rest."""
-        self._rule.n_steps = int(self._numbers[_N_STEPS])
+        self._rule.n_steps = self._numbers[_N_STEPS]
         return self._rule
 
     def exchange(self, update: np.ndarray, answer: np.ndarray, n_samples: int, base_version: int) -> Exchanged:
@@ -121,25 +122,24 @@ class SharedWeights:
 
         `update` may be spoilt. A worker's.
         """
-        numbers, rule, central = self._numbers, self._rule, self.weights
-        first, *others = self._blocks
+        numbers, rule, central, rates = self._numbers, self._rule, self.weights, self.rates
         self._acquire(0)
         try:
-            staleness = int(numbers[_VERSION]) - base_version
+            staleness = numbers[_VERSION] - base_version
             weight = self.policy.weight(staleness)
-            numbers[_N_SAMPLES] += n_samples
+            trained = numbers[_N_SAMPLES] = numbers[_N_SAMPLES] + n_samples
             if weight:
                 numbers[_VERSION] += 1
                 numbers[_N_STEPS] += 1
-                rule.n_steps = int(numbers[_N_STEPS])
-                rule.scale_learning_rate(self.factor(int(numbers[_N_APPLIED]), int(numbers[_N_SAMPLES])))
-                numbers[_N_APPLIED] = numbers[_N_SAMPLES]
-            version, trained = int(numbers[_VERSION]), int(numbers[_N_SAMPLES])
-            is_full = trained >= int(numbers[_FULL_AT])
-            rule.exchange_block(central, update, answer, weight, first)
+                rule.n_steps = numbers[_N_STEPS]
+                if rates is not None and rates.vary:
+                    rule.scale_learning_rate(rates.factor(numbers[_N_APPLIED], trained))
+                numbers[_N_APPLIED] = trained
+            version, is_full = numbers[_VERSION], trained >= numbers[_FULL_AT]
+            rule.exchange_block(central, update, answer, weight, self._first)
         finally:
             self._release(0)
-        for lock, block in enumerate(others, 1):
+        for lock, block in enumerate(self._others, 1):
             self._acquire(lock)
             try:
                 rule.exchange_block(central, update, answer, weight, block)

@@ -9,6 +9,7 @@ from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.algorithms.vectors import BLOCK
 from nnlo_opt.block.central import central_rule
+from nnlo_opt.block.learning_rates import LearningRates
 from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -17,6 +18,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.schedules import LearningRateSchedule
 
 N_TRAIN, N_VALIDATION, EPOCHS = 26, 7, 3
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
@@ -139,8 +141,9 @@ class TestExchange:
 
     def test_takes_the_learning_rate_of_its_moment(self, holders):
         _, worker = holders
-        asked = []
-        worker.factor = lambda before, after: asked.append((before, after)) or 0.5
+        worker.rates = LearningRates(LearningRateSchedule.parse("linear"), n_train=200, epochs=1)
+        asked, factor = [], worker.rates.factor
+        worker.rates.factor = lambda before, after: asked.append((before, after)) or factor(before, after)
         worker.policy = StalenessPolicy.parse("drop:0")
         for base_version in (7, 6, 8):  # the second is dropped
             worker.exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 4, base_version)
