@@ -85,7 +85,7 @@ def cap_threads(environ: Environment = os.environ) -> None:
 
 
 def core_share(mine: Collection[int], trainers: Sequence[Collection[int]]) -> int:
-    """Threads for a rank on the cores `mine`, of the `trainers` of its node, of which it is one, by their cores.
+    """Cores for a rank on the cores `mine`, of the `trainers` of its node, of which it is one, by their cores.
 
     A core counts in equal parts for all trainers that may run on it. So it holds for ranks that `mpirun` has bound to
     a core, to a socket or not at all, that the node has no more threads than cores (but one for each rank at least).
@@ -209,12 +209,19 @@ class NodeShare:
     """What one rank has of its node."""
 
     n_threads: int
+    #: cores that it has, counting those that several ranks may use in equal parts; at least 1
+    n_cores: int
     #: its GPU; `NO_GPU`: it must see none; None: no GPU was found, and the environment stays as it is
     gpu: str | None
     #: the variable that chooses it
     variable: str
     #: ranks that use this GPU, this one included; 0 without one
     n_sharing: int
+
+    @property
+    def has_spare_core(self) -> bool:
+        """Whether it has a core for something else than what it trains on."""
+        return self.n_cores > 1
 
     def take(self, environ: Environment = os.environ) -> None:
         """Put it into the environment, for the framework that is imported next."""
@@ -260,22 +267,23 @@ def share_node(
     rank with the same `cores_of`, the answers fit together.
     """
     on_node = sorted(cores_of)
-    n_threads = given_threads(environ)
-    if n_threads is None:
-        # Masters and the coordinator wait most of the time: they take nothing from those that train.
-        sharing = [rank for rank in on_node if rank in trainers or world_rank not in trainers]
-        n_threads = core_share(cores_of[world_rank], [cores_of[rank] for rank in sharing])
+    # Masters and the coordinator wait most of the time: they take nothing from those that train.
+    sharing = [rank for rank in on_node if rank in trainers or world_rank not in trainers]
+    n_cores = core_share(cores_of[world_rank], [cores_of[rank] for rank in sharing])
+    n_threads = given_threads(environ) or n_cores
     users = [rank for rank in on_node if rank in trainers or (request.master_gpu and rank in masters)]
     if world_rank not in users or request.max_gpus == 0:
-        return NodeShare(n_threads=n_threads, gpu=NO_GPU, variable=_CUDA, n_sharing=0)
+        return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU, variable=_CUDA, n_sharing=0)
     gpus = find_gpus(environ)
     if not gpus.names:
         # None found and nothing said: whatever a framework finds that we do not know of is not hidden from it.
         hidden = any(name in environ for name in (_CUDA, _HIP, _ROCR))
-        return NodeShare(n_threads=n_threads, gpu=NO_GPU if hidden else None, variable=gpus.variable, n_sharing=0)
+        return NodeShare(
+            n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU if hidden else None, variable=gpus.variable, n_sharing=0
+        )
     places = [place(position, gpus.names, request.max_gpus) for position in range(len(users))]
     gpu = places[users.index(world_rank)]
-    return NodeShare(n_threads=n_threads, gpu=gpu, variable=gpus.variable, n_sharing=places.count(gpu))
+    return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=gpu, variable=gpus.variable, n_sharing=places.count(gpu))
 
 
 def hide_gpus(environ: Environment = os.environ) -> None:

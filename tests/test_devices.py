@@ -159,6 +159,12 @@ def test_trainers_share_all_cores_and_who_only_waits_takes_none_from_them():
 def test_the_users_number_of_threads_is_everybodys():
     found = shares({"OMP_NUM_THREADS": "4"}, max_gpus=0)
     assert {share.n_threads for share in found.values()} == {4}
+    assert [share.n_cores for share in found.values()] == [3, 3, 5, 5, 5]
+
+
+def test_a_core_is_spare_where_a_rank_has_more_than_one():
+    assert share_of(n_cores=2, n_threads=2).has_spare_core
+    assert not share_of(n_cores=1, n_threads=2).has_spare_core
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ def test_what_the_user_has_said_stays(given_text):
 
 
 def share_of(**changes):
-    settings = {"n_threads": 2, "gpu": "5", "variable": "CUDA_VISIBLE_DEVICES", "n_sharing": 1}
+    settings = {"n_threads": 2, "n_cores": 2, "gpu": "5", "variable": "CUDA_VISIBLE_DEVICES", "n_sharing": 1}
     return NodeShare(**{**settings, **changes})
 
 

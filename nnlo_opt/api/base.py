@@ -78,6 +78,7 @@ class Manager:
         share = self._ranks.node_share(trainers, masters)
         share.take()
         self._maker = ModelMaker(self._request, share.n_threads)
+        self._gathers_ahead = share.has_spare_core
         #: made when it is wanted on a rank that does not train
         self._tasks: Tasks | None = None
         self._make_tasks = self._world.attempt(lambda: self._prepare(sorted(trainers)))
@@ -97,8 +98,12 @@ class Manager:
         """Look at the data, together with the team; -> what makes this rank's tasks."""
         request, ranks = self._request, self._ranks
         if reads_files(request.data):
-            tasks = ranks.attempt(lambda: FileTasks(request, self._maker) if ranks.rank in trainers else None)
-            return lambda: tasks or FileTasks(request, self._maker)
+
+            def of_files() -> FileTasks:
+                return FileTasks(request, self._maker, gathers_ahead=self._gathers_ahead)
+
+            tasks = ranks.attempt(lambda: of_files() if ranks.rank in trainers else None)
+            return lambda: tasks or of_files()
         train, validation = cut_pools(request)
         index = trainers.index(ranks.rank) if ranks.rank in trainers else None
 

@@ -132,7 +132,8 @@ class ModelMaker:
 class FileTasks:
     """Tasks from plain HDF5 files; reads their headers at once."""
 
-    def __init__(self, request: Request, maker: ModelMaker) -> None:
+    def __init__(self, request: Request, maker: ModelMaker, *, gathers_ahead: bool) -> None:
+        """`gathers_ahead`: a thread may bring samples into order."""
         data, options = request.data, request.options
         assert isinstance(data, H5Data)
         source = data.source([*request.train_list, *request.val_list])
@@ -149,7 +150,7 @@ class FileTasks:
 
         folds = self._folds(request, source, n_train)
         self._tasks = FoldTaskFactory(build, maker.release, source, folds, options, request.seed)
-        self._tasks.feeding = Feeding(n_ahead=max(1, data.preloading))
+        self._tasks.feeding = Feeding(n_ahead=max(1, data.preloading), gathers_ahead=gathers_ahead)
         #: (info, labels) to build the model with
         self.sample = lambda: (source.info, hint)
 

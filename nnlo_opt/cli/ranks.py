@@ -52,6 +52,8 @@ class Means:
     """What a rank has to work with, and writes to."""
 
     n_threads: int
+    #: whether there is a core for something else than what the rank trains on
+    has_spare_core: bool
     output: RankOutput
     timeline: Timeline
     #: None: what the rank takes of its machine is not measured
@@ -73,6 +75,7 @@ class Means:
         monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
         return cls(
             n_threads=share.n_threads,
+            has_spare_core=share.has_spare_core,
             output=own.output,
             timeline=own.timeline,
             monitor=monitor,
@@ -273,7 +276,7 @@ def make_server(place: Place, options: Options, means: Means, *, searches: bool)
     """The server of a rank that is not only the coordinator; one of another rank is watched from now on."""
     if means.watchdog.world_rank:
         means.watchdog.start()
-    workplace = Workplace(options, means.n_threads, searches)
+    workplace = Workplace(options, means.n_threads, searches, gathers_ahead=means.has_spare_core)
     roles = _Roles(place, options, workplace, means, searches)
     server = RankServer(place.orders, place.transports, workplace, roles, means.timeline)
     server.preemption = means.preemption

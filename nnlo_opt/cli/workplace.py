@@ -56,11 +56,15 @@ class _Data:
 class Workplace:
     """Model and data of this rank: the `Desk` of its server, and the maker of its tasks."""
 
-    def __init__(self, options: Options, n_threads: int, searches: bool) -> None:
-        """`searches`: there is a search space (OptimizationDriver); else the model is built as it is."""
+    def __init__(self, options: Options, n_threads: int, searches: bool, *, gathers_ahead: bool = False) -> None:
+        """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
+
+        `gathers_ahead`: a thread may bring samples into order.
+        """
         self._options = options
         self._n_threads = n_threads
         self._searches = searches
+        self._gathers_ahead = gathers_ahead
         self._adapter: Any = None
         #: whether what has been imported was put out of the garbage collector's sight
         self._froze = False
@@ -147,6 +151,7 @@ class Workplace:
         factory.feeding = Feeding(
             memory_bytes=given.memory_bytes,
             n_ahead=given.n_ahead,
+            gathers_ahead=self._gathers_ahead,
             class_tables=data.class_tables,
             sample_weights_name=given.sample_weights_name,
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.data.order import Order
 from nnlo_opt.data.ragged import concatenate, padded, take
+from nnlo_opt.data.source import Indices
 from nnlo_opt.trees import Arrays, n_samples
 
 
@@ -62,8 +63,11 @@ class Windows(Protocol):
     """The windows of a shard, of every pass."""
 
     @property
-    def order(self) -> Order:
-        """How many samples there are, and in what order they come."""
+    def n_samples(self) -> int:
+        """Of the shard, at least 1."""
+
+    def starts(self, pass_number: int) -> Indices:
+        """For every window the samples that come before it in the pass, and their total, (n_windows + 1,)."""
 
     def get(self, pass_number: int, number: int) -> Window:
         """Window `number` of a pass; mostly asked for one after another. Raises `TrialError` if it cannot be read."""
@@ -78,12 +82,12 @@ class WindowsInMemory:
     def __init__(self, samples: Samples, order: Order) -> None:
         if len(samples) != order.n_samples or n_samples(samples.tree()) != order.n_samples:
             raise ValueError(f"{order.n_samples} samples are expected. Received: {len(samples)}.")
+        self.n_samples = order.n_samples
         self._tree = samples.tree()
         self._order = order
 
-    @property
-    def order(self) -> Order:
-        return self._order
+    def starts(self, pass_number: int) -> Indices:
+        return self._order.starts(pass_number)
 
     def get(self, pass_number: int, number: int) -> Window:
         samples, order = self._order.window(pass_number, number)
@@ -122,7 +126,7 @@ class BatchStream:
     def __init__(self, windows: Windows, batch_size: int) -> None:
         _check_size(batch_size)
         self._windows = windows
-        self._n_samples = windows.order.n_samples
+        self._n_samples = windows.n_samples
         self._batch_size = batch_size
         #: passes completed
         self._pass = 0
@@ -153,6 +157,13 @@ class BatchStream:
 
         Raises `TrialError` if they cannot be read; the position is then as before.
         """
+        samples, _, end_of_pass = self.next_samples()
+        x, y, *weights = padded(samples)
+        return Batch(x, y, end_of_pass, weights[0] if weights else None)
+
+    def next_samples(self) -> tuple[list[Any], int, bool]:
+        """As `next`: the samples as one tree, in which sequences keep their lengths, their number, and whether a pass
+        ends."""
         start, stop = self._offset, min(self._offset + self._batch_size, self._n_samples)
         parts = []
         while start < stop:
@@ -161,13 +172,13 @@ class BatchStream:
             parts.append(take(window.tree, rows))
             del window  # not two in memory while the next one is read
             start = min(stop, end)
-        x, y, *weights = padded(concatenate(parts))
+        samples, n_samples = concatenate(parts), stop - self._offset
         end_of_pass = stop == self._n_samples
         if end_of_pass:
             self.seek(self._pass + 1, 0)
         else:
             self._offset = stop
-        return Batch(x, y, end_of_pass, weights[0] if weights else None)
+        return samples, n_samples, end_of_pass
 
     def close(self) -> None:
         """End reading ahead; the stream can still be used."""
@@ -179,7 +190,7 @@ class BatchStream:
         if self._current is None or not self._current[1] <= offset < self._current[2]:
             self._current = None
             if self._starts is None:
-                self._starts = self._windows.order.starts(self._pass)
+                self._starts = self._windows.starts(self._pass)
             number = int(np.searchsorted(self._starts, offset, side="right")) - 1
             window = self._windows.get(self._pass, number)
             self._current = window, int(self._starts[number]), int(self._starts[number + 1])

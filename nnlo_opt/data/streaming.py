@@ -112,15 +112,15 @@ class StreamedWindows:
 
     def __init__(self, read: Callable[[Indices], Samples], order: Order, n_ahead: int) -> None:
         """`read(numbers)`: samples of the shard by number, ascending; called from the thread."""
+        self.n_samples = order.n_samples
         self._read = read
         # Two, as one remembers the pass it was asked about last and each has its thread.
         self._order = order
         self._order_of_thread = order.twin()
         self._ahead: ReadAhead[Window] = ReadAhead(self._window, self._following, n_ahead)
 
-    @property
-    def order(self) -> Order:
-        return self._order
+    def starts(self, pass_number: int) -> Indices:
+        return self._order.starts(pass_number)
 
     def get(self, pass_number: int, number: int) -> Window:
         return self._ahead.get((pass_number, number))

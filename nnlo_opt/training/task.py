@@ -18,6 +18,7 @@ from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.config import TrainingOptions, model_parameters
 from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
 from nnlo_opt.data.folds import Fold
+from nnlo_opt.data.gathering import GatheredWindows, piece
 from nnlo_opt.data.memory import budget_bytes
 from nnlo_opt.data.order import Cut, Order
 from nnlo_opt.data.shards import shard
@@ -77,6 +78,8 @@ class Feeding:
     memory_bytes: int | None = None
     #: windows read ahead by a thread where samples are not held in memory; 0: no thread
     n_ahead: int = 1
+    #: whether a thread gathers shuffled batches ahead of need, for which it wants a core of its own
+    gathers_ahead: bool = False
     #: weights of the classes, for every fold; None: all alike
     class_tables: Sequence[ClassTable] | None = None
     #: data set with a weight for each sample; None: all alike
@@ -136,7 +139,10 @@ class FoldTaskFactory:
         validation, n_left = self._validation(validates, start, options)
         key = (self._seed, start.trial, start.fold, start.worker)
         order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
-        self._stream = BatchStream(self._windows(mine, start, order, n_left), options.batch)
+        windows = self._windows(mine, start, order, n_left)
+        if self.feeding.gathers_ahead and options.shuffle:
+            windows = GatheredWindows(windows, piece(options.batch, self._source.info.sample_bytes))
+        self._stream = BatchStream(windows, options.batch)
         return FoldTask(
             adapter=adapter,
             stream=self._stream,

@@ -191,6 +191,28 @@ def test_what_does_not_fit_comes_in_the_same_order_as_if_it_did(n_ahead, shuffle
 
 
 @pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+def test_samples_gathered_ahead_are_the_same_in_the_same_order(memory_bytes):
+    before = threading.active_count()
+    gathered = bench_with(Feeding(memory_bytes=memory_bytes, n_ahead=0, gathers_ahead=True))
+    plain = bench_with(Feeding(memory_bytes=memory_bytes, n_ahead=0))
+    task, same = gathered.factory.open(start()), plain.factory.open(start())
+    for _ in range(3):
+        assert labels_of_a_pass(task) == labels_of_a_pass(same)
+        assert task.stream.position == same.stream.position
+    assert threading.active_count() == before + 1
+    gathered.factory.close()
+    assert threading.active_count() == before
+
+
+def test_samples_in_their_own_order_are_not_gathered():
+    before = threading.active_count()
+    bench = bench_with(Feeding(gathers_ahead=True), shuffle=False)
+    assert labels_of_a_pass(bench.factory.open(start())) == list(range(30))
+    assert threading.active_count() == before
+
+
+@pytest.mark.usefixtures("small_windows")
 def test_the_thread_that_reads_ahead_ends_with_the_task():
     bench = bench_with(Feeding(memory_bytes=0))
     before = threading.active_count()
