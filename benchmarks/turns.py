@@ -67,10 +67,10 @@ class Contestant:
             signal.pidfd_send_signal(process, number)
 
 
-def take_turns(contestants: Sequence[Contestant], seconds: float, rng: random.Random) -> None:
+def take_turns(contestants: Sequence[Contestant], seconds: float) -> None:
     """Let all run for so long each, in rounds of one turn each, whose order is drawn."""
     for _ in range(round(seconds / TURN_S)):
-        for contestant in rng.sample(contestants, len(contestants)):
+        for contestant in random.sample(contestants, len(contestants)):
             contestant.take_turn()
 
 

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 COORDINATOR = 0
 #: how long a worker trains before messages are looked for again, where it needs none to go on
-LOOK_S = 1e-2
+LOOK_S = 5e-2
 
 
 class Desk(Protocol):

@@ -117,7 +117,7 @@ QUIET_S = 1.0
 LONGEST_QUIET_PAUSE_S = 2e-3
 #: where all that comes rings, a look is only for what does not: signals, deadlines, failures, and messages that MPI has
 #: had to hold back. So the pause is this part of the time already waited, up to so long
-_RUNG_PART, LONGEST_RUNG_PAUSE_S = 1 / 8, 16e-3
+_RUNG_PART, LONGEST_RUNG_PAUSE_S = 1 / 8, 64e-3
 _FIRST_PAUSE_S = 20e-6
 
 

@@ -165,14 +165,17 @@ class BatchStream:
         """As `next`: the samples as one tree, in which sequences keep their lengths, their number, and whether a pass
         ends."""
         start, stop = self._offset, min(self._offset + self._batch_size, self._n_samples)
-        parts = []
-        while start < stop:
-            window, first, end = self._window_at(start)
-            rows = _part(window.rows, start - first, min(stop, end) - first)
-            parts.append(take(window.tree, rows))
-            del window  # not two in memory while the next one is read
-            start = min(stop, end)
-        samples, n_samples = concatenate(parts), stop - self._offset
+        window, first, end = self._window_at(start)
+        samples = take(window.tree, _part(window.rows, start - first, min(stop, end) - first))
+        if stop > end:
+            parts = [samples]
+            while end < stop:
+                start = end
+                del window  # not two in memory while the next one is read
+                window, first, end = self._window_at(start)
+                parts.append(take(window.tree, _part(window.rows, 0, min(stop, end) - first)))
+            samples = concatenate(parts)
+        n_samples = stop - self._offset
         end_of_pass = stop == self._n_samples
         if end_of_pass:
             self.seek(self._pass + 1, 0)
