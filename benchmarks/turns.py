@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: short beside a drift; long beside the milliseconds in which processes that run together have all been woken, and
-#: caches fill: turns of 0.05 s cost two workers 3 % more than a loop without communication
+#: caches fill: turns of 0.05 s cost two workers 1 to 3 % more than loops without communication
 TURN_S = 0.25
 
 #: when, seconds since the epoch, how much had been made since the beginning: float64 (n, 2), ascending

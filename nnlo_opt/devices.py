@@ -220,7 +220,7 @@ class NodeShare:
 
     @property
     def has_spare_core(self) -> bool:
-        """Whether it has a core for something else than what it trains on."""
+        """Whether it has a second core, for what can be done beside the training."""
         return self.n_cores > 1
 
     def take(self, environ: Environment = os.environ) -> None:

@@ -52,7 +52,7 @@ class Means:
     """What a rank has to work with, and writes to."""
 
     n_threads: int
-    #: whether there is a core for something else than what the rank trains on
+    #: whether there is a second core, for what can be done beside the training
     has_spare_core: bool
     output: RankOutput
     timeline: Timeline

@@ -162,8 +162,7 @@ class BatchStream:
         return Batch(x, y, end_of_pass, weights[0] if weights else None)
 
     def next_samples(self) -> tuple[list[Any], int, bool]:
-        """As `next`: the samples as one tree, in which sequences keep their lengths, their number, and whether a pass
-        ends."""
+        """As `next`, but sequences keep their lengths; -> the samples as one tree, how many, whether a pass ends."""
         start, stop = self._offset, min(self._offset + self._batch_size, self._n_samples)
         window, first, end = self._window_at(start)
         samples = take(window.tree, _part(window.rows, start - first, min(stop, end) - first))
