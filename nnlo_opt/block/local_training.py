@@ -146,8 +146,8 @@ class LocalTraining:
         """Have the rule take in the gradient."""
         if self._rates.vary:
             # At the learning rate of this point of the training.
-            together = step.n_samples if self._together else step.n_samples * self._start.n_workers
-            before, self._n_trained = self._n_trained, self._n_trained + together
+            n_of_all = step.n_samples if self._together else step.n_samples * self._start.n_workers
+            before, self._n_trained = self._n_trained, self._n_trained + n_of_all
             self._rule.scale_learning_rate(self._rates.factor(before, self._n_trained))
         if self._rule.step(step.n_samples):
             self.task.adapter.borrow_weights(self._rule.point())
