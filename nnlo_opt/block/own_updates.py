@@ -59,6 +59,11 @@ class OwnUpdates:
         self._applied = StalenessStatistics()
         self._end_of_pass = False
 
+    @property
+    def are_enough(self) -> bool:
+        """Whether all workers together have trained what they were to: there is only one to be made."""
+        return self._shared.is_trained
+
     def make(self, rule: LocalRule, period: Period) -> Exchanged:
         """Do what the master would do about the update that ends `period`, and have `rule` adopt what comes of it."""
         shared, base_version = self._shared, period.base_version

@@ -102,6 +102,11 @@ class SharedWeights:
         """Training samples in all updates, over all epochs."""
         return self._numbers[_N_SAMPLES]
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the workers have trained what they were to, and have not been recalled before."""
+        return 0 < self._numbers[_FULL_AT] <= self._numbers[_N_SAMPLES]
+
     def begin(self, version: int, n_samples: int, full_at: int) -> None:
         """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
         numbers = self._numbers

@@ -80,6 +80,24 @@ def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode,
         assert np.isfinite(weights_of(team)).all()
 
 
+@pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
+def test_who_is_within_a_period_ends_it_when_the_others_have_trained_the_last_samples(tmp_path, mode, monkeypatch):
+    monkeypatch.setattr(LoopbackTeam, "shares", True)
+    options = TrainingOptions(batch=4, epochs=1, mode=mode, sync_every=3)
+    team = LoneTeam(tmp_path, options, linear_tasks(SOURCE, FOLDS, options), 2)
+    team.run_fold()
+    while not all(worker.can_work for worker in team.workers):
+        assert team.step()
+    fast, slow = team.workers
+    slow.work()
+    while fast.can_work:
+        fast.work()
+    slow.work()
+    assert not slow.can_work
+    team.settle()
+    assert sorted(d.message.n_batches for d in team.delivered(msg.PushUpdate)) == [2, 8]
+
+
 def test_old_updates_are_dropped(tmp_path):
     team = trained(tmp_path, 3, 1, staleness="drop:0")
     counts = staleness_of(team)
@@ -152,7 +170,15 @@ class TestExchange:
     def test_is_the_last_when_the_master_calls_back(self, holders):
         master, worker = holders
         master.recall()
+        assert not worker.is_trained
         assert worker.exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 1, 7).is_full
+
+    def test_ends_the_training_when_it_has_the_last_samples(self, holders):
+        for _ in range(3):
+            assert not any(holder.is_trained for holder in holders)
+            done = holders[1].exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 4, 7)
+        assert done.is_full
+        assert all(holder.is_trained for holder in holders)
 
     def test_goes_on_under_another_rule(self, holders):
         master, _ = holders
