@@ -37,23 +37,37 @@ class Engine:
         self._traced: dict[tuple[Any, ...], Callable[[list[NDArray]], list[Any]]] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
+        sums, gradient, state, *counters = self._call(self._gradient, vectors, batch)
         # TensorFlow may notice only at the arrays that it ran out of memory.
-        sums, gradient, state, *counters = map(np.asarray, self._call(self._gradient, vectors, batch))
-        return Gradient(sums, gradient, state, counters)
+        return Gradient(
+            np.asarray(sums),
+            np.asarray(gradient),
+            np.asarray(state) if len(vectors.state) else vectors.state,
+            [np.asarray(counter) for counter in counters],
+        )
 
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         return np.asarray(self._call(self._figures, vectors, batch)[0])
 
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch) -> list[Any]:
-        import tensorflow as tf
-
+        # By hand: behind a computation that has emptied the caches `tf.nest.flatten` takes 17 microseconds.
+        arrays = [
+            vectors.weights,
+            vectors.state,
+            *vectors.counters,
+            *batch.x,
+            *batch.y,
+            *batch.sample_weight,
+            *batch.loss_scale,
+        ]
         # A model that does not declare its shapes is traced again for every new one.
         shapes = None if self._graph.sample_shapes else batch.sample_shapes
-        key = (function.__name__, *(array.dtype for part in batch for array in part), shapes)
-        if key not in self._traced:
+        key = (function.__name__, len(batch.sample_weight), shapes, *[array.dtype for array in arrays])
+        traced = self._traced.get(key)
+        if traced is None:
             PULSE.expect(SLOW)
-            self._traced[key] = self._trace(function, vectors, batch)
-        return self._traced[key](tf.nest.flatten((vectors, batch)))
+            traced = self._traced[key] = self._trace(function, vectors, batch)
+        return traced(arrays)
 
     def _trace(
         self, function: Callable[..., Any], vectors: Vectors, batch: Batch
