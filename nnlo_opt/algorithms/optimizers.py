@@ -89,18 +89,21 @@ class Optimizer(ABC):
                     f"Received: {vector.dtype} {vector.shape}."
                 )
         self.n_steps += 1
-        for block in blocks(self._n_weights):
-            self.apply_block(weights, gradient, block)
-
-    def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
-        """Do the part of step `n_steps` that is of one of the `blocks` of all weights."""
-        slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
         # What is not finite stays visible in the weights; whoever applies updates looks at them.
         with np.errstate(all="ignore"):
-            if self.n_steps % FLUSH_EVERY == 0:
-                for average in slots.values():
-                    flush_tiny(average, scratch[0])
-            self._update(weights[block], gradient[block], slots, *scratch)
+            for block in blocks(self._n_weights):
+                self.apply_block(weights, gradient, block)
+
+    def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
+        """Do the part of step `n_steps` that is of one of the `blocks` of all weights.
+
+        It is the caller's to ignore floating-point errors, as `apply` does.
+        """
+        slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
+        if self.n_steps % FLUSH_EVERY == 0:
+            for average in slots.values():
+                flush_tiny(average, scratch[0])
+        self._update(weights[block], gradient[block], slots, *scratch)
 
     def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
         """Of the slots and the temporaries what a block needs; kept, as cutting it out takes longer than one pass."""

@@ -98,9 +98,10 @@ class CentralOptimizer:
         self, central: np.ndarray, update: np.ndarray, answer: np.ndarray, weight: float, block: slice
     ) -> None:
         if weight:
-            if weight != 1.0:
-                update[block] *= weight
-            self._optimizer.apply_block(central, update, block)
+            with np.errstate(all="ignore"):
+                if weight != 1.0:
+                    update[block] *= weight
+                self._optimizer.apply_block(central, update, block)
         if answer is not central:
             answer[block] = central[block]
 

@@ -7,11 +7,12 @@ pass still takes part, so that none waits for it.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nnlo_opt.block.shared_step import N_FLAGS, N_SUMS, Averaging
+from nnlo_opt.block.shared_step import Averaging
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics
@@ -19,6 +20,9 @@ from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
 from nnlo_opt.training.task import FoldTask
 from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned, aligned_empty
+
+#: numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end; and sums of figures
+N_FLAGS, N_SUMS = 3, 61
 
 
 class Step(NamedTuple):
@@ -83,9 +87,6 @@ class OwnBatches:
 class CommonBatches:
     """The gradient of the union of the batches of all ranks of a group; every step is collective over it."""
 
-    #: whether the samples of all ranks of the group count for this worker, or its own
-    _counts_all = False
-
     def __init__(
         self,
         task: FoldTask,
@@ -93,10 +94,16 @@ class CommonBatches:
         together: Collective | None,
         n_ranks: int,
         timeline: Timeline = NO_TIMELINE,
+        *,
+        counts_all: bool = False,
     ) -> None:
-        """`together` is the group that averages (None: of one); `n_ranks` share all training samples."""
+        """`together` is the group that averages (None: of one); `n_ranks` share all training samples.
+
+        `counts_all`: whether the figures of all ranks of the group count for this worker, or its own.
+        """
         self._timeline = timeline
         self._task = task
+        self._counts_all = counts_all
         #: how the gradients become one; may be exchanged for another way before a step
         self.averaging: Averaging = _Sum(gradient, together)
         # The largest shard decides; a rank whose shard is smaller may be through one step earlier.
@@ -108,47 +115,44 @@ class CommonBatches:
         self.failure: BaseException | None = None
         #: names of the figures, in the order in which their sums travel
         self._names: list[str] = []
-        self._numbers = np.zeros(N_FLAGS + N_SUMS, np.float32)
 
     def step(self) -> Step:
         own, of_all = self._exchange()
-        n_samples, has_failed, wants_end = of_all[:N_FLAGS].tolist()
+        n_samples, has_failed, wants_end, *sums = of_all
         self._n_steps += 1
         is_through = self._n_steps >= self._steps_a_pass
         if is_through:
             self._n_steps = self._n_samples = 0
         # Where the end is wanted the pass is not over, and may be gone on with from the position.
         end_of_pass = is_through or bool(wants_end)
-        counted = self._metrics_of_all(of_all) if self._counts_all else own
-        return Step(counted, int(n_samples), end_of_pass, bool(has_failed))
+        if self._counts_all:
+            own = Metrics(int(n_samples), dict(zip(self._names, sums, strict=False)))
+        return Step(own, int(n_samples), end_of_pass, bool(has_failed))
 
-    def _exchange(self) -> tuple[Metrics, np.ndarray]:
+    def _exchange(self) -> tuple[Metrics, Sequence[float]]:
         """Compute and average; -> (own metrics, the numbers that go with the gradients, summed over all ranks)."""
         own, failure = Metrics(), self.failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
                 own, _ = compute(self._task, self.averaging.gradient, self._timeline)
-                if len(own.sums) > N_SUMS:
+                if self._counts_all and len(own.sums) > N_SUMS:
                     raise TrialError(
                         f"ranks that average gradients share at most {N_SUMS} figures, not {len(own.sums)}"
                     )
         except (Exception, SystemExit) as error:
             failure, own = error, Metrics()
-        if own.n_samples and not self._names:
-            self._names = sorted(own.sums)
-        sums = [own.sums.get(name, 0.0) for name in self._names]
-        self._numbers[: N_FLAGS + len(sums)] = own.n_samples, failure is not None, self.wants_end, *sums
+        numbers: list[float] = [own.n_samples, failure is not None, self.wants_end]
+        if self._counts_all:
+            if own.n_samples and not self._names:
+                self._names = sorted(own.sums)
+            numbers += [own.sums.get(name, 0.0) for name in self._names]
         PULSE.expect(TOGETHER)
         with self._timeline.span("allreduce", "message"):
-            of_all = self.averaging.average(self._numbers)
+            of_all = self.averaging.average(numbers)
         if failure is not None:
             raise failure
         self._n_samples += own.n_samples
         return own, of_all
-
-    def _metrics_of_all(self, numbers: np.ndarray) -> Metrics:
-        sums = numbers[N_FLAGS : N_FLAGS + len(self._names)].tolist()
-        return Metrics(int(numbers[0]), dict(zip(self._names, sums, strict=True)))
 
     def position(self) -> dict[str, Any]:
         sweep, offset = self._task.stream.position
@@ -169,18 +173,18 @@ class _Sum:
         self._vector = aligned_empty(self._tail + N_FLAGS + N_SUMS)
         self._vector[:] = 0
 
-    def average(self, numbers: np.ndarray) -> np.ndarray:
+    def average(self, numbers: Sequence[float]) -> Sequence[float]:
         mine, tail = self._vector[: len(self.gradient)], self._vector[self._tail :]
         if numbers[0]:
             np.multiply(self.gradient, numbers[0], out=mine)
         else:
             mine[:] = 0
-        tail[:] = numbers
+        tail[: len(numbers)], tail[len(numbers) :] = numbers, 0
         if self._together is not None:
             self._together.sum_in_place(self._vector)
         if tail[0]:
             np.multiply(mine, 1 / tail[0], out=self.gradient)
-        return tail
+        return tail.tolist()
 
 
 def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:

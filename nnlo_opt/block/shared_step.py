@@ -11,6 +11,7 @@ All methods but those that say so are for every rank, the same ones in the same 
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +21,8 @@ from nnlo_opt.algorithms.vectors import block_size, scratch_for
 from nnlo_opt.comm.transport import Collective, SharedMemory
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned
 
-#: float32 numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end, and sums
-N_FLAGS, N_SUMS = 3, 61
-_N_NUMBERS = N_FLAGS + N_SUMS
+#: what a rank says of a step, after how many times it has met the others: int64 each, in a cache line of its own
+_LINE = ALIGNMENT_BYTES // 8
 #: who waits looks without a pause for so long, then with pauses of as much; and for deaths as often as that; seconds
 _SPIN_S, _PAUSE_S, _CHECK_S = 2e-3, 1e-4, 1e-2
 #: the smallest parts of the weights that ranks take, in numbers: a cache line is nobody's twice
@@ -35,8 +35,8 @@ class Averaging(Protocol):
     #: where this rank's gradient is to be written, float32 (n_weights,)
     gradient: np.ndarray
 
-    def average(self, numbers: np.ndarray) -> np.ndarray:
-        """Sum the `numbers` (64,) of all ranks, the first of which are samples; average the gradients by these.
+    def average(self, numbers: Sequence[float]) -> Sequence[float]:
+        """Sum what all ranks say of a step, `numbers`, the first of which are samples; average the gradients by these.
 
         It blocks until all ranks have called it; RanksLost where one cannot.
         """
@@ -55,23 +55,23 @@ class SharedStep:
         self._together = together
         starts = _starts(n_weights, len(optimizer.slots), n_ranks)
         at = iter(starts)
-        #: how many times each rank has met the others; a cache line of int64 for each
-        self._arrived = memory.bytes[next(at) :][: ALIGNMENT_BYTES * n_ranks].data.cast("q")
+        #: a line for each rank
+        self._lines = memory.bytes[next(at) :][: ALIGNMENT_BYTES * n_ranks].data.cast("q")
+        self._mine = self._lines[_LINE * rank : _LINE * (rank + 1)]
         self._n_met = 0
-        self._others = [8 * other for other in range(n_ranks) if other != rank]
-        numbers = memory.bytes[next(at) :][: 4 * _N_NUMBERS * n_ranks].view(np.float32)
-        #: what goes with the gradient of each rank
-        self._numbers = numbers.reshape(n_ranks, _N_NUMBERS)
+        self._others = [_LINE * other for other in range(n_ranks) if other != rank]
+        #: samples of each rank in this step
+        self._n_samples = [0] * n_ranks
         vectors = [memory.bytes[start:][: 4 * n_weights].view(np.float32) for start in at]
         #: of all ranks (n_weights,)
         self.weights = vectors.pop(0)
         optimizer.live_in([vectors.pop(0) for _ in optimizer.slots])
-        self._gradients = vectors
         self.gradient = vectors[rank]
         first, last = (min(n_weights, _cut(n_weights, part, n_ranks)) for part in (rank, rank + 1))
         size = block_size(n_weights)
-        #: the part of this rank, in blocks
+        #: the part of this rank, in blocks; and for each of them the gradients of all ranks
         self._part = [slice(start, min(start + size, last)) for start in range(first, last, size)]
+        self._gradients = [[vector[block] for vector in vectors] for block in self._part]
         self._scratch = scratch_for(n_weights)
         self._fence = threading.Lock()
 
@@ -80,46 +80,58 @@ class SharedStep:
         """Of the memory for `n_ranks`, of zeros at the beginning."""
         return _starts(n_weights, len(optimizer.slots), n_ranks)[-1] + aligned(4 * n_weights)
 
-    def average(self, numbers: np.ndarray) -> np.ndarray:
-        """As `Averaging`; the mean gradient is known for the part of this rank only, which `apply` takes."""
-        self._numbers[self._rank] = numbers
+    def average(self, numbers: Sequence[float]) -> Sequence[float]:
+        """As `Averaging`, of at most 7 whole numbers. It is `apply` that averages the gradients, each rank its part."""
+        for i, number in enumerate(numbers, 1):
+            self._mine[i] = int(number)
         self._meet()
-        total: np.ndarray = self._numbers.sum(axis=0)
-        n_samples = self._numbers[:, 0]
-        if total[0]:
-            with np.errstate(all="ignore"):
-                for block in self._part:
-                    self._average_block(block, n_samples, 1 / total[0])
-        return total
-
-    def _average_block(self, block: slice, n_samples: np.ndarray, factor: np.float32) -> None:
-        mean = self.gradient[block]
-        # A rank without samples has written no gradient.
-        if n_samples[self._rank]:
-            mean *= n_samples[self._rank]
-        else:
-            mean[:] = 0
-        term = self._scratch[: block.stop - block.start]
-        for rank, gradient in enumerate(self._gradients):
-            if rank != self._rank and n_samples[rank]:
-                np.multiply(gradient[block], n_samples[rank], out=term)
-                mean += term
-        mean *= factor
+        of_ranks = [self._lines[i::_LINE].tolist() for i in range(1, 1 + len(numbers))]
+        self._n_samples = of_ranks[0]
+        return [sum(of_rank) for of_rank in of_ranks]
 
     def apply(self) -> None:
         """Make the optimizer's step along the average; then `weights` are those of all parts."""
         try:
             self._optimizer.n_steps += 1
-            for block in self._part:
-                self._optimizer.apply_block(self.weights, self.gradient, block)
+            # What is not finite stays visible in the weights.
+            with np.errstate(all="ignore"):
+                for block, gradients in zip(self._part, self._gradients, strict=True):
+                    self._average(gradients)
+                    self._optimizer.apply_block(self.weights, self.gradient, block)
         finally:
             self._meet()
+
+    def _average(self, gradients: Sequence[np.ndarray]) -> None:
+        """Turn this rank's gradient of a block into the mean of all of them, by their samples."""
+        n_samples, mean = self._n_samples, gradients[self._rank]
+        if n_samples.count(n_samples[0]) == len(n_samples):  # as in all but the last steps of a pass
+            for rank, gradient in enumerate(gradients):
+                if rank != self._rank:
+                    mean += gradient
+            mean *= 1 / len(n_samples)
+            return
+        # A rank without samples has written no gradient.
+        if n_samples[self._rank]:
+            mean *= n_samples[self._rank]
+        else:
+            mean[:] = 0
+        term = self._scratch[: len(mean)]
+        for rank, gradient in enumerate(gradients):
+            if rank != self._rank and n_samples[rank]:
+                np.multiply(gradient, n_samples[rank], out=term)
+                mean += term
+        mean *= 1 / sum(n_samples)
 
     def _meet(self) -> None:
         """Wait until all ranks are here: what each has written before, all see after."""
         self._n_met += 1
         self._order()
-        self._arrived[8 * self._rank] = self._n_met
+        self._mine[0] = self._n_met
+        if not self._are_here():
+            self._wait()
+        self._order()
+
+    def _wait(self) -> None:
         began_s = checked_s = time.perf_counter()
         while not self._are_here():
             os.sched_yield()  # for there may be more ranks than cores
@@ -129,11 +141,10 @@ class SharedStep:
             if now_s - checked_s > _CHECK_S:
                 self._together.check()
                 checked_s = now_s
-        self._order()
 
     def _are_here(self) -> bool:
-        arrived, n_met = self._arrived, self._n_met
-        return all(arrived[other] >= n_met for other in self._others)
+        lines, n_met = self._lines, self._n_met
+        return all(lines[other] >= n_met for other in self._others)
 
     def _order(self) -> None:
         """Let no processor move what is read and written here from one side of this call to the other."""
@@ -143,8 +154,8 @@ class SharedStep:
 
 
 def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
-    """First bytes of arrivals, numbers, weights, the optimizer's vectors and gradients."""
-    sizes = [ALIGNMENT_BYTES * n_ranks, 4 * _N_NUMBERS * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks)
+    """First bytes of lines, weights, the optimizer's vectors and gradients."""
+    sizes = [ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks)
     starts = [0]
     for size in sizes[:-1]:
         starts.append(starts[-1] + aligned(size))
