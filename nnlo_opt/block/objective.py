@@ -269,7 +269,8 @@ class ObjectiveRank:
             raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.error}")
 
     def _take_in(self) -> None:
-        while (received := self._block.poll()) is not None:
+        # Behind the word that a call has failed may stand the next call, which is not to be taken here.
+        while (self._is_root or self._failure is None) and (received := self._block.poll()) is not None:
             message = received.message
             if getattr(message, "assignment", None) != self._assignment:
                 continue

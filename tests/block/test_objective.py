@@ -9,6 +9,7 @@ from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials.objectives import Comparison, Objective
 
@@ -147,6 +148,23 @@ def test_an_objective_that_raises_fails_its_trial_and_the_next_call_is_as_if_not
     assert failed.traceback.startswith("Traceback")
     assert (failed.world_rank, bool(failed.host)) == (1, True)
     assert bench.call(fails=False)[-1].figure_of_merit == 2.0
+
+
+def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
+    """It comes as soon as block rank 0 is through with the one before: the same look at the messages may see both."""
+
+    def objective(parameters, comm, report):
+        raise ValueError("raised")
+
+    block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
+    rank = ObjectiveRank(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
+    root = block.end(0)
+    root.send(1, ObjectiveFailed(assignment=0, reason="raised", world_rank=1))
+    root.send(1, CallObjective(assignment=1, point={}))
+    rank.handle(CallObjective(assignment=0, point={}))
+    received = block.end(1).poll()
+    assert received is not None
+    assert received.message == CallObjective(assignment=1, point={})
 
 
 def test_a_stop_is_heard_at_the_next_report_and_the_call_ends_without_a_result():
