@@ -126,7 +126,7 @@ class CommonBatches:
         # Where the end is wanted the pass is not over, and may be gone on with from the position.
         end_of_pass = is_through or bool(wants_end)
         if self._counts_all:
-            own = Metrics(int(n_samples), dict(zip(self._names, sums, strict=False)))
+            own = Metrics(int(n_samples), dict(zip(self._names, sums, strict=True)))
         return Step(own, int(n_samples), end_of_pass, bool(has_failed))
 
     def _exchange(self) -> tuple[Metrics, Sequence[float]]:
@@ -184,7 +184,7 @@ class _Sum:
             self._together.sum_in_place(self._vector)
         if tail[0]:
             np.multiply(mine, 1 / tail[0], out=self.gradient)
-        return tail.tolist()
+        return tail[: len(numbers)].tolist()
 
 
 def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:

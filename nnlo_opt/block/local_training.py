@@ -135,8 +135,8 @@ class LocalTraining:
         # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
         # than a pass would train more than the epochs that were asked for. Nor does it where the others have trained
         # the last samples of an epoch: they would wait for half a period in the mean.
-        is_last = self._own is not None and self._own.are_enough
-        if step.end_of_pass or period.n_batches >= self._sync_every or is_last:
+        is_over = step.end_of_pass or period.n_batches >= self._sync_every
+        if is_over or (self._own is not None and self._own.are_enough):
             period.end_of_pass = step.end_of_pass
             self._is_due = True
             if self._own is not None:

@@ -79,7 +79,7 @@ def test_all_make_the_step_of_one_optimizer_along_the_mean_by_samples(n_ranks, n
         for i in range(n_steps):
             if n_samples[i, rank]:
                 steps[rank].gradient[:] = gradients[i, rank]
-            of_all = steps[rank].average([n_samples[i, rank], 0, rank == 1])
+            of_all = steps[rank].average([n_samples[i, rank], 0, rank == 1, 2])
             steps[rank].apply()
             seen.append((of_all, steps[rank].weights.copy()))
         return seen
@@ -90,7 +90,7 @@ def test_all_make_the_step_of_one_optimizer_along_the_mean_by_samples(n_ranks, n
         rule.apply(expected, (weights[:, None] * gradients[i]).sum(axis=0).astype(np.float32))
         for rank in range(n_ranks):
             numbers, found = of_ranks[rank][i]
-            assert numbers == [n_samples[i].sum(), 0, 1]
+            assert numbers == [n_samples[i].sum(), 0, 1, 2 * n_ranks]
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
             assert np.array_equal(found, of_ranks[0][i][1]), "the same bits on each"
 
