@@ -18,7 +18,7 @@ STARTERS = ("mpirun", "mpiexec", "prterun")
 #: by a word of their commands
 HELPERS = {
     "search": "nnlo_opt.search.serve",
-    "reporter": "nnlo_opt.report.follow",
+    "reporter": "nnlo_opt.reporting.follow",
     "daemon": "hydra_pmi_proxy",
 }
 

@@ -74,7 +74,7 @@ def measure(folder: Path, n_windows: int, *options: object) -> tuple[list[dict[s
             raise SystemExit("The blocks were not busy all at once.")
         time.sleep(2.0)
         ranks, search = job.ranks(), job.helper("nnlo_opt.search.serve")
-        reporter = job.helper("nnlo_opt.report.follow")
+        reporter = job.helper("nnlo_opt.reporting.follow")
         watched = {"coordinator": ranks[0]}
         watched |= {name: p for name, p in (("search_process", search), ("reporter", reporter)) if p is not None}
         for _ in range(n_windows):

@@ -26,7 +26,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Suggested
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials.ledger import Ledger
 

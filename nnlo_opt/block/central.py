@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.algorithms import downpour, easgd
-from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules import downpour, easgd
+from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
 

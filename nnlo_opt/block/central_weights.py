@@ -18,9 +18,9 @@ from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.block.worker_ends import WorkerEnds
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, SharedMemory
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.training.checkpoint import Checkpoint
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import Checkpoint
 from nnlo_opt.vectors import aligned_empty
 
 #: before the names of the update rule's vectors among the arrays of a checkpoint

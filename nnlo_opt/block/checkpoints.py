@@ -1,6 +1,6 @@
 """The checkpoints of an assignment at its master: what goes into one, and how an assignment goes on from one.
 
-Their files are those of `training.checkpoint`. One is begun when a fence is sent, so that the workers can write to it
+Their files are those of `trials.checkpoint`. One is begun when a fence is sent, so that the workers can write to it
 what their update rule remembers, and written when the epoch has ended.
 """
 
@@ -14,9 +14,9 @@ from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.block.worker_ends import WorkerEnds
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.training import checkpoint
-from nnlo_opt.training.checkpoint import Checkpoint
 from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy
-from nnlo_opt.config import TrainingOptions
-from nnlo_opt.training.figure import best_epoch
 from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.trials.figure import best_epoch
 from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from nnlo_opt.block.shared_step import Averaging
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.pulse import PULSE, SLOW, TOGETHER
-from nnlo_opt.training.task import FoldTask
-from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.runtime.pulse import PULSE, SLOW, TOGETHER
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned, aligned_empty
 
 #: numbers that go with a gradient: samples, ranks that failed, ranks that want the epoch to end; and sums of figures

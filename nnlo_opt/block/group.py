@@ -6,7 +6,7 @@ n_i samples in the update u_i of worker i:
 
     downpour  u = sum_i(n_i u_i) / sum_i(n_i); so in synchronous training the tree does what one master does
     gem       u = sum_i(u_i), as the master adds them: the workers have matched them to each other already
-    easgd     the group has a centre of its own, on which its workers pull in a round of (2) of `algorithms.easgd` with
+    easgd     the group has a centre of its own, on which its workers pull in a round of (2) of `easgd` with
               alpha = beta / workers of the group; then it pulls on the central weights as a worker does, with
               alpha = beta / groups: elastic averaging in a tree (Zhang, arXiv:1605.02216, chapter 6)
 
@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.algorithms import downpour, easgd
 from nnlo_opt.block.central import CentralElastic
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules import downpour, easgd
 from nnlo_opt.vectors import aligned_empty
 
 

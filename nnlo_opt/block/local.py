@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.algorithms import easgd
-from nnlo_opt.algorithms.downpour import LocalSteps
-from nnlo_opt.algorithms.gem import Gem
-from nnlo_opt.algorithms.optimizers import Optimizer, make_optimizer
 from nnlo_opt.block.shared_step import SharedStep
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules import easgd
+from nnlo_opt.update_rules.downpour import LocalSteps
+from nnlo_opt.update_rules.gem import Gem
+from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
 

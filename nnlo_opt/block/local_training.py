@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block.central import central_rule
 from nnlo_opt.block.gradients import CommonBatches, Gradients, OwnBatches, Step
 from nnlo_opt.block.learning_rates import LearningRates
@@ -21,12 +20,13 @@ from nnlo_opt.block.own_updates import OwnUpdates, Period, Trained
 from nnlo_opt.block.ring import Ring, RingBatches, in_next_step, restore_position
 from nnlo_opt.block.shared_step import SharedStep
 from nnlo_opt.block.shared_weights import SharedWeights
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.checkpoint import load_local, save_local
-from nnlo_opt.training.task import FoldTask
-from nnlo_opt.training.timeline import Timeline
+from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.trials.checkpoint import load_local, save_local
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 from nnlo_opt.vectors import aligned_empty
 
 #: end of the master on the transport of a team

@@ -24,11 +24,11 @@ from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Group, Team
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training import checkpoint
-from nnlo_opt.training.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
 from nnlo_opt.trials.objectives import Comparison
 
 logger = logging.getLogger(__name__)

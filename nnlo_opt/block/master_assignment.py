@@ -13,16 +13,16 @@ from nnlo_opt.block import instructions as ins
 from nnlo_opt.block.central_weights import CentralWeights
 from nnlo_opt.block.checkpoints import Checkpoints, remembers_all
 from nnlo_opt.block.master_state import MasterState
-from nnlo_opt.block.objective_values import values_of_training
 from nnlo_opt.block.worker_ends import WorkerEnds
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.files import atomic_write
-from nnlo_opt.training import checkpoint
-from nnlo_opt.training.figure import figure_so_far
-from nnlo_opt.training.timeline import Timeline
+from nnlo_opt.objective.values import values_of_training
+from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials.figure import figure_so_far
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nnlo_opt.algorithms.staleness import StalenessStatistics
 from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.instructions import (
     ApplyRound,
@@ -41,8 +40,9 @@ from nnlo_opt.block.master_phases import ACCEPTED, REGROUPING, Phase
 from nnlo_opt.block.synchronous_rounds import SynchronousRounds
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.figure import figure_of_merit
 from nnlo_opt.training.history import FoldHistory
+from nnlo_opt.trials.figure import figure_of_merit
+from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 
 class MasterState:

@@ -13,13 +13,13 @@ import numpy as np
 
 from nnlo_opt.block.gradients import CommonBatches, Gradients, Step
 from nnlo_opt.block.reasons import worker_failed
+from nnlo_opt.block.task import FoldTask, TaskFactory, release
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.training.task import FoldTask, TaskFactory, release
-from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.vectors import aligned_empty
 
 Then = Callable[[list[Received]], None]

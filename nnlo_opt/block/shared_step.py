@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from nnlo_opt.algorithms.optimizers import Optimizer
-from nnlo_opt.algorithms.vectors import block_size, scratch_for
 from nnlo_opt.comm.transport import Collective, SharedMemory
+from nnlo_opt.update_rules.optimizers import Optimizer
+from nnlo_opt.update_rules.vectors import block_size, scratch_for
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned
 
 #: what a rank says of a step, after how many times it has met the others: int64 each, in a cache line of its own

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy
-from nnlo_opt.algorithms.vectors import blocks
 from nnlo_opt.block.central import CentralRule
 from nnlo_opt.block.learning_rates import LearningRates
 from nnlo_opt.comm.transport import SharedMemory, Transport
+from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import aligned
 
 #: numbers in front of the vectors, int64 each; whoever holds the lock of the first block may touch them

@@ -32,10 +32,10 @@ from nnlo_opt.block.submaster_state import (
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.training.checkpoint import load_group, save_group
-from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import load_group, save_group
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)

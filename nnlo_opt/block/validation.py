@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+from nnlo_opt.block.task import FoldTask
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.training.task import FoldTask
+from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 
 def validate(task: FoldTask, weights_and_state: np.ndarray) -> tuple[int, dict[str, float]]:

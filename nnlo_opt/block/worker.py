@@ -18,16 +18,16 @@ from nnlo_opt.block.local import base_learning_rate
 from nnlo_opt.block.local_training import MASTER, Groups, LocalTraining
 from nnlo_opt.block.reasons import worker_failed
 from nnlo_opt.block.ring import Then, check_alike
+from nnlo_opt.block.task import TaskFactory, release
 from nnlo_opt.block.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.pulse import PULSE, SLOW
-from nnlo_opt.training.callbacks import EpochCallbacks
-from nnlo_opt.training.figure import judged
-from nnlo_opt.training.monitor import Monitor
-from nnlo_opt.training.task import TaskFactory, release
-from nnlo_opt.training.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.runtime.monitor import Monitor
+from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.trials.figure import judged
 from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)

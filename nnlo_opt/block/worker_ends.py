@@ -8,7 +8,7 @@ import numpy as np
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Group, count_workers
 from nnlo_opt.comm.transport import Transport
-from nnlo_opt.config import TrainingOptions
+from nnlo_opt.training.options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Composition root: the only place that names adapters, parses options and prints errors."""
+"""The command line: options, entry points of the commands, what they print."""

@@ -16,10 +16,10 @@ from nnlo_opt.cli.parsing import HelpRequested
 from nnlo_opt.cli.run_options import add_grace
 from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.fault_tolerance import ULFM
 from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
-from nnlo_opt.preemption import Preemption
+from nnlo_opt.runtime.environment import ULFM
+from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing

@@ -12,13 +12,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nnlo_opt.fault_tolerance import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
-from nnlo_opt.preemption import Preemption
+from nnlo_opt.runtime.environment import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.runtime.preemption import Preemption
 
 if TYPE_CHECKING:
     from nnlo_opt.cli.options import Options
-    from nnlo_opt.cli.ranks import Own
     from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.roles import Own
 
 Run = Callable[["World", "Options", "Own"], int]
 
@@ -66,13 +66,12 @@ def _drive(command: str) -> NoReturn:
 def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
     """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
     _print_anything()
-    from nnlo_opt import devices
+    from nnlo_opt.runtime import devices
 
     devices.cap_threads()
     with _no_longer_than(MPI_START_S if ranks_outlive_others() else 0):
         from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
     from nnlo_opt.cli.parsing import HelpRequested
-    from nnlo_opt.cli.ranks import Own, story_of
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.comm.transport import RanksLost
@@ -87,9 +86,10 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         OutOfTimeError,
         ProtocolError,
     )
-    from nnlo_opt.log import RankOutput
-    from nnlo_opt.training.timeline import NO_TIMELINE, RankTimeline, events_per_rank
-    from nnlo_opt.watchdog import Watchdog
+    from nnlo_opt.run.roles import Own, story_of
+    from nnlo_opt.runtime.log import RankOutput
+    from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
+    from nnlo_opt.runtime.watchdog import Watchdog
 
     be_missed()
     world = World()
@@ -155,10 +155,10 @@ def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
     from nnlo_opt.cli import options as opt
 
     if command == "optimization":
-        from nnlo_opt.cli import optimization
+        from nnlo_opt.run import search as optimization
 
         return opt.parse_optimization, optimization.run
-    from nnlo_opt.cli import training
+    from nnlo_opt.run import training
 
     return opt.parse_training, training.run
 
@@ -178,7 +178,7 @@ def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preempti
     """
     from nnlo_opt.comm.mpi.ulfm import leave_unnoticed
     from nnlo_opt.comm.mpi.world import finalize
-    from nnlo_opt.training.timeline import merge_timelines
+    from nnlo_opt.runtime.timeline import merge_timelines
 
     is_whole = finalize()  # and with that every rank has closed its own
     preemption.end()  # till then another rank may have kept this one waiting for longer than the grace

@@ -13,10 +13,10 @@ from nnlo_opt.cli.pruning import fold_racing_of, pruning_of
 from nnlo_opt.cli.run_options import run_request_of
 from nnlo_opt.cli.search_options import SearchOptions, fixed_values, search_options_of
 from nnlo_opt.cli.training_options import training_options_of
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.runtime.devices import GpuRequest
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.trials.run_directory import RunRequest
 

@@ -3,11 +3,11 @@
 import argparse
 import shlex
 
-from nnlo_opt.cli.checks import check_mode, check_teams
 from nnlo_opt.cli.values import whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.launcher.planning import NOTICE_S, SCHEDULERS, JobPlan, Memory
+from nnlo_opt.run.checks import check_mode, check_teams
 
 MODES = ("downpour", "easgd", "gem", "allreduce")
 

@@ -16,7 +16,7 @@ from nnlo_opt.cli.values import finite, share, whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
-from nnlo_opt.report.lines import duration
+from nnlo_opt.reporting.lines import duration
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of

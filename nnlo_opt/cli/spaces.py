@@ -7,7 +7,7 @@ import numpy as np
 
 from nnlo_opt.cli.search_options import fixed_values
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
-from nnlo_opt.report.space_table import points_table, size_text, space_table
+from nnlo_opt.reporting.space_table import points_table, size_text, space_table
 from nnlo_opt.space.loading import load_space
 
 

@@ -18,9 +18,9 @@ from nnlo_opt.errors import (
     NnloError,
     ProtocolError,
 )
-from nnlo_opt.report.lines import outcome
-from nnlo_opt.report.results import read_ledger, write_results
-from nnlo_opt.report.table import pareto_table, trials_table
+from nnlo_opt.reporting.lines import outcome
+from nnlo_opt.reporting.results import read_ledger, write_results
+from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 

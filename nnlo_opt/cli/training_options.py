@@ -4,7 +4,7 @@ import argparse
 from dataclasses import fields
 
 from nnlo_opt.cli.values import dictionary, finite, positive, whole
-from nnlo_opt.config import TrainingOptions
+from nnlo_opt.training.options import TrainingOptions
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:

@@ -195,7 +195,7 @@ class WorkerReady(Message):
 class Train(Message):
     """Adopt the answer and train on. Payload: what `adopt` says; at an epoch's start also the float model state.
 
-    `adopt`: "weights" (the central ones), "difference" (the worker's update come back, see `algorithms.easgd`), or
+    `adopt`: "weights" (the central ones), "difference" (the worker's update come back, see `update_rules.easgd`), or
     "nothing". When a checkpoint is resumed, `position` is what the worker handed in at the fence, and `restore` the
     checkpoint's place, where the worker finds what its update rule remembers. To a sub-master, `position` holds those
     of its workers by number.
@@ -253,7 +253,7 @@ class Fence(Message):
 class FenceReached(Message):
     """Payload: float model state. `position`: data position and discrete model state; `files`: what was written.
 
-    `load`: what the worker's process has taken of its machine since the epoch began (`training.monitor`), if measured.
+    `load`: what the worker's process has taken of its machine since the epoch began (`runtime.monitor`), if measured.
     `n_samples` and `sums` are of batches trained since the last push, where the rule does not push at a fence.
     A sub-master hands in the same fields for each of its `workers`, by number, there with the figures of the whole
     epoch, which its pushes leave out; its own `n_samples` are those that were in no push.
@@ -339,7 +339,7 @@ class CalledBack(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Message):
-    """To worker 1: call the user's figure of merit with what the training of this fold gave (`training.figure`)."""
+    """To worker 1: call the user's figure of merit with what the training of this fold gave (`trials.figure`)."""
 
     assignment: int
     fold: dict[str, Json]

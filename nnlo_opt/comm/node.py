@@ -5,7 +5,7 @@ a payload is written once, into memory of the sender that the receiver maps, and
 a sender rings, so that a receiver may sleep meanwhile. On a core that is shared this makes an exchange of 35,000
 weights three times as cheap.
 
-Processes reach each other by cards (`nnlo_opt.cards`). Where that is not to be had (another system, processes in
+Processes reach each other by handles (`runtime.handles`). Where that is not to be had (another system, processes in
 containers of their own), `Neighbour.of` finds out, and messages travel by MPI alone.
 
 `Bell` belongs to a process, a `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of
@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.cards import Card, memory, open_file
+from nnlo_opt.runtime.handles import Card, memory, open_file
 
 #: payloads in flight in one direction: a worker pushes before the answer that says its last push has been read
 _N_SLOTS = 2

@@ -225,3 +225,24 @@ def _cut_blocks(world_size: int, block_size: int) -> tuple[list[range], str]:
 def _cut_evenly(ranks: range, n_parts: int) -> list[range]:
     edges = [ranks.start + len(ranks) * i // n_parts for i in range(n_parts + 1)]
     return [range(a, b) for a, b in pairwise(edges)]
+
+
+def rank_label(world_rank: int, team: Team | None, *, coordinates: bool) -> str:
+    """`rank 3 (worker 1 of block 1)`; `coordinates`: the rank is the coordinator too, or only.
+
+    The ranks of a worker of several are told apart as worker 1.1, 1.2, …
+    """
+    roles = ["coordinator"] if coordinates else []
+    if team is None:
+        return f"rank {world_rank} (coordinator)"
+    position = team.world_ranks.index(world_rank) if world_rank in team.world_ranks else 0
+    group, n_processes = team.group_of(position), team.ranks_per_worker
+    if position == 0:
+        roles.append("top master" if team.groups else "master")
+    if group is not None and position == group.head:
+        roles.append(f"sub-master {group.number}")
+    elif position or len(team.world_ranks) == 1:
+        first, head = (1, 0) if group is None else (group.workers[0], group.head)
+        worker, part = divmod(max(1, position) - head - 1, n_processes)
+        roles.append(f"worker {first + worker}" + f".{part + 1}" * (n_processes > 1))
+    return f"rank {world_rank} ({', '.join(roles)} of block {team.block})"

@@ -21,7 +21,7 @@ class RanksLost(BaseException):
     """Ranks that this one cannot go on without have died, or the others have noticed that.
 
     Control flow, not an error of a trial: no handler of those, ours or a user's, may take it for one, so it is no
-    `Exception`. `block.server` and the entry points take it.
+    `Exception`. `run.server` and the entry points take it.
     """
 
 

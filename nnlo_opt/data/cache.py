@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.pulse import PULSE, SLOW
+from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from nnlo_opt.data.lists import read_list, relative_names
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
-from nnlo_opt.pulse import PULSE, SLOW
+from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 

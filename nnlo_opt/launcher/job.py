@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.fault_tolerance import MPI_START_S, SIGN
+from nnlo_opt.runtime.environment import MPI_START_S, SIGN
 
 #: between two looks at the job; seconds
 LOOK_S = 0.1

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import TrialError
+from nnlo_opt.models.callbacks import Wishes
 from nnlo_opt.models.keras_adapter import KerasAdapter
-from nnlo_opt.training.callbacks import Wishes
 
 #: what Keras calls the figures that we call otherwise
 _KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}
@@ -38,7 +38,7 @@ class KerasCallbacks:
         *,
         is_last: bool,
     ) -> Wishes:
-        """See `training.callbacks.EpochCallbacks`."""
+        """See `models.callbacks.EpochCallbacks`."""
         if not isinstance(adapter, KerasAdapter):
             raise TrialError("Keras callbacks need a Keras model. Received: another. Leave `callbacks` out.")
         model = adapter.synced_model()

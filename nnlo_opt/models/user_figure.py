@@ -18,7 +18,7 @@ _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a fun
 
 @dataclass(frozen=True, slots=True)
 class UserFigure:
-    """A function (fold) -> number, see `training.figure`, and what it is known by."""
+    """A function (fold) -> number, see `trials.figure`, and what it is known by."""
 
     function: Callable[[dict[str, Any]], Any]
     #: the name of the function

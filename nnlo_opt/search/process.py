@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nnlo_opt.errors import ConfigurationError, NnloError
-from nnlo_opt.processes import module_command, without_mpi
+from nnlo_opt.runtime.environment import module_command, without_mpi
 from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.space import Point, Space

@@ -13,6 +13,7 @@ import numpy as np
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.task import FoldTaskFactory, TaskFactory
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
@@ -20,14 +21,13 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Team, plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import Fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.training.task import FoldTaskFactory, TaskFactory
+from nnlo_opt.training.options import TrainingOptions
 
 Reported = TypeVar("Reported", bound=Message)
 

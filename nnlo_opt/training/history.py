@@ -37,7 +37,7 @@ class FoldHistory:
         self._validation[worker] = _added(self._validation.get(worker, (0, {})), n_samples, sums)
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
-        """Keep what the process of `worker` took of its machine in this epoch: figures of `training.monitor`."""
+        """Keep what the process of `worker` took of its machine in this epoch: figures of `runtime.monitor`."""
         self._loads[worker] = dict(load)
 
     def forget_validation(self) -> None:

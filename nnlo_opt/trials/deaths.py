@@ -1,7 +1,7 @@
 """Which ranks died by themselves, as others saw it: notes in the run directory, read by the next start.
 
 Without ULFM the death of a rank ends the whole job, and the coordinator with it before it hears why. Ranks of the same
-node see who was first (`nnlo_opt.watchdog`), the launcher that a job has ended which nobody asked to. Each leaves a
+node see who was first (`runtime.watchdog`), the launcher that a job has ended which nobody asked to. Each leaves a
 file of its own, so that nobody needs a lock.
 """
 

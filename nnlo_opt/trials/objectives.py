@@ -68,7 +68,7 @@ class Comparison:
     #: "last": weights and metrics are those of the last epoch (with early stopping, of its best); "best": those of the
     #: epoch in which the first objective was best
     epoch: str = "last"
-    #: the user's function that makes the figure of merit, as `--figure-of-merit` names it; None: `training.figure`
+    #: the user's function that makes the figure of merit, as `--figure-of-merit` names it; None: `trials.figure`
     function: str | None = None
 
     def __post_init__(self) -> None:

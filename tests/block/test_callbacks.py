@@ -9,13 +9,13 @@ from nnlo_opt.block.local import base_learning_rate
 from nnlo_opt.block.master_phases import Phase
 from nnlo_opt.block.master_state import MasterState
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.models.callbacks import Wishes
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.callbacks import Wishes
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 
 SOURCE = linear_source(33)
 FOLDS = [single_fold(24, 9)]

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
-from nnlo_opt.training.checkpoint import fold_directory, load, load_weights
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load, load_weights
+from nnlo_opt.update_rules.optimizers import make_optimizer
 
 N_TRAIN, N_VALIDATION = 26, 7
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)

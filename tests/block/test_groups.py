@@ -9,17 +9,17 @@ import pytest
 
 from nnlo_opt.block.local_training import Groups
 from nnlo_opt.block.ring import Ring, RingFollower
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, Place
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 
 N_TRAIN, N_VALIDATION, N_FEATURES = 48, 6, 4
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)

@@ -9,13 +9,13 @@ from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Received
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.testing.loopback_team import FAULTS, LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import UnreadableSource, linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_latest, load_weights
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.trials.checkpoint import fold_directory, load_latest, load_weights
 
 SOURCE = linear_source(33)
 FOLDS = [single_fold(24, 9)]

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.algorithms.staleness import StalenessPolicy
 from nnlo_opt.block import instructions as ins
 from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.master_phases import Phase
@@ -15,6 +14,7 @@ from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.objectives import Comparison, Objective
+from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
 def ready(n_train=10, has_validation=True):

@@ -6,16 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 
 pytestmark = pytest.mark.usefixtures("exchange")
 

@@ -5,20 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
-from nnlo_opt.algorithms.staleness import StalenessPolicy
-from nnlo_opt.algorithms.vectors import BLOCK
 from nnlo_opt.block.central import central_rule
 from nnlo_opt.block.learning_rates import LearningRates
 from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.update_rules.vectors import BLOCK
 
 N_TRAIN, N_VALIDATION, EPOCHS = 26, 7, 3
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)

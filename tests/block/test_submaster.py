@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.algorithms.gem import Gem
-from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import FAULTS, LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.update_rules.gem import Gem
+from nnlo_opt.update_rules.optimizers import make_optimizer
 
 N_TRAIN, N_VALIDATION, N_FEATURES, BATCH, EPOCHS = 61, 13, 4, 4, 3
 SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)

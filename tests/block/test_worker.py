@@ -3,17 +3,17 @@ import pytest
 
 from nnlo_opt.block.local_training import Groups
 from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError, ProtocolError, TrialError
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
 
 N_FEATURES = 3
 SOURCE = linear_source(25, N_FEATURES)

@@ -12,8 +12,8 @@ from nnlo_opt.cli.parsing import HelpRequested
 from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.cli.run_options import LOG_LEVELS
 from nnlo_opt.cli.search_options import SearchOptions
-from nnlo_opt.devices import GpuRequest
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials.objectives import Comparison, Objective
 

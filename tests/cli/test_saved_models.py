@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nnlo_opt.cli.options import parse_training
-from nnlo_opt.cli.workplace import Workplace
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.workload import Workplace
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
 
 N_FEATURES, N_CLASSES = 6, 3

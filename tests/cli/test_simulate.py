@@ -4,7 +4,7 @@ import pytest
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.random import RandomSearch
 
 MODULE = """

@@ -15,9 +15,9 @@ from loopback_run import Shape, System, check_outcome, outcomes
 from nnlo_opt.data.lists import read_list, write_list
 from nnlo_opt.data.sums import verify, write_sums
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.report.results import read_ledger, write_results
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.journal import Journal, encode_line
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair

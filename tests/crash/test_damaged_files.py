@@ -18,8 +18,8 @@ from nnlo_opt.cli.launch import standing
 from nnlo_opt.data.lists import read_list, write_list
 from nnlo_opt.data.sums import sums_path, verify, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, CheckpointError, ConfigurationError, JournalError
-from nnlo_opt.training import checkpoint
-from nnlo_opt.training.checkpoint import Checkpoint, load_weights, save_weights
+from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials.checkpoint import Checkpoint, load_weights, save_weights
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair

@@ -12,7 +12,7 @@ import networks
 import objectives
 import pytest
 
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.registry import search_names
 
 pytestmark = pytest.mark.mpi

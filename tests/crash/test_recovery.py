@@ -13,9 +13,9 @@ import objectives
 import psutil
 import pytest
 
-from nnlo_opt.fault_tolerance import ULFM
 from nnlo_opt.launcher.job import lets_ranks_outlive_others
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.testing.mpirun import find_mpirun
 
 pytestmark = [

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.identity import check_same
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.report.results import read_ledger, write_results
-from nnlo_opt.report.summary import summarise
-from nnlo_opt.report.table import trials_table
+from nnlo_opt.reporting.results import read_ledger, write_results
+from nnlo_opt.reporting.summary import summarise
+from nnlo_opt.reporting.table import trials_table
+from nnlo_opt.run.identity import check_same
 from nnlo_opt.search.base import History
 from nnlo_opt.space import Space
 from nnlo_opt.trials import events as ev

@@ -12,7 +12,6 @@ import numpy as np
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.coordinator import Coordinator
 from nnlo_opt.coordinator.instructions import SearchPlan
@@ -22,8 +21,9 @@ from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.loopback_team import LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.checkpoint import fold_directory, load_weights
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.journal import Journal, read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from loopback_run import Shape, System, check_outcome, outcomes
 
-from nnlo_opt.training.checkpoint import fold_directory
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.journal import encode_line
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState

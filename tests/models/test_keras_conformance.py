@@ -8,10 +8,10 @@ import importlib
 import numpy as np
 import pytest
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.models import keras_model
 from nnlo_opt.testing.keras_adapters import keras_adapter
 from nnlo_opt.testing.model_conformance import ModelConformance
+from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [

@@ -11,12 +11,12 @@ import resource
 import numpy as np
 import pytest
 
-from nnlo_opt.algorithms.optimizers import make_optimizer
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models import torch_module
 from nnlo_opt.models.loss_terms import LossTerm
 from nnlo_opt.models.torch_adapter import TorchAdapter
 from nnlo_opt.testing.model_conformance import ModelConformance
+from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [

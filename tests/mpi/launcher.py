@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
-LIGHT = ("nnlo_opt.block.server", "nnlo_opt.cli.workplace", "nnlo_opt.report.table", "nnlo_opt.search.process")
+LIGHT = ("nnlo_opt.run.server", "nnlo_opt.run.workload", "nnlo_opt.reporting.table", "nnlo_opt.search.process")
 
 
 @dataclass

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 from nnlo_opt.api.team import Ranks, Team
+from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
 from nnlo_opt.comm.mpi import transport as mpi_transport
@@ -20,14 +21,13 @@ from nnlo_opt.comm.mpi.world import World, finalize
 from nnlo_opt.comm.node import Neighbour
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.errors import TrialError
+from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
-from nnlo_opt.training.task import FoldTaskFactory
+from nnlo_opt.training.options import TrainingOptions
 
 LIMIT_S = 30.0
 

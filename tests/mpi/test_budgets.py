@@ -8,7 +8,7 @@ from pathlib import Path
 import launcher
 import pytest
 
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.trials.pareto import dominates
 
 pytestmark = pytest.mark.mpi

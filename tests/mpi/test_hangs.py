@@ -8,7 +8,7 @@ import objectives
 import pytest
 from test_launch import DRIVER, family_of, journal_of, launch, rank_of, wait_for
 
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 
 pytestmark = pytest.mark.mpi
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from launcher import rank_of
 
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 
 pytestmark = pytest.mark.mpi
 

@@ -13,7 +13,6 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.config import TrainingOptions
 from nnlo_opt.coordinator.coordinator import Coordinator
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -28,6 +27,7 @@ from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.space import Categorical, Integer, Space
 from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal, read_events
 from nnlo_opt.trials.ledger import Ledger

@@ -6,7 +6,7 @@ import pytest
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.files import atomic_write
-from nnlo_opt.report.results import read_ledger
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import repair as module
 from nnlo_opt.trials.journal import encode_line

@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from nnlo_opt.cards import CARD_BYTES
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked
@@ -32,6 +31,7 @@ from nnlo_opt.comm.node import (
     Place,
 )
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
+from nnlo_opt.runtime.handles import CARD_BYTES
 from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.transport import RanksLost, Received, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.fault_tolerance import ranks_outlive_others
+from nnlo_opt.runtime.environment import ranks_outlive_others
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,251 @@
+"""What a worker needs to train one fold, and how it is put together.
+
+A worker's samples are held in memory from trial to trial where they fit; where they do not, they are read from the
+files in every pass, window by window. Either way they come in the same order (`data.order`).
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.comm.messages import StartFold
+from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
+from nnlo_opt.data.folds import Fold
+from nnlo_opt.data.gathering import GatheredWindows, piece
+from nnlo_opt.data.memory import budget_bytes
+from nnlo_opt.data.order import Cut, Order
+from nnlo_opt.data.shards import shard
+from nnlo_opt.data.source import DataSource, Indices
+from nnlo_opt.data.streaming import StreamedWindows, read_in_order
+from nnlo_opt.data.weights import ClassTable, check_sample_weights
+from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.runtime.devices import node_place
+from nnlo_opt.training.options import TrainingOptions, model_parameters
+from nnlo_opt.trees import Arrays
+
+logger = logging.getLogger(__name__)
+
+#: validation needs no gradients, so small training batches are no reason for small validation batches
+_SMALLEST_VALIDATION_BATCH = 128
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldTask:
+    """One worker's part of one fold: the model, its shard, its share of the validation samples."""
+
+    adapter: ModelAdapter
+    #: endless batches of the shard
+    stream: Stream
+    #: makes the validation samples of this worker, part by part in order; there may be none
+    validation: Callable[[], Iterator[Samples]]
+    options: TrainingOptions
+    #: training samples of all workers and of this one; validation samples of all
+    n_train: int
+    n_shard: int
+    n_validation: int
+    #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
+    steps_a_pass: int | None = None
+    #: whether the first batch has been trained, for which something may have to be compiled
+    has_begun: bool = False
+
+    def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """The validation samples in order, each counting as much as each other."""
+        for samples in self.validation():
+            yield from iterate(samples.x, samples.y, validation_batch(self.options))
+
+
+class TaskFactory(Protocol):
+    """Makes the tasks of this rank."""
+
+    def open(self, start: StartFold) -> FoldTask:
+        """Build model and data for `start`; whatever it raises fails the trial."""
+
+    def close(self) -> None:
+        """Release the model of the last task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeding:
+    """How samples are held, read and weighted."""
+
+    #: what a rank may hold of samples; None: a quarter of the node's free memory, divided among its ranks
+    memory_bytes: int | None = None
+    #: windows read ahead by a thread where samples are not held in memory; 0: no thread
+    n_ahead: int = 1
+    #: whether a thread gathers shuffled batches ahead of need, for which it wants a core of its own
+    gathers_ahead: bool = False
+    #: weights of the classes, for every fold; None: all alike
+    class_tables: Sequence[ClassTable] | None = None
+    #: data set with a weight for each sample; None: all alike
+    sample_weights_name: str | None = None
+
+
+def release(tasks: TaskFactory) -> None:
+    """Release the model of the last task; the fold is over, so what a framework says on its way out is only logged."""
+    try:
+        tasks.close()
+    except Exception:
+        logger.warning("a model could not be released", exc_info=True)
+
+
+class FoldTaskFactory:
+    """Tasks from a data source with fixed folds and a function that builds the model of a point."""
+
+    def __init__(
+        self,
+        build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter],
+        release: Callable[[], None],
+        source: DataSource,
+        folds: list[Fold],
+        options: TrainingOptions,
+        seed: int,
+    ) -> None:
+        """`build(parameters, options, seed)` returns a model with fresh weights that depend on the seed alone."""
+        self._build = build
+        self._release = release
+        self._source = source
+        self._folds = folds
+        self._options = options
+        self._seed = seed
+        #: to be set before the first task
+        self.feeding = Feeding()
+        #: samples read last: most trials ask for the same shard again
+        self._loaded: dict[tuple[str, int, int, int], Samples] = {}
+        #: of the task under way; its thread ends with the task
+        self._stream: BatchStream | None = None
+
+    def open(self, start: StartFold) -> FoldTask:
+        """Build the model of the point and load this worker's shard. Not collective."""
+        self._end_stream()
+        options = self._options.with_point(start.point)
+        fold = self._folds[start.fold]
+        # The initial weights depend on the fold too: every fold begins with fresh weights.
+        model_seed = (
+            int(np.random.SeedSequence((self._seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
+        )
+        adapter = self._build(model_parameters(start.point), options, model_seed)
+        mine = shard(fold.train, start.n_workers, start.worker - 1)
+        # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
+        edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
+        validates = fold.validation[edges[0] : edges[1]]
+        # One fold at a time: folds that take turns on a small block do not fill its memory.
+        self._loaded = {key: samples for key, samples in self._loaded.items() if key[1:] == _place(start)}
+        validation, n_left = self._validation(validates, start, options)
+        key = (self._seed, start.trial, start.fold, start.worker)
+        order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
+        windows = self._windows(mine, start, order, n_left)
+        if self.feeding.gathers_ahead and options.shuffle:
+            windows = GatheredWindows(windows, piece(options.batch, self._source.info.sample_bytes))
+        self._stream = BatchStream(windows, options.batch)
+        return FoldTask(
+            adapter=adapter,
+            stream=self._stream,
+            validation=validation,
+            options=options,
+            n_train=len(fold.train),
+            n_shard=len(mine),
+            n_validation=len(fold.validation),
+        )
+
+    def close(self) -> None:
+        """Release the model and end reading ahead; samples held in memory stay for the next trial."""
+        self._end_stream()
+        self._release()
+
+    # ------------------------------------------------------------ in memory or not
+
+    def _validation(
+        self, numbers: Indices, start: StartFold, options: TrainingOptions
+    ) -> tuple[Callable[[], Iterator[Samples]], int]:
+        """(what makes the validation samples, bytes of memory left for training samples)."""
+        n_bytes = len(numbers) * self._source.info.sample_bytes
+        if len(numbers) <= self._cut.window or n_bytes <= self._memory_bytes // 2:
+            samples = self._load("validation", start, lambda: self._read(numbers))
+            return lambda: iter([samples]), self._memory_bytes - n_bytes
+        _say_streamed("validation", len(numbers), n_bytes)
+        batch = validation_batch(options)
+        n_at_once = max(1, self._cut.window // batch) * batch
+        return (
+            lambda: read_in_order(
+                lambda part: self._read(numbers[part]), len(numbers), n_at_once, self.feeding.n_ahead
+            ),
+            self._memory_bytes,
+        )  # fmt: skip
+
+    def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
+        """The training samples, in memory if `memory_bytes` are enough."""
+        tables, name = self.feeding.class_tables, self.feeding.sample_weights_name
+        table = tables[start.fold] if tables else None
+        n_bytes = len(numbers) * self._source.info.sample_bytes
+        if order.n_windows == 1 or n_bytes <= memory_bytes:
+
+            def load() -> Samples:
+                return _weighted(self._read(numbers), table, self._column(name, numbers))
+
+            return WindowsInMemory(self._load("train", start, load), order)
+        _say_streamed("training", len(numbers), n_bytes)
+        weights = self._column(name, numbers)
+
+        def read(part: Indices) -> Samples:
+            return _weighted(self._read(numbers[part]), table, None if weights is None else weights[part])
+
+        return StreamedWindows(read, order, self.feeding.n_ahead)
+
+    def _load(self, part: str, start: StartFold, read: Callable[[], Samples]) -> Samples:
+        key = (part, *_place(start))
+        if key not in self._loaded:
+            self._loaded[key] = read()
+        return self._loaded[key]
+
+    def _read(self, numbers: Indices) -> Samples:
+        return Samples(*self._source.read(numbers))
+
+    def _column(self, name: str | None, numbers: Indices) -> NDArray[np.float32] | None:
+        return None if name is None else check_sample_weights(name, self._source.read_column(name, numbers), some=True)
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return Cut.of(self._source.info)
+
+    @cached_property
+    def _memory_bytes(self) -> int:
+        given = self.feeding.memory_bytes
+        return budget_bytes(node_place(os.environ)[1]) if given is None else given
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+def validation_batch(options: TrainingOptions) -> int:
+    """Samples of a validation batch."""
+    return max(options.batch, _SMALLEST_VALIDATION_BATCH)
+
+
+def _place(start: StartFold) -> tuple[int, int, int]:
+    """What a worker's samples depend on."""
+    return start.fold, start.worker, start.n_workers
+
+
+def _weighted(samples: Samples, table: ClassTable | None, weights: NDArray[np.float32] | None) -> Samples:
+    """The samples with their class's weight times their own."""
+    if table is not None:
+        of_class = table.of(samples.y)
+        weights = of_class if weights is None else weights * of_class
+    return Samples(samples.x, samples.y, weights)
+
+
+def _say_streamed(what: str, n_samples: int, n_bytes: int) -> None:
+    logger.info(
+        "%d %s samples (%.0f MiB) are more than this rank may hold in memory: they are read in every pass",
+        n_samples,
+        what,
+        n_bytes / 2**20,
+    )

@@ -1,0 +1,372 @@
+"""A block that runs a user's objective: every rank calls it at the same point, block rank 0 answers.
+
+The objective is ordinary blocking MPI code, so this is not reactive. What keeps it from hanging: before a collective
+call, `report` and its return, every rank tells block rank 0 where it is, and goes on only when block rank 0 has seen
+all of them at the same place. So a call that a rank has left, or is late for by an error, is begun by none.
+"""
+
+import logging
+import math
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.results import Results
+from nnlo_opt.clock import Clock
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.objective_messages import (
+    CallObjective,
+    ObjectiveArrived,
+    ObjectiveFailed,
+    ObjectiveProceed,
+    ObjectiveReturned,
+)
+from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
+from nnlo_opt.errors import NnloError, ProtocolError, TrialError
+from nnlo_opt.objective.values import returned_values, values_of_call
+from nnlo_opt.trials.objectives import Comparison
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[int, float], bool]
+Objective = Callable[[dict[str, Any], Any, Report], Any]
+
+#: how long ranks may take to come back after one has raised; they may be computing, and hear of it at their next call
+GRACE_S = 600.0
+#: how long block rank 0 then waits to hear that the failure is in the journal
+RECORDED_S = 10.0
+ROOT = 0
+#: where a rank is that has come to the end of the objective
+_RETURN = "return"
+
+
+class BlockComm(Protocol):
+    """What is handed to the objective, less its MPI calls."""
+
+    def close(self) -> None:
+        """Free it. Collective."""
+
+
+class StuckBlockError(NnloError):
+    """A rank does not come back from an objective in which another rank raised: the job has to end."""
+
+
+class _CallFailed(TrialError):
+    """The call has failed for a reason that is already known."""
+
+
+class ObjectiveRank:
+    """One rank of a block that runs objectives."""
+
+    def __init__(
+        self,
+        orders: Transport,
+        block: Transport,
+        objective: Objective,
+        make_comm: Callable[[Any], BlockComm],
+        clock: Clock,
+    ) -> None:
+        """`make_comm(self)` is collective over the block; `orders` leads to the coordinator."""
+        self._orders = orders
+        self._block = block
+        self._objective = objective
+        self._make_comm = make_comm
+        self._clock = clock
+        self._is_root = block.rank == ROOT
+        #: what trials are compared by: what the objective has to return besides what is measured
+        self.comparison = Comparison()
+        self._world_rank = orders.rank
+        self._assignment = -1
+        #: when the last call ended (at the root only); None before there was one
+        self._idle_since_s: float | None = None
+        #: the last assignment that came here; -1 before there was one
+        self.taken = -1
+        #: what came of those that are finished
+        self.results = Results()
+        #: the communicator of the last call, where that failed and the ranks were not together; else None
+        self._comm: BlockComm | None = None
+        #: ranks that are out of the call under way: rank -> their message (at the root only)
+        self._returned: dict[int, ObjectiveReturned] = {}
+        #: where the other ranks wait: rank -> name of the collective call (at the root only)
+        self._arrived: dict[int, str] = {}
+        #: the root's answer to the last arrival of this rank
+        self._proceed: ObjectiveProceed | None = None
+        self._stop_asked = False
+        #: whether a report waits for the coordinator's word, and whether that was to go on (at the root only)
+        self._waits_for_word = False
+        self._told_to_go_on = False
+        #: last epoch reported in this call
+        self._last_epoch = 0
+        #: why the call cannot succeed any more; empty while it can
+        self._failure: ObjectiveReturned | None = None
+
+    def handle_order(self, message: msg.Message) -> None:
+        """Take in one message of the coordinator (block rank 0)."""
+        match message:
+            case msg.RunFold():
+                self.taken = message.assignment
+                call = CallObjective(assignment=message.assignment, point=message.point)
+                for rank in range(1, self._block.size):
+                    self._block.send(rank, call)
+                self._waits_for_word = message.waits_for_word
+                self._run_at_root(message, call)
+            case msg.GoOn():
+                self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
+            case msg.StopFold():
+                self._stop_asked = self._stop_asked or message.assignment == self._assignment
+            case msg.FoldRecorded():
+                self.results.forget(message.assignment)
+            case msg.PreemptFold():
+                pass  # an objective keeps no checkpoints: it is worth most when it ends
+            case _:
+                raise ProtocolError(f"A block takes no {type(message).__name__}.")
+
+    def handle(self, message: msg.Message) -> None:
+        """Take in one message of block rank 0 between two calls (other ranks)."""
+        if isinstance(message, CallObjective):
+            _, returned = self._call(message)
+            self._block.send(ROOT, returned)
+            if returned.error and not wait_until(self._has_failed, GRACE_S):
+                self._give_up_on_root(returned)
+        elif not isinstance(message, ObjectiveFailed):
+            raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
+
+    def _has_failed(self) -> bool:
+        """Whether block rank 0 knows that the call has failed."""
+        self._take_in()
+        return self._failure is not None
+
+    def _give_up_on_root(self, returned: ObjectiveReturned) -> NoReturn:
+        """Block rank 0 hears nothing: have the coordinator write down what failed, and end the job."""
+        failed = msg.FoldFailed(
+            assignment=returned.assignment,
+            reason=returned.error,
+            traceback=returned.traceback,
+            world_rank=returned.world_rank,
+            host=returned.host,
+        )
+        self._orders.send(ROOT, failed)
+        self._orders.flush(RECORDED_S)
+        time.sleep(RECORDED_S)
+        raise StuckBlockError(
+            f"The objective raised on rank {returned.world_rank}, and after {GRACE_S:g} s block rank 0 is still in a "
+            "call that cannot be given up; go on with `--opt-restore`."
+        )
+
+    # ------------------------------------------------------------ the call, on every rank
+
+    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned]:
+        self._assignment = call.assignment
+        self._returned, self._arrived, self._proceed, self._failure = {}, {}, None, None
+        self._last_epoch = 0
+        if self._comm is not None:
+            self._comm.close()
+        try:
+            self._comm = comm = self._make_comm(self)
+            value = self._objective(dict(call.point), comm, self._report)
+            self.meet(_RETURN)
+            comm.close()
+            self._comm = None
+            return value, ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
+        except ProtocolError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._block.blame(error)  # a rank has died in a call that we do not guard
+            returned = ObjectiveReturned(
+                assignment=call.assignment,
+                error=reason_of(error),
+                traceback="" if isinstance(error, _CallFailed) else "".join(traceback.format_exception(error)),
+                world_rank=self._world_rank,
+                host=socket.gethostname(),
+            )
+            logger.info("the objective raised on this rank: %s", returned.error)
+            return None, returned
+
+    def _report(self, epoch: int, value: Any) -> bool:
+        """`report(epoch, value)` of the objective. Collective: every rank of the block. -> whether to go on."""
+        # Only block rank 0's value counts: other ranks may report anything, None too.
+        return self.meet("report", (int(epoch), float(value)) if self._is_root else None)
+
+    def meet(self, name: str, reported: tuple[int, float] | None = None) -> bool:
+        """Wait until every rank is at the collective call `name`. Collective: every rank of the block.
+
+        `reported`: block rank 0's epoch and value where the call is a report. -> whether to go on with the trial.
+        Raises when the call of the objective has failed, also where the ranks are at different places.
+        """
+        self.look_out()
+        if not self._is_root:
+            self._proceed = None
+            self._block.send(ROOT, ObjectiveArrived(assignment=self._assignment, at=name))
+            self._await(lambda: self._proceed is not None)
+            assert self._proceed is not None
+            return self._proceed.go_on
+        self._await(lambda: len(self._arrived) == self._block.size - 1)
+        elsewhere = {rank: at for rank, at in self._arrived.items() if at != name}
+        if elsewhere:
+            rank, at = min(elsewhere.items())
+            self._give_up(
+                "every rank of a block must make the same collective calls, of which `report` is one; block rank 0 "
+                f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
+            )
+        self._arrived.clear()
+        if reported is not None:
+            self._pass_on(*reported)
+        proceed = ObjectiveProceed(assignment=self._assignment, go_on=not self._stop_asked)
+        for rank in range(1, self._block.size):
+            self._block.send(rank, proceed)
+        return proceed.go_on
+
+    def _pass_on(self, epoch: int, value: float) -> None:
+        if not math.isfinite(value):
+            self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
+        reported = msg.EpochReported(
+            assignment=self._assignment,
+            epoch=epoch,
+            metrics={"value": value},
+            figure_of_merit=value,
+            waits=self._waits_for_word,
+        )
+        self._told_to_go_on = False
+        self._orders.send(ROOT, reported)
+        self._last_epoch = epoch
+        try:
+            self._look_for_orders()
+        except RanksLost:
+            if self._waits_for_word:
+                raise
+            return  # nobody listens; what the call will return is kept
+        if self._waits_for_word:
+            self._await(self._has_heard)
+
+    def _has_heard(self) -> bool:
+        """Whether the coordinator has answered the last report."""
+        self._look_for_orders()
+        return self._told_to_go_on or self._stop_asked
+
+    def _give_up(self, reason: str) -> NoReturn:
+        """Fail the call on every rank, also where the objective catches what is raised here."""
+        self._spread(
+            ObjectiveReturned(
+                assignment=self._assignment, error=reason, world_rank=self._world_rank, host=socket.gethostname()
+            )
+        )
+        raise TrialError(reason)
+
+    def _await(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        def look() -> bool:
+            self.look_out()
+            return done()
+
+        return wait_until(look, timeout_s, self._block)
+
+    def look_out(self) -> None:
+        """Take in what came from the other ranks; raise if the call has failed."""
+        self._take_in()
+        if self._failure is not None:
+            raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.error}")
+
+    def _take_in(self) -> None:
+        # Behind the word that a call has failed may stand the next call, which is not to be taken here.
+        while (self._is_root or self._failure is None) and (received := self._block.poll()) is not None:
+            message = received.message
+            if getattr(message, "assignment", None) != self._assignment:
+                continue
+            match message:
+                case ObjectiveReturned():
+                    self._returned[received.source] = message
+                    if message.error and self._failure is None:
+                        self._spread(message)
+                case ObjectiveArrived():
+                    self._arrived[received.source] = message.at
+                case ObjectiveProceed():
+                    self._proceed = message
+                case ObjectiveFailed():
+                    self._failure = ObjectiveReturned(
+                        assignment=message.assignment, error=message.reason, world_rank=message.world_rank
+                    )
+
+    def _spread(self, failure: ObjectiveReturned) -> None:
+        """Tell every rank that the call has failed."""
+        self._failure = failure
+        failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.error, world_rank=failure.world_rank)
+        for rank in range(1, self._block.size):
+            self._block.send(rank, failed)
+
+    # ------------------------------------------------------------ block rank 0
+
+    def _run_at_root(self, order: msg.RunFold, call: CallObjective) -> None:
+        self._stop_asked = False
+        began_s = self._clock.monotonic_s()
+        waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s
+        self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, waited_s=waited_s))
+        value, own = self._call(call)
+        if own.error and self._failure is None:
+            self._spread(own)
+        others = self._block.size - 1
+
+        def all_back() -> bool:
+            self._take_in()
+            return len(self._returned) == others
+
+        came_back = wait_until(all_back, None if self._failure is None else GRACE_S, self._block)
+        self._idle_since_s = self._clock.monotonic_s()
+        if self._failure is None:
+            result = self._result(value, self._clock.monotonic_s() - began_s)
+            if isinstance(result, msg.FoldFinished):
+                self.results.add(order, result)
+            self._look_for_orders()
+            if self._stop_asked:
+                self.results.forget(call.assignment)
+                result = msg.FoldStopped(assignment=call.assignment)
+            self._orders.send(ROOT, result)
+            return
+        failed = msg.FoldFailed(
+            assignment=call.assignment,
+            reason=self._failure.error,
+            traceback=self._failure.traceback,
+            world_rank=self._failure.world_rank,
+            host=self._failure.host,
+        )
+        self._orders.send(ROOT, failed)
+        if not came_back:
+            recorded = wait_until(self._is_recorded, RECORDED_S)
+            raise StuckBlockError(
+                f"The objective raised on rank {self._failure.world_rank}, and after {GRACE_S:g} s another rank of the "
+                "block still waits for it in a call that cannot be given up: "
+                f"the trial is {'' if recorded else 'not yet '}recorded as failed; go on with `--opt-restore`."
+            )
+
+    def _is_recorded(self) -> bool:
+        received = self._orders.poll()
+        return received is not None and isinstance(received.message, msg.FoldRecorded)
+
+    def _result(self, value: Any, train_s: float) -> msg.Message:
+        try:
+            values = returned_values(value)
+            objectives = values_of_call(self.comparison, values, train_s)
+        except TrialError as error:
+            return msg.FoldFailed(
+                assignment=self._assignment,
+                reason=str(error),
+                world_rank=self._world_rank,
+                host=socket.gethostname(),
+            )
+        return msg.FoldFinished(
+            assignment=self._assignment,
+            figure_of_merit=objectives[self.comparison.objectives[0].name],
+            metrics=values,
+            n_epochs=self._last_epoch,
+            train_s=train_s,
+            objectives=objectives if self.comparison.several else {},
+        )
+
+    def _look_for_orders(self) -> None:
+        while (received := self._orders.poll()) is not None:
+            self.handle_order(received.message)
+
+
+def _is_at(name: str) -> str:
+    return "has returned" if name == _RETURN else f"is in `{name}`"

@@ -1,0 +1,68 @@
+"""A search space as people read it: a row a parameter, what it holds besides, and some of its points."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnlo_opt.reporting.lines import value_text
+from nnlo_opt.reporting.table import text_table
+from nnlo_opt.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
+from nnlo_opt.space.space import Point, Space
+
+#: points drawn to tell which share of an endless space the constraint accepts
+_N_DRAWN = 1000
+#: columns that stand side by side
+_POINTS_A_TABLE = 8
+
+
+def space_table(space: Space, title: str) -> str:
+    """The parameters as a text table; columns that all parameters leave empty are left out."""
+    rows = [_row(parameter) for parameter in space.parameters]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    return text_table(title, columns, [[row[name] for name in columns] for row in rows], left=True)
+
+
+def size_text(space: Space) -> str:
+    """How many points there are, and which part of them the constraint accepts, on one or two lines."""
+    n_points = space.n_points
+    size = "not finite" if n_points is None else f"{n_points:,}"
+    if space.constraint is None:
+        return f"Points: {size}"
+    constraint = f"Constraint: `{CONSTRAINT_NAME}` of {space.constraint.source}"
+    if space.can_be_walked:
+        return f"{constraint}\nPoints: {size}, of which {sum(1 for _ in space.iter_points()):,} are feasible"
+    rng = np.random.default_rng(0)
+    n_feasible = sum(space.is_feasible(space.draw(rng)) for _ in range(_N_DRAWN))
+    return f"{constraint}\nPoints: {size}; feasible are {n_feasible:,} of {_N_DRAWN:,} drawn"
+
+
+def points_table(space: Space, points: Sequence[Point], title: str) -> str:
+    """Some points as text tables, a column a point; a parameter that is not in one is a dash there."""
+    tables = []
+    for first in range(0, len(points), _POINTS_A_TABLE):
+        shown = points[first : first + _POINTS_A_TABLE]
+        rows = [[name, *(_value_in(point, name) for point in shown)] for name in space.names]
+        numbers = [str(first + i + 1) for i in range(len(shown))]
+        tables.append(text_table("" if first else title, ["", *numbers], rows))
+    return "\n\n".join(tables)
+
+
+def _value_in(point: Point, name: str) -> str:
+    return value_text(point[name]) if name in point else "-"
+
+
+def _row(parameter: Parameter) -> dict[str, str]:
+    kind = next(kind.__name__ for kind in KINDS if isinstance(parameter, kind))
+    row = {"name": parameter.name, "kind": kind, "range": "", "prior": "", "step": "", "likely": ""}
+    if isinstance(parameter, Real | Integer):
+        row["range"] = f"{value_text(parameter.low)} to {value_text(parameter.high)}"
+        row["prior"] = parameter.prior
+        row["step"] = "" if parameter.step is None else value_text(parameter.step)
+    else:
+        row["range"] = ", ".join(value_text(parameter.value_at(index)) for index in range(parameter.n_values or 0))
+    if isinstance(parameter, Real | Integer | Ordinal) and parameter.likely is not None:
+        row["likely"] = value_text(parameter.likely)
+    row["values"] = "" if parameter.n_values is None else f"{parameter.n_values:,}"
+    row["only when"] = "" if parameter.condition is None else str(parameter.condition)
+    return row

@@ -1,0 +1,206 @@
+"""What can be seen to be wrong before a model is built: training options, and a search space set against them."""
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, product
+from typing import Any, Protocol
+
+from nnlo_opt.block.local import local_rule
+from nnlo_opt.cli.options import Options
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models import losses, torch_losses
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.space.parameters import Integer, Real, Value
+from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
+from nnlo_opt.space.values import text, thawed
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.update_rules.easgd import moving_rate
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.staleness import StalenessPolicy
+
+
+class Grouping(Protocol):
+    """How the ranks of a team are grouped: `Options`, or a part of them."""
+
+    @property
+    def n_processes(self) -> int: ...
+
+    @property
+    def n_masters(self) -> int: ...
+
+
+def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
+    """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
+    make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
+    local_rule(options, 1)
+    StalenessPolicy.parse(options.staleness)
+    if options.loss:
+        for name in options.loss.split(","):
+            _check_loss(name.strip())
+    return (
+        EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
+        TargetMetric.parse(options.target_metric) if options.target_metric else None,
+    )
+
+
+def check_mode(options: Grouping, mode: str) -> None:
+    """ConfigurationError for workers of several ranks, or sub-masters, under an update rule that has none."""
+    if mode != "allreduce":
+        return
+    for option, number, rule in (
+        ("--n-processes", options.n_processes, "all ranks average"),
+        ("--n-masters", options.n_masters, "no master is asked"),
+    ):
+        if number > 1:
+            raise ConfigurationError(
+                f"`{option}` must be 1 with `--mode allreduce`, where {rule}. Received: {number}; leave it out, or "
+                "take another mode."
+            )
+
+
+def check_teams(topology: Topology, n_masters: int, n: int) -> None:
+    """ConfigurationError where ranks of a team cannot be dealt out to groups, and to workers of `n` ranks each."""
+    for team in topology.teams:
+        n_ranks = len(team.world_ranks)
+        n_left = n_ranks - n_masters
+        smallest = n_masters + (n_masters - 1) * n
+        if n_masters > 1 and n_ranks < smallest:
+            raise ConfigurationError(
+                f"`--n-masters` must leave every sub-master a worker: {n_masters} masters take blocks, or "
+                f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
+                f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
+            )
+        if n > 1 and (n_left < n or n_left % n):
+            master = "master" if n_masters == 1 else f"{n_masters} masters"
+            raise ConfigurationError(
+                f"`--n-processes` must divide the ranks behind the {master} of every block or sub-block. Received: "
+                f"{n} for {n_left} ranks; choose ranks and `--block-size` so that it does."
+            )
+
+
+def check_shares(options: Options, topology: Topology, findings: dict[str, Any]) -> None:
+    """ConfigurationError for a fold with fewer training samples than its team has workers, or too strong a force.
+
+    `findings`: what a trainer rank has found in model and data.
+    """
+    if not findings["data"]:
+        return
+    every_rank = options.training.mode == "allreduce"
+    n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
+    for force in elastic_forces(options, findings):
+        moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
+    n_train = findings["n_train_smallest"]
+    if n_train < n_workers:
+        raise ConfigurationError(
+            f"Every worker must have at least one training sample. Received: {n_train} samples"
+            f"{' in a fold' * (options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
+            "blocks (`--block-size`) or more data."
+        )
+
+
+def elastic_forces(options: Options, findings: dict[str, Any]) -> list[float]:
+    """The elastic forces that may come up in a training of a model; `findings` as in `check_shares`."""
+    if not findings["data"]:
+        return []
+    forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
+    space = Space.from_json(findings["space"]) if findings["space"] else None
+    if space is not None and "train.elastic_force" in space.names:
+        forces += corners(space, "train.elastic_force")
+    return forces
+
+
+def _check_loss(name: str) -> None:
+    """ConfigurationError for a loss that no framework knows; which one it will be may not be known yet."""
+    try:
+        torch_losses.check_loss(name)
+    except ConfigurationError:
+        losses.check_loss(name)
+
+
+def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
+    """ConfigurationError for parameters that the model does not take, and trainings that cannot be.
+
+    A model's argument without a default must be in every point. Of the training options every value is tried at the
+    ends of its range. Two of them are also tried together, the others in their middle, unless the space has a
+    constraint: it may be what keeps them apart, and its function is not here.
+    """
+    definition.check_parameters(space.model_names)
+    for name in sorted(definition.required_parameters):
+        if (condition := space[name].condition) is not None:
+            raise ConfigurationError(
+                f"A parameter with a condition must have a default in `get_model` of {definition.source}. "
+                f"Received: none for {name!r}, which is given only when {condition}. Add the default."
+            )
+    for name in space.train_names:
+        _check_values(space, name, options)
+    if space.constraint is None:
+        for pair in combinations(space.train_names, 2):
+            for point in _corner_points(space, pair):
+                error = _error_at(point, options)
+                if error is not None:
+                    values = ", ".join(f"{name}={value!r}" for name, value in _training_part(point).items())
+                    raise ConfigurationError(
+                        f"Every point of a search space must be a training that can be; {values} is not: {error} Give "
+                        "one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
+                    ) from error
+
+
+def _check_values(space: Space, name: str, options: Options) -> None:
+    """ConfigurationError for a value of a training option that fails wherever it is tried."""
+    known = {name, *_ancestors(space, name)}
+    errors: dict[str, tuple[Value, ConfigurationError | None]] = {}
+    for point in _corner_points(space, [name]):
+        if name not in point:
+            continue
+        # By itself on top of the command line, and with the other parameters in their middle.
+        tried = [{key: value for key, value in point.items() if key in known}, point]
+        found = [_error_at(one, options) for one in tried]
+        if None in found or text(point[name]) not in errors:
+            errors[text(point[name])] = point[name], None if None in found else found[0]
+    for value, error in errors.values():
+        if error is not None:
+            raise ConfigurationError(
+                f"Every value of the parameter {name!r} must be one that its option takes; {value!r} is not: {error}"
+            ) from error
+
+
+def _error_at(point: Point, options: Options) -> ConfigurationError | None:
+    try:
+        training = options.training.with_point(point)
+        check_mode(options, training.mode)
+        check_training(training)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _training_part(point: Point) -> Point:
+    return {name: value for name, value in point.items() if name.startswith(TRAIN_PREFIX)}
+
+
+def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
+    """Points with every end value of `names` and of what these depend on, the other parameters at their median."""
+    varied = {name for given in names for name in (given, *_ancestors(space, given))}
+    quantiles = [
+        [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
+    ]
+    return (space.from_unit(units) for units in product(*quantiles))
+
+
+def _ancestors(space: Space, name: str) -> list[str]:
+    found: list[str] = []
+    while (condition := space[name].condition) is not None:
+        name = condition.parent
+        found.append(name)
+    return found
+
+
+def corners(space: Space, name: str) -> list[Any]:
+    """Values of a parameter that stand for all: the ends of a range and what conditions ask for, or all categories."""
+    parameter = space[name]
+    if isinstance(parameter, Integer | Real):
+        conditions = [other.condition for other in space.parameters if other.condition is not None]
+        asked = [thawed(value) for c in conditions if c.parent == name for value in c.values]
+        return [*dict.fromkeys([parameter.low, parameter.high, *asked])]
+    return [parameter.value_at(index) for index in range(parameter.n_values or 0)]

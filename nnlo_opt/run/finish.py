@@ -1,0 +1,91 @@
+"""What is left to do when a search is over: the best model, the reports, stale checkpoints, ranks that hang."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from nnlo_opt.comm.run_messages import ExportModel, ModelExported
+from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.reporting.follow import Reporter
+from nnlo_opt.reporting.results import write_results
+from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
+from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.trials.checkpoint import fold_directory, remove_all
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.trial import Trial
+
+#: name of the best model in the run directory; its ending is the framework's
+BEST_MODEL = "best_model"
+#: seconds that ranks have at least to leave after a search in which one may be stuck
+LEAVE_S = 60.0
+
+
+def save_model(
+    ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str
+) -> ModelExported:
+    """Have the first of the trainer ranks `candidates` that lives to answer save the model of a trial."""
+    order = ExportModel(
+        point=trial.point,
+        weights_path=str(fold_directory(directory, trial.number, best_fold(trial, direction)).resolve()),
+        path=str((directory / BEST_MODEL).resolve()),
+    )
+    why = ""
+    for rank in candidates:
+        try:
+            return ranks.ask(rank, order, ModelExported)
+        except RankDiedError as error:
+            why = str(error)
+        except OutOfTimeError as error:
+            return ModelExported(path="", error=str(error))
+    return ModelExported(path="", error=why)
+
+
+def best_fold(trial: Trial, direction: str) -> int:
+    """The fold of a complete trial whose model is kept: that with the best figure of merit."""
+    sign = -1.0 if direction == "max" else 1.0
+    return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
+
+
+def write_last_reports(reporter: Reporter, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
+    """Have the reports written for the last time; they can always be made again."""
+    if reporter.finish():
+        return
+    try:
+        write_results(directory.path, directory.ledger)
+    except OSError as error:
+        say(
+            f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
+            f"{directory.path}` makes them anew from the journal.",
+            sys.stderr,
+        )
+
+
+def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
+    """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
+    for assignment in ledger.assignments:
+        PULSE.ticks += 1
+        trial = ledger.trials[assignment.trial]
+        if trial.state.ended or assignment.fold in trial.folds:
+            remove_all(fold_directory(directory, trial.number, assignment.fold))
+
+
+def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[[str, TextIO], None]) -> None:
+    """Let no rank of `blocks` that is stuck in code of the user keep the job from ending; returns at once."""
+    if not blocks:
+        return
+
+    def leave() -> None:
+        say(
+            f"Block {' and '.join(map(str, sorted(blocks)))} is stuck in a trial that took too long, and does not "
+            "leave: the job is ended. What is finished is in the journal.",
+            sys.stderr,
+        )
+        os._exit(EXIT_FAILURE)
+
+    timer = threading.Timer(max(LEAVE_S, trial_timeout_s), leave)
+    timer.daemon = True  # a job whose ranks all leave is not kept by it
+    timer.start()

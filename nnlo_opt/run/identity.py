@@ -1,0 +1,128 @@
+"""What must not change between the starts of one run, and how a change is refused: by its name."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from nnlo_opt.cli.options import Options
+from nnlo_opt.data.weights import ClassWeights
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.design import design_size
+from nnlo_opt.space.space import Space
+from nnlo_opt.training.options import option_name
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.run_directory import RunRequest
+
+
+def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
+    """The identity of the run this command asks for, as plain data for the journal."""
+    return {
+        "search_space": findings["space"],
+        "model": {"name": findings["model"], "source": findings["source"], "sha256": findings["sha256"]},
+        "data": findings["data"],
+        "loss": findings["loss"],
+        "n_fold": options.plan.n_fold,
+        "fold_by": options.data.fold_by,
+        "features_name": findings.get("features_name"),
+        "labels_name": findings.get("labels_name"),
+        "class_weights": _text_of(options.data.class_weights),
+        "sample_weights_name": options.data.sample_weights_name,
+        "direction": options.plan.direction,
+        # One objective is kept as it is called: the default one by what it is.
+        "objectives": [str(objective) for objective in options.comparison.several]
+        or [f"{findings['figure']}:{options.plan.direction}"],
+        "objective_epoch": options.comparison.epoch,
+        "figure_function": findings.get("figure_function"),
+        "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
+        "fold_racing": options.plan.fold_racing,
+        "seed": options.seed,
+        "training": options.training.to_json(),
+        # Not compared but kept: a run that is given more trials must not fall back into another initial design.
+        "n_initial_points": design_size(
+            None if findings["space"] is None else Space.from_json(findings["space"]), options.plan.num_iterations
+        ),
+        "figure_of_merit": findings["figure"],
+        # What the runs had measured is in the journal, so that they need not be there when this run goes on.
+        "warm_start": [str(path) for path in options.search.warm_start],
+    }
+
+
+def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: RunRequest) -> None:
+    """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
+    difference = _difference(known, asked, request.may_change)
+    if difference:
+        raise ConfigurationError(
+            f"`{request.restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run "
+            "was started with, or start a new run under another name."
+        )
+
+
+def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collection[str]) -> str:
+    """The first thing that differs, or nothing."""
+    spaces = known["search_space"], asked["search_space"]
+    if None not in spaces:
+        difference = Space.from_json(spaces[0]).difference(Space.from_json(spaces[1]))
+        if difference:
+            return f"the search space differs: {difference}"
+    elif spaces[0] != spaces[1]:
+        return "a search was started where this is a training, or the other way round"
+    if known["model"]["sha256"] != asked["model"]["sha256"]:
+        return f"the model file has changed: `{known['model']['source']}`, now `{asked['model']['source']}`"
+    if known["data"] != asked["data"]:
+        return f"the data differ: {_data_difference(known['data'], asked['data'])}"
+    before, now = _objectives(known), _objectives(asked)
+    if len(before) == len(now) == 1 and before[0].name == now[0].name and before != now:
+        return f"`--direction` differs: it was {before[0].direction}, now {now[0].direction}"
+    if before != now:
+        return f"`--objective` differs: it was {', '.join(map(str, before))}, now {', '.join(map(str, now))}"
+    for key, option in (
+        ("loss", "--loss"),
+        ("n_fold", "--n-fold"),
+        ("fold_by", "--fold-by"),
+        ("objective_epoch", "--objective-epoch"),
+        ("figure_function", "--figure-of-merit"),
+        ("pruner", "--pruner"),
+        ("fold_racing", "--fold-racing"),
+        ("seed", "--seed"),
+        ("features_name", "--features-name"),
+        ("labels_name", "--labels-name"),
+        ("class_weights", "--class-weights"),
+        ("sample_weights_name", "--sample-weights-name"),
+    ):
+        # An option that came later than the run is no difference.
+        if key in known and known[key] != asked.get(key):
+            return f"`{option}` differs: it was {known[key]}, now {asked.get(key)}"
+    begun_with, begins_with = known.get("warm_start", []), asked.get("warm_start", [])
+    if begins_with not in ([], begun_with):
+        were = ", ".join(begun_with) or "not given"
+        return f"`--warm-start` differs: it was {were}, now {', '.join(begins_with)}"
+    for name, value in asked["training"].items():
+        before = known["training"].get(name, value)
+        if before != value and name not in may_change:
+            if name == "shuffle":
+                return f"`--no-shuffle` differs: it was {not before}, now {not value}"
+            return f"`{option_name(name)}` differs: it was {before}, now {value}"
+    return ""
+
+
+def _objectives(identity: dict[str, Any]) -> list[Objective]:
+    """What its trials are compared by, under the names people know; a run of before there were objectives has one."""
+    one = f"{identity.get('figure_of_merit')}:{identity.get('direction', 'min')}"
+    return [Objective.parse(text) for text in identity.get("objectives", [one])]
+
+
+def _text_of(weights: ClassWeights | None) -> str | None:
+    """Plain data: numbers are no names in JSON."""
+    return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
+
+
+def _data_difference(known: dict[str, Any] | None, asked: dict[str, Any] | None) -> str:
+    if known is None or asked is None:
+        return "one has data files and the other has none"
+    if (known["n_train"], known["n_validation"]) != (asked["n_train"], asked["n_validation"]):
+        return (
+            f"there were {known['n_train']} training and {known['n_validation']} validation samples, "
+            f"now {asked['n_train']} and {asked['n_validation']}"
+        )
+    changed = [old[0] for old, new in zip(known["files"], asked["files"], strict=False) if old != new]
+    return f"the first file that is not the same is `{changed[0]}`" if changed else "the list of files is not the same"

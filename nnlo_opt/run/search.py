@@ -1,0 +1,184 @@
+"""OptimizationDriver: rank 0 coordinates a search, the other ranks train in blocks."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.cli.comparing import budget_text, with_walltime
+from nnlo_opt.cli.options import Options
+from nnlo_opt.cli.pruning import pruning_for
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.mpi.world import World
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.reporting.lines import losses_text, outcome, point_text
+from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.run.earlier_runs import observations_of_runs
+from nnlo_opt.run.roles import Means, Own, Place, make_server
+from nnlo_opt.run.session import Session
+from nnlo_opt.search.base import Observation
+from nnlo_opt.search.process import SearchProcess
+from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.search.registry import options_of
+from nnlo_opt.search.start_points import check_start_points
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import FIGURE, Objective
+from nnlo_opt.trials.run_directory import RunDirectory
+
+#: what makes no sense of a model
+MAXIMAL = Objective(FIGURE, "max")
+
+
+def run(world: World, options: Options, own: Own) -> int:
+    """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
+    topology = Topology.plan(
+        world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
+    )
+    means = Means.of(world, topology, options, own)
+    if world.size == 1:
+        network = LoopbackNetwork(2)
+        place = Place.of(topology.teams[0], network.end(1), world.alone())
+        server = make_server(place, options, means, searches=True)
+        return SearchSession(options, topology, network.end(0), pump=server.step, own=own).run()
+    transport = world.transport()
+    comm = world.team_communicator([team.world_ranks for team in topology.teams])
+    team = topology.team_of_rank(world.rank)
+    if team is None:
+        return SearchSession(options, topology, transport, pump=lambda: False, own=own).run()
+    return make_server(Place.of(team, transport, comm), options, means, searches=True).serve()
+
+
+class SearchSession(Session):
+    """One start of a search."""
+
+    program = "OptimizationDriver"
+    _search: SearchProcess | None = None
+    #: the pruner, with what is known of the model; None before that, and where there is none
+    _pruning: PruningPlan | None = None
+
+    def load_space(self) -> dict[str, Any] | None:
+        # Started early: it imports its libraries while the trainer ranks import theirs.
+        self._search = SearchProcess()
+        if self.options.search_space is None:
+            return None
+        return self._search.load_space(self.options.search_space, self.options.fix).to_json()
+
+    def check_findings(self, findings: dict[str, Any]) -> None:
+        comparison = self.options.comparison
+        if findings["kind"] == "model" and comparison.function is None and MAXIMAL in comparison.objectives:
+            raise ConfigurationError(
+                "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
+                "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
+                "`--objective`, such as val_acc:max."
+            )
+        if self.options.search.warm_start and self.options.plan.objectives:
+            raise ConfigurationError(
+                "`--warm-start` is for searches of one objective. Received: it with "
+                f"{len(self.options.plan.objectives)}; leave it out."
+            )
+        check_start_points(Space.from_json(findings["space"]), self.options.search.start_points)
+        if self.options.plan.pruning is not None:
+            self._pruning = pruning_for(
+                self.options.plan.pruning,
+                comparison,
+                self.options.training.epochs,
+                self.topology.world_size,
+                findings,
+            )
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        plan, ledger = self.options.plan, directory.ledger
+        first_unix_s = ledger.first_start_unix_s if ledger.sessions else self._clock.unix_s()
+        began_at_s = self.began_unix_s - first_unix_s
+        budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
+        return replace(plan, pruning=self._pruning, budget=budget)
+
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+        assert self._search is not None
+        options, space = self.options.search, Space.from_json(findings["space"])
+        settings = options.to_json()
+        if self.options.plan.objectives:
+            settings["n_objectives"] = len(self.options.plan.objectives)
+        if "n_initial_points" in options_of(options.algorithm):
+            settings["n_initial_points"] = identity["n_initial_points"]
+        if ledger.sessions:
+            self.adopted = ledger.adopted
+            before = ledger.settings.get("hyper_opt", options.algorithm)
+            if before != options.algorithm:  # every algorithm goes on from any history
+                self.say(f"The search was {before} and is now {options.algorithm}.")
+        else:
+            observations, lines = observations_of_runs(options.warm_start, identity, space)
+            self.adopted = [dict(observation) for observation in observations]
+            for line in lines:
+                self.say(line)
+        self._search.start(options.algorithm, space, self.options.seed, settings)
+        sign = -1.0 if self.options.plan.direction == "max" else 1.0
+        self._search.adopt([Observation(point=o["point"], value=sign * o["value"], std=o["std"]) for o in self.adopted])
+        return self._search
+
+    def close(self) -> None:
+        if self._search is not None:
+            self._search.close()
+
+    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+        options, topology = self.options, self.topology
+        sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
+        ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
+        self.say(
+            f"Run `{directory.path}`: {options.plan.num_iterations} trials of {findings['model']} on "
+            f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
+            f"{options.search.algorithm} search, seed {options.seed}."
+        )
+        if options.plan.objectives:
+            self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
+        if budget := budget_text(options.plan.budget, options.walltime_s):
+            self.say(f"Ends early after {budget}.")
+        if findings["data"]:
+            folds = f", pooled and cut into {options.plan.n_fold} folds" if options.plan.n_fold > 1 else ""
+            data = findings["data"]
+            self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples{folds}.")
+        for line in findings["remarks"]:
+            self.say(line)
+        pruning = self._pruning
+        if pruning is not None and pruning.name != "median" and not pruning.pauses:
+            self.say(
+                f"`--pruner {pruning.name}` stops trials of an objective at its rungs, as they cannot be paused there."
+            )
+        ledger = directory.ledger
+        if ledger.sessions:
+            n_paused = ledger.n_by_state()["paused"]
+            n_open = len(ledger.trials) - ledger.n_ended - n_paused
+            stood = f"{ledger.n_ended} trials have ended, {n_open} were under way"
+            self.say(f"Going on with `{directory.path}`: {stood}{f', {n_paused} are paused' * bool(n_paused)}.")
+
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        ledger = directory.ledger
+        self.say("")
+        self.say(trials_table(ledger, figure))
+        if ledger.objectives:
+            self.say("")
+            self.say(pareto_table(ledger))
+        self.say("")
+        if lost := losses_text(ledger):
+            self.say(lost)
+        if ledger.complete:
+            self.say(f"Search complete: {ledger.completed_because} ({outcome(ledger)}).")
+        else:
+            self.say(f"Search not complete: {ledger.preempted_because} ({outcome(ledger)}); `--opt-restore` goes on.")
+        self.say(f"Files: `{directory.path}` (results.csv, summary.json, journal.jsonl).")
+        best = ledger.best(self.options.plan.direction)
+        if best is None and not ledger.complete:
+            return EXIT_PREEMPTED
+        if best is None:
+            reasons = [trial.reason for trial in ledger.trials if trial.reason]
+            self.say(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}", sys.stderr)
+            return EXIT_FAILURE
+        which = "Best in the first objective" if ledger.objectives else "Best"
+        self.say(f"{which}: trial {best.number}, {figure} {best.figure_of_merit:.6g}, at {point_text(best.point)}")
+        if model_path is not None:
+            self.say(f"Its model: `{model_path}`.")
+        return EXIT_OK if ledger.complete else EXIT_PREEMPTED

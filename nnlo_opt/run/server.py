@@ -1,0 +1,325 @@
+"""The loop of a rank that trains: takes messages and hands them to whoever plays the role they are for.
+
+Where ranks may outlive others, it is also where their deaths are taken: `RanksLost` comes from whatever the rank was
+in the middle of. Without the coordinator there is nothing to serve; when it is a rank of the team, those that are left
+come together and have roles anew.
+"""
+
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from nnlo_opt.block.master import Master
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.results import Results
+from nnlo_opt.block.ring import RingFollower
+from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.worker import Worker
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.run_messages import (
+    ExportModel,
+    Inspect,
+    Inspected,
+    ModelExported,
+    OpenRun,
+    PreemptionHeard,
+    Shutdown,
+)
+from nnlo_opt.comm.topology import Team
+from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
+from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+
+logger = logging.getLogger(__name__)
+
+COORDINATOR = 0
+#: how long a worker trains before messages are looked for again, where it needs none to go on
+LOOK_S = 5e-2
+
+
+class Desk(Protocol):
+    """What a rank can find out and do about the user's model and data, whatever the framework."""
+
+    def prepare(self) -> None:
+        """Import what training will need."""
+
+    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
+        """Describe model and data as plain data; ConfigurationError for what is wrong with them."""
+
+    def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
+        """Save the model of `point` with the weights in `weights_directory`; returns where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """How a rank stands when ranks of its team have died."""
+
+    #: its ends in the team
+    ends: Sequence[Transport]
+    #: world ranks that are left of the team, ascending; and those of them that train, None where they are too few
+    alive: tuple[int, ...]
+    team: Team | None
+    #: whether this rank is the lowest that is left, and so the master
+    leads: bool
+
+
+class Roles(Protocol):
+    """Makes the roles of this rank once the run is open, and once more when its team has been regrouped."""
+
+    def open(self, run: OpenRun) -> None:
+        """The run is open; before the first role is made."""
+
+    def regroup(self) -> Regrouped:
+        """Come together with the ranks of the team that are left. Collective: all of these; it waits for them."""
+
+    def master(self, run: OpenRun) -> Master | None: ...
+
+    def worker(self, run: OpenRun) -> Worker | None: ...
+
+    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None: ...
+
+    def objective(self, run: OpenRun) -> ObjectiveRank | None: ...
+
+
+class RankServer:
+    """One rank of a team, from its start to the coordinator's Shutdown."""
+
+    def __init__(
+        self,
+        orders: Transport,
+        team_ends: Sequence[Transport],
+        desk: Desk,
+        roles: Roles,
+        timeline: Timeline = NO_TIMELINE,
+    ) -> None:
+        """`orders` leads to the coordinator; the ends are this rank's places in its team (two, in a team of one)."""
+        self._orders = orders
+        self._team_ends = team_ends
+        self._desk = desk
+        self._roles = roles
+        self._timeline = timeline
+        self._master: Master | None = None
+        self._worker: Worker | None = None
+        self._follower: RingFollower | SubMaster | None = None
+        self._objective: ObjectiveRank | None = None
+        #: whether this rank was sent SIGUSR1
+        self.preemption = Preemption()
+        self._has_told = False
+        #: set by Shutdown
+        self.exit_code: int | None = None
+        #: the coordinator is dead
+        self.is_orphaned = False
+        #: what opened the run; None before
+        self._run: OpenRun | None = None
+        #: what this rank has answered and nobody has recorded
+        self._results: list[Results] = []
+        #: the last messages taken in, and who sent them, for the story told when we fail
+        self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
+        #: transports listened to, and who takes what comes; the team's join when the run is open, since its messages
+        #: may overtake the coordinator's on the other transport
+        self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
+
+    def serve(self) -> int:
+        """Serve until Shutdown, and until the team is through with this rank; returns the exit code."""
+        while not self.is_orphaned and (self.exit_code is None or self._is_busy):
+            if self._has_to_tell():
+                self._has_told = True
+                self._orders.send(COORDINATOR, PreemptionHeard())
+            if not self.step():
+                try:
+                    self._await_message()
+                except RanksLost:
+                    self._lose_ranks()
+        return EXIT_FAILURE if self.exit_code is None else self.exit_code
+
+    def _await_message(self) -> None:
+        with self._timeline.span("wait", "wait"):
+            found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
+        if found is not None:
+            self._dispatch(*found)
+
+    def _has_to_tell(self) -> bool:
+        PULSE.ticks += 1  # who waits for messages is alive
+        return self.preemption.is_asked and not self._has_told
+
+    @property
+    def _is_busy(self) -> bool:
+        # Shutdown may overtake the team's own messages, and another rank may be on its way to a step with this one.
+        return any(role is not None and role.is_busy for role in (self._worker, self._follower))
+
+    def step(self) -> bool:
+        """Take in one message, or train; -> whether there was anything to do."""
+        try:
+            return self._step()
+        except RanksLost:
+            self._lose_ranks()
+            return True
+
+    def _step(self) -> bool:
+        PULSE.ticks += 1
+        worker = self._worker
+        if worker is None or not worker.works_first:
+            for transport, _ in self._handlers:
+                received = transport.poll()
+                if received is not None:
+                    self._dispatch(transport, received)
+                    return True
+        if worker is None or not worker.can_work:
+            return False
+        worker.work(LOOK_S)
+        return True
+
+    def _dispatch(self, transport: Transport, received: Received) -> None:
+        self._story.append((received.source, received.message))
+        take = next(take for end, take in self._handlers if end is transport)
+        try:
+            take(received)
+        except Exception as error:
+            for source, message in self._story:
+                error.add_note(f"took in from {source}: {str(message)[:300]}")
+            raise
+
+    # ------------------------------------------------------------ one method per transport
+
+    def _take_order(self, received: Received) -> None:
+        message = received.message
+        match message:
+            case Shutdown():
+                self.exit_code = message.exit_code
+            case Inspect():
+                with self._timeline.span("look at model and data", "data"):
+                    self._inspect(message)
+            case ExportModel():
+                self._export(message)
+            case OpenRun():
+                self._open(message)
+            case _:
+                if self._objective is not None:
+                    with self._calling(message):
+                        self._objective.handle_order(message)
+                elif self._master is not None:
+                    self._master.handle_order(message)
+                else:
+                    raise ProtocolError(f"{type(message).__name__} came before the run was open.")
+
+    def _open(self, run: OpenRun) -> None:
+        self._run = run
+        self._roles.open(run)
+        self._master = self._roles.master(run)
+        self._objective = self._roles.objective(run)
+        self._stand(run, self._team_ends)
+
+    def _stand(self, run: OpenRun, ends: Sequence[Transport]) -> None:
+        """Take the roles of those who work with the others of the team."""
+        self._worker = self._roles.worker(run)
+        self._follower = self._roles.follower(run)
+        self._results = [role.results for role in (self._master, self._objective) if role is not None]
+        self._handlers = [(self._orders, self._take_order), *((end, self._take_from_team) for end in ends)]
+
+    # ------------------------------------------------------------ when ranks die
+
+    def _lose_ranks(self) -> None:
+        """Go on with the ranks that are left of the team; or leave, where the coordinator is lost."""
+        run = self._run
+        if COORDINATOR in self._orders.lost or run is None:
+            self.is_orphaned = True
+            logger.warning("the coordinator has died: this rank leaves")
+            for results in self._results:
+                assert run is not None
+                results.keep(Path(run.directory))
+            return
+        logger.warning("a rank of this team has died: the others come together")
+        memory = None if self._worker is None else self._worker.abandon()
+        if isinstance(self._follower, RingFollower):
+            self._follower.abandon()
+        group = self._roles.regroup()
+        answers = self._answer_again(run, group)
+        self._stand(run, group.ends)
+        if self._worker is not None:
+            self._worker.memory = memory
+        if group.leads:
+            self._orders.send(COORDINATOR, answers)
+
+    def _answer_again(self, run: OpenRun, group: Regrouped) -> msg.TeamReformed:
+        """Take the role of who answers the coordinator, where that is this rank; what is to be told of it."""
+        taken = goes_on = -1
+        if self._objective is not None:
+            before, self._objective = self._objective, self._roles.objective(run)
+            taken = before.taken
+            if self._objective is not None:
+                self._objective.taken, self._objective.results = taken, before.results
+        elif self._master is not None:
+            taken = self._master.taken
+            goes_on = self._master.regroup(group.ends[0], group.team)
+        elif group.leads:
+            self._master = self._roles.master(run)
+        team = group.team
+        return msg.TeamReformed(
+            alive=[*group.alive],
+            world_ranks=[] if team is None else [*team.world_ranks],
+            n_masters=1 if team is None else team.n_masters,
+            taken=taken,
+            goes_on=goes_on,
+        )
+
+    def _take_from_team(self, received: Received) -> None:
+        if self._objective is not None:
+            with self._calling(received.message):
+                self._objective.handle(received.message)
+            return
+        if self._follower is not None:
+            self._follower.handle(received)
+        elif not isinstance(received.message, msg.FROM_WORKERS) and self._worker is not None:
+            self._worker.handle(received)
+        elif self._master is not None:
+            self._master.handle(received)
+        elif self._worker is not None:
+            self._worker.handle_follower(received)
+        else:
+            raise ProtocolError(f"No role of this rank takes {type(received.message).__name__}.")
+
+    @contextmanager
+    def _calling(self, message: msg.Message) -> Iterator[None]:
+        """A call of an objective, which a message begins and ends, in the timeline."""
+        with self._timeline.span(type(message).__name__), PULSE.unwatched():
+            yield
+        self._timeline.flush()
+
+    # ------------------------------------------------------------ model and data
+
+    def _inspect(self, message: Inspect) -> None:
+        PULSE.expect(SLOW)
+        if not message.report:
+            self._desk.prepare()
+            return
+        try:
+            self._desk.prepare()
+            answer = Inspected(findings=self._desk.inspect(message.space))
+        except NnloError as error:
+            answer = Inspected(error=str(error))
+        except (Exception, SystemExit) as error:
+            logger.exception("could not read model or data")
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            answer = Inspected(
+                error=f"Model or data could not be read: {reason_of(error)} (`{last.filename}`, line {last.lineno})."
+            )
+        self._orders.send(COORDINATOR, answer)
+
+    def _export(self, message: ExportModel) -> None:
+        PULSE.expect(SLOW)
+        try:
+            with self._timeline.span("save the best model", "data"):
+                path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
+            answer = ModelExported(path=str(path))
+        except (Exception, SystemExit) as error:
+            logger.exception("could not save the best model")
+            answer = ModelExported(path="", error=reason_of(error))
+        self._orders.send(COORDINATOR, answer)

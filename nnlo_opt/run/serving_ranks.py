@@ -1,0 +1,99 @@
+"""The ranks that serve a session, as it sees them: told, asked, given time to work, and sent home."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.run_messages import PreemptionHeard, Shutdown
+from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.errors import NnloError, OutOfTimeError
+from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.pulse import PULSE
+
+Answer = TypeVar("Answer", bound=Message)
+#: why a start ends that was asked to
+PREEMPTED = "preempted by SIGUSR1"
+#: seconds that other ranks have to leave after a search that has lost some
+SEE_OFF_S = 10.0
+#: how long the ranks of this process work before the coordinator looks again; what is slower is one batch
+PUMP_S = 1e-3
+
+
+class RankDiedError(NnloError):
+    """A rank that was asked something has died."""
+
+
+class ServingRanks:
+    """They run `run.server`. Some may live in this process, and work when they are let."""
+
+    def __init__(self, transport: Transport, pump: Callable[[], bool], preemption: Preemption, grace_s: float) -> None:
+        """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
+        self.transport = transport
+        self._pump = pump
+        self._preemption = preemption
+        self._grace_s = grace_s
+
+    def tell(self, rank: int, message: Message) -> None:
+        """Send without waiting for an answer."""
+        self.transport.send(rank, message)
+
+    def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
+        """Send `question` and wait for the answer; what blocks still say about ended assignments is dropped.
+
+        OutOfTimeError where the grace of a preemption ends before it comes, RankDiedError where it cannot come.
+        """
+        self.tell(rank, question)
+        found: list[Answer] = []
+
+        def look() -> bool:
+            PULSE.ticks += 1
+            while not found:
+                if self._preemption.is_over or rank in self.transport.lost:
+                    return True
+                received = self.transport.poll()
+                if received is None:
+                    if not self._pump():
+                        return False
+                elif isinstance(received.message, kind):
+                    found.append(received.message)
+                elif isinstance(received.message, PreemptionHeard):
+                    self._preemption.ask()
+            return True
+
+        wait_until(look, transport=self.transport)
+        if not found and rank in self.transport.lost:
+            raise RankDiedError(f"Rank {rank} has died before it answered; start again.")
+        if not found:
+            raise OutOfTimeError(f"{PREEMPTED}, and its {self._grace_s:g} s are over.")
+        return found[0]
+
+    def work(self) -> bool:
+        """Let the ranks of this process work for a while; -> whether there was anything to do."""
+        until_s = time.perf_counter() + PUMP_S
+        worked = False
+        while self._pump():
+            worked = True
+            if time.perf_counter() >= until_s:
+                break
+        return worked
+
+    def release(self, exit_code: int) -> None:
+        """Have all others leave with that code. Returns when they have heard it; after deaths, when they have left."""
+        for rank in range(self.transport.size):
+            if rank != self.transport.rank:
+                self.tell(rank, Shutdown(exit_code=exit_code))
+        self.transport.flush(timeout_s=30.0)
+        if self.transport.lost:
+            self._see_off()
+
+    def _see_off(self) -> None:
+        """Stay until the others have left: nobody finalizes MPI, and who sees us gone first takes it for a death."""
+        n_others = self.transport.size - 1
+
+        def all_left() -> bool:
+            while self.transport.poll() is not None:
+                pass
+            return not self._pump() and len(self.transport.lost) >= n_others
+
+        wait_until(all_left, SEE_OFF_S)

@@ -1,0 +1,314 @@
+"""One start of a run on world rank 0, from the first check to the last line.
+
+A training is a search of one trial, so both drivers share the checks, the journal, the resume and the end. What they
+do differently stands in `run.search` and `run.training`.
+"""
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nnlo_opt.cli.options import Options
+from nnlo_opt.clock import SystemClock
+from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.coordinator.attempts import LastEnd
+from nnlo_opt.coordinator.coordinator import Coordinator, Search
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
+from nnlo_opt.data.lists import read_list
+from nnlo_opt.errors import (
+    EXIT_FAILURE,
+    EXIT_WRONG_REQUEST,
+    ConfigurationError,
+    JournalError,
+    NnloError,
+    OutOfTimeError,
+    ProtocolError,
+)
+from nnlo_opt.reporting.follow import Reporter
+from nnlo_opt.reporting.lines import ProgressLines
+from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
+from nnlo_opt.run.console import Console
+from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
+from nnlo_opt.run.identity import check_same, identity_of
+from nnlo_opt.run.roles import Own
+from nnlo_opt.run.room import WaitForRoom
+from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
+from nnlo_opt.run.start import record_start, settings_of
+from nnlo_opt.run.watch import begin_watch
+from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.trials import unrecorded
+from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
+from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.trial import Trial
+
+
+class Session(ABC):
+    """One start of a run. The other ranks serve it (`run.server`) until it tells them to leave."""
+
+    #: the command, for the journal
+    program: ClassVar[str]
+    #: whether checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
+    keeps_checkpoints: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        options: Options,
+        topology: Topology,
+        ranks: Transport,
+        pump: Callable[[], bool],
+        own: Own,
+    ) -> None:
+        """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
+        self.options = options
+        self.topology = topology
+        self._ranks = ServingRanks(ranks, pump, own.preemption, options.grace_s)
+        self._timeline = own.timeline
+        self._preemption = own.preemption
+        self._watchdog = own.watchdog
+        self._clock = SystemClock()
+        #: when this start began; a walltime counts from here
+        self.began_unix_s = self._clock.unix_s()
+        self._console = Console()
+        #: tells a person a line
+        self.say = self._console.say
+        #: what other runs have measured and the search begins with; known when it has been started
+        self.adopted: list[dict[str, Any]] = []
+        #: whether other ranks may be at work
+        self._running = False
+
+    # ------------------------------------------------------------ what the drivers do differently
+
+    @abstractmethod
+    def load_space(self) -> dict[str, Any] | None:
+        """The search space where it does not come from the model module."""
+
+    @abstractmethod
+    def check_findings(self, findings: dict[str, Any]) -> None:
+        """ConfigurationError where this command cannot do it with this model and these data."""
+
+    @abstractmethod
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+        """What suggests points; `identity` is that of the run's first start, `ledger` what happened since."""
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        """What is to be reached from where the run stands."""
+        return self.options.plan
+
+    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
+        """The trial whose model is saved at the end."""
+        return ledger.best(self.options.plan.direction)
+
+    @abstractmethod
+    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+        """Say what is about to happen."""
+
+    @abstractmethod
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        """Say how it ended; returns the exit code."""
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to let go of)
+        """Let go of what `load_space` and `start_search` have started."""
+
+    # ------------------------------------------------------------ from start to end
+
+    def run(self) -> int:
+        """See the run through; every rank is told to leave with the code that is returned."""
+        code = EXIT_FAILURE
+        self._preemption.allow(self.options.grace_s)
+        try:
+            self._check_early()
+            code = self._run()
+        except (OutOfTimeError, ProtocolError):
+            raise
+        except NnloError as error:
+            if self._running:
+                # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
+                raise
+            self.say(str(error), sys.stderr)
+            if isinstance(error, ConfigurationError | JournalError):
+                code = EXIT_WRONG_REQUEST
+        finally:
+            self.close()
+            self._console.close()
+        self._ranks.release(code)
+        return code
+
+    def _check_early(self) -> None:
+        """What can be refused before any rank imports anything heavy."""
+        options = self.options
+        check_mode(options, options.training.mode)
+        check_teams(self.topology, options.n_masters, options.n_processes)
+        if options.log_file is not None:
+            self._console.keep(options.log_file)
+        check_training(options.training)
+        for path in (options.data.train_data, options.data.val_data):
+            if path is not None:
+                read_list(path)
+        if options.model.endswith((".py", ".json")) and not Path(options.model).is_file():
+            raise ConfigurationError(
+                f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
+            )
+        refuse_existing(options.run)
+
+    def _inspect(self) -> dict[str, Any]:
+        """Have a trainer rank read model and data; its findings."""
+        space = self.load_space()
+        n_ranks = self.topology.world_size
+        self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
+        for remark in self.options.remarks:
+            self.say(remark)
+        reporter = self.topology.teams[0].first_trainer_rank
+        for team in self.topology.teams:
+            for rank in team.trainer_ranks(every_rank=self.options.training.mode == "allreduce"):
+                if rank != reporter:
+                    self._ranks.tell(rank, Inspect(report=False, space=space))
+        inspected = self._ranks.ask(reporter, Inspect(report=True, space=space), Inspected)
+        if inspected.error:
+            raise ConfigurationError(inspected.error)
+        return inspected.findings
+
+    def _least_children(self, findings: dict[str, Any]) -> int:
+        """Workers that a master must still have for the update rule when ranks have died."""
+        return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
+
+    def _run(self) -> int:
+        findings = self._inspect()
+        self.check_findings(findings)
+        check_shares(self.options, self.topology, findings)
+        name, remark = choose_name(self.options.run, findings["model"], self.program)
+        if remark:
+            self.say(remark)
+        directory = open_run(self.options.run, name)
+        try:
+            plan, search = self._open(directory, findings)
+            reporter = Reporter(directory.path)
+            coordinator = self._coordinate(directory, search, plan)
+            return self._end(directory, findings, coordinator, reporter)
+        finally:
+            directory.close()
+
+    def _open(self, directory: RunDirectory, findings: dict[str, Any]) -> tuple[SearchPlan, Search]:
+        """Begin this start, here and on all ranks: what it is to reach, and what suggests points."""
+        options, ledger = self.options, directory.ledger
+        identity = identity_of(options, findings)
+        if ledger.sessions:
+            refuse_existing(replace(options.run, name=directory.name))
+            check_same(ledger.identity, identity, str(directory.path), options.run)
+        elif options.run.restore and options.run.name is not None:
+            self.say(f"No journal in `{directory.path}`: starting afresh.")
+        if self.topology.remark:
+            self.say(self.topology.remark)
+        self.greet(directory, findings)
+        plan = self.plan_for(directory)
+        search = self.start_search(findings, ledger.identity or identity, ledger)
+        if self._timeline.keeps:
+            clear_parts(directory.path)
+        settings = {"kind": findings["kind"], "least_children": self._least_children(findings)}
+        opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
+        for rank in range(self._ranks.transport.size):
+            if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
+                self._ranks.tell(rank, opened)
+        self._running = True
+        if self.options.monitor and findings["kind"] == "objective":
+            self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
+        self._timeline.open(directory.path)
+        begin_watch(self._watchdog, self.topology, directory.path)
+        directory.journal.on_full = WaitForRoom(directory.path, self.say)
+        record_start(directory, self._started(ledger, identity), self.say)
+        return plan, search
+
+    def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
+        """Run the coordinator until the search is over."""
+        progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
+        state = CoordinatorState(plan, self.topology, directory.ledger)
+        coordinator = Coordinator(state, directory.journal, self._ranks.transport, search, self._clock, [progress])
+        coordinator.heard_preemption = self._preemption.ask
+        if (left_s := self._preemption.left_s) is not None:
+            coordinator.preempt(PREEMPTED, left_s)
+        deaths = read_notes(directory.path)
+        is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
+        remove_notes(directory.path)  # before anything begins that they are not about
+        last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
+        coordinator.begin(last_end, unrecorded.read(directory.path))
+        unrecorded.forget(directory.path)
+
+        def look() -> bool:
+            PULSE.ticks += 1
+            left_s = self._preemption.left_s
+            if left_s is not None:
+                coordinator.preempt(PREEMPTED, left_s)
+            # The ranks of this process work only while the coordinator has nothing to do.
+            return bool(coordinator.finished_because) or self._step(coordinator) or self._ranks.work()
+
+        while not coordinator.finished_because:
+            # Anew after everything that came: what answers it may come at once.
+            wait_until(look, transport=self._ranks.transport)
+        return coordinator
+
+    def _step(self, coordinator: Coordinator) -> bool:
+        since = self._timeline.now()
+        stepped = coordinator.step()
+        if stepped:
+            self._timeline.add("step", since, track="coordinator", category="coordinator")
+            self._timeline.flush()
+        return stepped
+
+    def _started(self, ledger: Ledger, identity: dict[str, Any]) -> RunStarted:
+        unix_s = self._clock.unix_s()
+        return RunStarted(
+            time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
+            unix_s=unix_s,
+            n_ranks=self.topology.world_size,
+            n_blocks=self.topology.n_blocks,
+            identity=identity,
+            settings=settings_of(self.program, self.options),
+            adopted=[] if ledger.sessions else self.adopted,
+        )
+
+    def _end(
+        self, directory: RunDirectory, findings: dict[str, Any], coordinator: Coordinator, reporter: Reporter
+    ) -> int:
+        """All that is to be done when no trial runs any more; the exit code."""
+        stuck = {self.topology.teams[team].block for team in coordinator.suspects}
+        end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
+        if not coordinator.is_complete:
+            coordinator.complete()  # there may be no time for more
+        model_path = None
+        if coordinator.all_stopped and findings["kind"] == "model":
+            model_path = self._save_best(directory, coordinator)
+        if coordinator.is_complete:
+            coordinator.complete()
+        if not self.keeps_checkpoints:
+            remove_stale_checkpoints(directory.path, directory.ledger)
+        write_last_reports(reporter, directory, self.say)
+        code = self.conclude(directory, findings["figure"], model_path)
+        if self._timeline.keeps:
+            self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
+        if not coordinator.all_stopped or self._preemption.is_over:
+            raise OutOfTimeError("no time is left to wait for ranks that are at work: the job ends at once.")
+        return code
+
+    def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> Path | None:
+        """Have a trainer rank save the best model; its place, None where there is none."""
+        best = self.trial_to_keep(directory.ledger)
+        if best is None or not best.folds:
+            return None
+        blocks = range(1, self.topology.n_blocks + 1)
+        teams = [team for block in blocks for team in coordinator.roster.ready(block)]
+        candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.suspects]
+        candidates = candidates or [self.topology.teams[0].first_trainer_rank]
+        saved = save_model(self._ranks, candidates, directory.path, best, self.options.plan.direction)
+        if saved.error:
+            self.say(f"The best model could not be saved: {saved.error}", sys.stderr)
+            return None
+        return directory.path / Path(saved.path).name

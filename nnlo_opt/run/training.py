@@ -1,0 +1,195 @@
+"""TrainingDriver: one model on all ranks. A search of one trial whose only block is the whole world."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnlo_opt.cli.options import Options
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.mpi.world import World
+from nnlo_opt.comm.topology import plan_single_block
+from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
+from nnlo_opt.files import atomic_write
+from nnlo_opt.reporting.lines import losses_text, metrics_text
+from nnlo_opt.run.roles import Means, Own, Place, make_server
+from nnlo_opt.run.session import Session
+from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.trial import Trial
+
+
+def run(world: World, options: Options, own: Own) -> int:
+    """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
+    topology = plan_single_block(world.size, options.n_masters, options.n_processes)
+    means = Means.of(world, topology, options, own)
+    transport = world.transport()
+    comm = world.team_communicator([topology.teams[0].world_ranks])
+    if world.rank != 0:
+        place = Place.of(topology.teams[0], transport, comm)
+        return make_server(place, options, means, searches=False).serve()
+    network = LoopbackNetwork(2)
+    place = Place.of(topology.teams[0], network.end(1), comm)
+    server = make_server(place, options, means, searches=False)
+    ranks = _WithOwnRank(transport, network.end(0))
+    return TrainingSession(options, topology, ranks, pump=server.step, own=own).run()
+
+
+class _WithOwnRank(Transport):
+    """The transport of rank 0, which is also the master: what goes to rank 0 stays in this process."""
+
+    def __init__(self, others: Transport, own: Transport) -> None:
+        self._others = others
+        self._own = own
+        #: the session stands outside the ranks it talks to
+        self.rank = -1
+        self.size = others.size
+        self.n_processes = others.n_processes
+
+    @property
+    def rings(self) -> bool:
+        return self._others.rings
+
+    def pause(self, seconds: float) -> None:
+        self._others.pause(seconds)
+
+    @property
+    def lost(self) -> Set[int]:
+        return self._others.lost
+
+    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        if dest == 0:
+            self._own.send(1, message, payload)
+        else:
+            self._others.send(dest, message, payload)
+
+    def poll(self) -> Received | None:
+        own = self._own.poll()
+        return Received(0, own.message, own.payload) if own is not None else self._others.poll()
+
+    def flush(self, timeout_s: float) -> None:
+        self._others.flush(timeout_s)
+
+
+class _Suggestion(NamedTuple):
+    point: dict[str, Any]
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class _OnePoint:
+    """The search of a training: it has one point, without parameters."""
+
+    def record(self, trials: Sequence[TrialRecord]) -> None: ...
+
+    def request_suggestion(self, request: int) -> None: ...
+
+    def poll(self) -> _Suggestion:
+        return _Suggestion(point={})
+
+
+class TrainingSession(Session):
+    """One start of a training."""
+
+    program = "TrainingDriver"
+    keeps_checkpoints = True
+
+    def plan_for(self, directory: RunDirectory) -> SearchPlan:
+        """One trial; one more, from the last one's checkpoint, where it failed or is to have more epochs."""
+        trials = directory.ledger.trials
+        if not trials or not trials[-1].state.ended:
+            return replace(self.options.plan, num_iterations=max(1, len(trials)))
+        done = trials[-1].folds.get(0)
+        if done is not None and (
+            done.n_epochs >= self.options.training.epochs or self._has_had_enough(directory, trials[-1])
+        ):
+            return replace(self.options.plan, num_iterations=len(trials))
+        source = fold_directory(directory.path, trials[-1].number, 0)
+        if source.is_dir():
+            shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
+        return replace(self.options.plan, num_iterations=len(trials) + 1)
+
+    def _has_had_enough(self, directory: RunDirectory, trial: Trial) -> bool:
+        """Whether early stopping or the target has ended it, and the target is still the same."""
+        ended_because = str(_history_of(directory, trial).get("ended_because", ""))
+        asked, known = self.options.training, directory.ledger.identity["training"]
+        return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
+
+    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
+        """The last piece of the training, not the best of its pieces."""
+        return ledger.trials[-1] if ledger.trials else None
+
+    def load_space(self) -> None:
+        return None
+
+    def check_findings(self, findings: dict[str, Any]) -> None: ...
+
+    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+        return _OnePoint()
+
+    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+        data, training = findings["data"], self.options.training
+        team = self.topology.teams[0]
+        workers, groups = team.n_workers(every_rank=training.mode == "allreduce"), len(team.groups)
+        below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
+        pace = "synchronous" if training.waits else "asynchronous"
+        self.say(
+            f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "
+            f"worker{'s' * (workers > 1)}{below}, {pace} {training.mode}, {training.optimizer}."
+        )
+        self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples.")
+        for line in findings["remarks"]:
+            self.say(line)
+
+    def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
+        ledger = directory.ledger
+        if lost := losses_text(ledger):
+            self.say(lost)
+        if not ledger.complete:
+            n_epochs = max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
+            self.say(
+                f"Training not complete: {ledger.preempted_because}, after {n_epochs} of "
+                f"{self.options.training.epochs} epochs; `--restore` goes on."
+            )
+            return EXIT_PREEMPTED
+        trial = ledger.trials[-1]
+        if not trial.folds:
+            self.say(f"The training failed: {trial.reason}", sys.stderr)
+            return EXIT_FAILURE
+        model = str(directory.ledger.identity["model"]["name"])
+        # A run that was started under another name goes on in the file it has.
+        written = sorted(directory.path.glob(f"{model}_*_history.json"))
+        path = written[0] if written else directory.path / f"{model}_{self.options.trial_name}_history.json"
+        fold = _history_of(directory, trial)
+        atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
+        result = trial.folds[0]
+        self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
+        self.say(f"History: `{path}`.")
+        if model_path is not None:
+            self.say(f"Model: `{model_path}`.")
+        return EXIT_OK
+
+
+def _history_of(directory: RunDirectory, trial: Trial) -> dict[str, Any]:
+    """What the fold of a trial has written down."""
+    text = (fold_directory(directory.path, trial.number, 0) / "history.json").read_text()
+    history: dict[str, Any] = json.loads(text)
+    return history
+
+
+def history_json(fold: dict[str, Any], options: Options, n_ranks: int) -> dict[str, Any]:
+    """A fold's history as the reference wrote it, and what it was trained with."""
+    arguments = {"command_line": list(options.command_line), **options.training.to_json()}
+    return {**in_reference_form(fold, n_ranks), "args": arguments}

@@ -1,0 +1,394 @@
+"""A trainer rank's workplace: the user's model and data, opened once and used for every trial."""
+
+import gc
+import logging
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.block.task import Feeding, FoldTaskFactory
+from nnlo_opt.cli.comparing import check_objectives
+from nnlo_opt.cli.data_options import DataOptions
+from nnlo_opt.cli.options import Options
+from nnlo_opt.data.cache import FileCache
+from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
+from nnlo_opt.data.lists import read_list
+from nnlo_opt.data.ragged import padded
+from nnlo_opt.data.sums import verify
+from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.framework import Framework, framework_for, framework_of
+from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
+from nnlo_opt.models.user_figure import UserFigure, load_figure
+from nnlo_opt.run.checks import check_space, check_training
+from nnlo_opt.space.constraint import CONSTRAINT_NAME
+from nnlo_opt.space.loading import finish_space, space_from_dimensions
+from nnlo_opt.space.space import Space
+from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
+from nnlo_opt.training.stopping import check_metric
+from nnlo_opt.trees import leaves
+from nnlo_opt.trials.checkpoint import load_weights
+from nnlo_opt.trials.figure import figure_name
+from nnlo_opt.trials.objectives import FIGURE
+
+logger = logging.getLogger(__name__)
+
+#: labels looked at to infer a loss
+_N_HINT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    source: Any
+    folds: list[Fold]
+    n_train: int
+    #: of features and labels
+    names: tuple[str, str]
+    #: weights of the classes, for every fold; None: none were asked for
+    class_tables: list[ClassTable] | None
+
+
+class Workplace:
+    """Model and data of this rank: the `Desk` of its server, and the maker of its tasks."""
+
+    def __init__(self, options: Options, n_threads: int, searches: bool, *, gathers_ahead: bool = False) -> None:
+        """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
+
+        `gathers_ahead`: a thread may bring samples into order.
+        """
+        self._options = options
+        self._n_threads = n_threads
+        self._searches = searches
+        self._gathers_ahead = gathers_ahead
+        self._adapter: Any = None
+        #: whether what has been imported was put out of the garbage collector's sight
+        self._froze = False
+
+    @cached_property
+    def definition(self) -> ModelDefinition:
+        """What `--model` names."""
+        return open_model(self._options.model)
+
+    @cached_property
+    def figure(self) -> UserFigure | None:
+        """What `--figure-of-merit` names; None: nothing."""
+        spec = self._options.comparison.function
+        return None if spec is None else load_figure(spec, self.definition.functions, self.definition.source)
+
+    # ------------------------------------------------------------ the desk
+
+    def prepare(self) -> None:
+        """Import the framework, unless the model is an objective, which needs none."""
+        if not names_objective(self._options.model):
+            # Before the user's module, which may import it too and does not know about threads and noise.
+            self._import(self._framework)
+
+    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
+        """Describe model, search space and data as plain data; ConfigurationError for what is wrong with them.
+
+        `space_data` is the space of `--search-space`; without one it is the module's own `parameter_range`.
+        """
+        definition = self.definition
+        findings: dict[str, Any] = {
+            "model": definition.name,
+            "kind": definition.kind,
+            "source": str(definition.source.resolve()),
+            "sha256": definition.sha256,
+        }
+        space = self._space(space_data)
+        findings["space"] = space.to_json() if space else None
+        if definition.kind == "objective":
+            return findings | self._inspect_objective(space)
+        if space is None:
+            definition.check_parameters(())
+        else:
+            check_space(space, definition, self._options)
+        verified = self._verify_data() if self._options.data.verify_data else ()
+        data = self._data
+        info = data.source.info
+        findings["data"] = {
+            "files": [[str(file.path.resolve()), file.n_samples] for file in info.files],
+            "n_train": data.n_train,
+            "n_validation": info.n_samples - data.n_train,
+        }
+        findings["features_name"], findings["labels_name"] = data.names
+        findings["n_train_smallest"] = min(len(fold.train) for fold in data.folds)
+        if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
+            raise ConfigurationError(
+                "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
+                "`--n-fold` of at least 2."
+            )
+        found = self._inspect_model(space.middle() if space else {})
+        return findings | found | {"remarks": [*verified, *found["remarks"]]}
+
+    def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
+        """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
+        adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
+        weights, state = load_weights(weights_directory)
+        adapter.write_weights(weights)
+        adapter.write_state(state)
+        path = path.with_suffix(self._framework.SUFFIX)
+        adapter.save(path)
+        self._release()
+        return path
+
+    def tasks(self) -> FoldTaskFactory:
+        """The maker of this rank's tasks."""
+        data, given = self._data, self._options.data
+        factory = FoldTaskFactory(
+            build=self._build,
+            release=self._release,
+            source=data.source,
+            folds=data.folds,
+            options=self._options.training,
+            seed=self._options.seed,
+        )
+        factory.feeding = Feeding(
+            memory_bytes=given.memory_bytes,
+            n_ahead=given.n_ahead,
+            gathers_ahead=self._gathers_ahead,
+            class_tables=data.class_tables,
+            sample_weights_name=given.sample_weights_name,
+        )
+        return factory
+
+    # ------------------------------------------------------------ the space
+
+    def _space(self, space_data: dict[str, Any] | None) -> Space | None:
+        if not self._searches:
+            return None
+        if space_data is not None:
+            return Space.from_json(space_data)
+        definition, fixed = self.definition, self._options.fix
+        function = "objective" if definition.kind == "objective" else "get_model"
+        if definition.parameter_range is None:
+            raise ConfigurationError(
+                f"A search needs a search space. Received: none in `{definition.source}`; give "
+                f"`--search-space MODULE`, or set `{function}.parameter_range` in the model module."
+            )
+        space = space_from_dimensions(definition.parameter_range, f"{function}.parameter_range of {definition.source}")
+        feasible = definition.functions.get(CONSTRAINT_NAME)
+        return finish_space(space, feasible, str(definition.source.resolve()), fixed)
+
+    # ------------------------------------------------------------ the model
+
+    def _inspect_objective(self, space: Space | None) -> dict[str, Any]:
+        options = self._options
+        if options.plan.n_fold > 1:
+            raise ConfigurationError(
+                f"`--n-fold` must be 1 with an objective module, which has no folds. Received: {options.plan.n_fold}."
+            )
+        others = ("backend", "keras_backend", "n_processes", "n_masters")
+        ignored = (
+            _first_change(options.training, TrainingOptions())
+            or _first_change(options.data, DataOptions())
+            or next((option_name(name) for name in others if getattr(options, name) not in (None, 1)), "")
+        )
+        if ignored:
+            raise ConfigurationError(
+                f"An objective module trains by itself: options of training and data do not reach it. Received: "
+                f"`{ignored}`; leave it out."
+            )
+        if space is None:
+            raise ConfigurationError(
+                "An objective module is for a search. Received: one in TrainingDriver; use OptimizationDriver."
+            )
+        if space.train_names:
+            raise ConfigurationError(
+                "Parameters that begin with `train.` set training options, which an objective has none of. "
+                f"Received: {space.train_names[0]!r}."
+            )
+        comparison = options.comparison
+        if comparison.function is not None or comparison.epoch != "last":
+            option = "--objective-epoch" if comparison.function is None else "--figure-of-merit"
+            raise ConfigurationError(
+                f"`{option}` is for models. Received: an objective module, whose figure of merit is what it returns; "
+                "leave it out."
+            )
+        name = comparison.objectives[0].name
+        return {"figure": "value" if name == FIGURE else name, "loss": None, "data": None, "remarks": []}
+
+    def _inspect_model(self, point: dict[str, Any]) -> dict[str, Any]:
+        options = self._options.training.with_point(point)
+        early, target = check_training(options)
+        figures: tuple[str, ...] | None = None
+        loss_name = options.loss
+        try:
+            model = self._new_model(model_parameters(point), seed=0)
+        except TrialError as error:
+            remarks: tuple[str, ...] = (f"The model could not be built at the middle of the search space: {error}",)
+        else:
+            terms, remarks = self._checked_loss(options, model)
+            figures = figures_of(terms)
+            loss_name = losses_in_words(terms)
+        figure = "1 - val_acc, else val_loss"
+        if figures is not None:
+            validates = any(len(fold.validation) for fold in self._data.folds)
+            known = (*figures, *(f"val_{name}" for name in figures if validates))
+            if early:
+                check_metric(early.metric, known, "--early-stopping")
+            if target:
+                check_metric(target.metric, known, "--target-metric")
+            check_objectives(self._options.comparison, known)
+            figure = figure_name(known)
+        first, function = self._options.comparison.objectives[0], self.figure
+        if function is not None and first.name == FIGURE:
+            figure = function.name
+        elif first.name != FIGURE:
+            figure = first.name
+        elif figure == "val_loss" and self._searches:
+            remarks += ("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.",)
+        self._release()
+        return {
+            "figure": figure,
+            "figure_function": None if function is None else {"name": function.name, "sha256": function.sha256},
+            "loss": loss_name,
+            "loss_option": options.loss,
+            "remarks": [*remarks],
+        }
+
+    def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
+        """The losses, and what was inferred of them; ConfigurationError where model, data and losses disagree."""
+        info = self._data.source.info
+        outputs = self._framework.describe_outputs(model, info.feature_shape)
+        request = split_losses(options.loss) if options.loss else self.definition.loss()
+        shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
+        values = [None] * len(shapes) if request else [*leaves(self._label_hint)]
+        labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
+        return make_terms(request, self.definition.loss_weights(), outputs, labels, self._framework.RULES)
+
+    @cached_property
+    def _label_hint(self) -> np.ndarray:
+        source = self._data.source
+        return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
+
+    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
+        model = self._new_model(parameters, seed)
+        try:
+            terms, _ = self._checked_loss(options, model)
+        except ConfigurationError as error:
+            # The middle of the search space was sound: it is this point that is not.
+            raise TrialError(str(error)) from error
+        self._adapter = self._framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
+        return self._adapter
+
+    def _new_model(self, parameters: dict[str, Any], seed: int) -> Any:
+        self._framework.set_seed(seed)
+        model = self.definition.build(parameters, self._framework)
+        owner = framework_of(model)
+        if owner is not None and owner is not self._framework:
+            if self._options.backend is not None:
+                raise ConfigurationError(
+                    f"`get_model` must return {self._framework.NOUN} with `--backend {self._options.backend}`. "
+                    f"Received: {owner.NOUN}; leave `--backend` out."
+                )
+            # The text of the module did not tell.
+            self._import(owner)
+            self._framework = owner
+            return self._new_model(parameters, seed)
+        return model
+
+    @cached_property
+    def _framework(self) -> Framework:
+        """What the model is made with; as good as the text of its module tells, until it has been built."""
+        return framework_for(model_file(self._options.model), self._options.backend)
+
+    def _import(self, framework: Framework) -> None:
+        framework.import_framework(
+            self._n_threads,
+            quiet=self._options.log_level not in ("trace", "debug"),
+            backend=self._options.keras_backend,
+        )
+
+    def _release(self) -> None:
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.release()
+        else:
+            self._framework.forget_models()
+        if not self._froze:
+            # What is left is the framework: looking through its objects again would take 0.2 s of every trial.
+            gc.freeze()
+            self._froze = True
+
+    # ------------------------------------------------------------ the data
+
+    @cached_property
+    def _data(self) -> _Data:
+        from nnlo_opt.data.hdf5 import Hdf5Source
+
+        given, definition = self._options.data, self.definition
+        train = _paths(given.train_data or definition.train_files())
+        validation = _paths(given.val_data or definition.val_files())
+        if not train:
+            raise ConfigurationError(
+                "Training needs data. Received: none; give `--train-data LIST`, or define `get_train()` in the model "
+                "module."
+            )
+        features, features_adaptor = definition.features() or ("features", None)
+        labels, labels_adaptor = definition.labels() or ("labels", None)
+        names = given.features_name or features, given.labels_name or labels
+        adaptors = features_adaptor, labels_adaptor
+        if given.cache is None:
+            source = Hdf5Source([*train, *validation], *names, adaptors)
+        else:
+            # Kept by the source, and closed at the end of the process.
+            cache = FileCache(given.cache, given.copy_command)
+            source = Hdf5Source([*train, *validation], *names, adaptors, cache.locate)
+        n_train = sum(file.n_samples for file in source.info.files[: len(train)])
+        if n_train == 0:
+            raise ConfigurationError("Training needs samples. Received: files of training data that hold none.")
+        folds = self._folds(source, n_train)
+        tables = None
+        if given.class_weights is not None:
+            tables = class_tables(given.class_weights, source.read_labels(), [fold.train for fold in folds])
+        if given.sample_weights_name is not None:
+            trains = np.unique(np.concatenate([fold.train for fold in folds]))
+            check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
+        return _Data(source, folds, n_train, names, tables)
+
+    def _verify_data(self) -> tuple[str, ...]:
+        """Compare the data files with their checksums; what to say of it."""
+        given = self._options.data
+        asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
+        lists = [files for files in asked if files is not None]
+        for files in lists:
+            if not isinstance(files, Path):
+                raise ConfigurationError(
+                    "`--verify-data` compares the files of lists, which have their checksums beside them. Received: "
+                    f"data that `{self.definition.source}` names file by file; give `--train-data` and `--val-data`."
+                )
+        n_files = sum(verify(files) for files in lists if isinstance(files, Path))
+        return (f"Data verified: {n_files} files are what their checksums say.",)
+
+    def _folds(self, source: Any, n_train: int) -> list[Fold]:
+        n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info
+        if n_fold == 1:
+            return [single_fold(n_train, info.n_samples - n_train)]
+        groups = labels = None
+        match by:
+            case "samples":
+                _, labels = first_classes(source.read_labels()) or (0, None)
+            case "files":
+                groups = info.file_numbers()
+            case _:
+                groups = source.read_column(by)
+        return make_folds(n_fold, n_samples=info.n_samples, seed=self._options.seed, labels=labels, groups=groups)
+
+
+def _paths(files: Files | None) -> tuple[Path, ...]:
+    """The data files that an option or a function names; a single path is a list file."""
+    if files is None:
+        return ()
+    return read_list(files) if isinstance(files, Path) else tuple(files)
+
+
+def _first_change(options: Any, defaults: Any) -> str:
+    """The option of the first field that is not as by default; empty where all are."""
+    names = (f.name for f in fields(options) if getattr(options, f.name) != getattr(defaults, f.name))
+    return next((option_name(name) for name in names), "")

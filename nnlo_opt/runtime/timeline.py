@@ -1,0 +1,363 @@
+"""`--timeline`: what every rank does when, as a Chrome trace, to be opened in https://ui.perfetto.dev.
+
+Every rank keeps a `Timeline` and writes its part, `<run>/timeline/rank-00003.json`, whole and anew every few seconds
+and at the end, so that a part is a valid trace whatever becomes of the rank. Rank 0 puts the parts together as
+`<run>/timeline.json` (`merge_timelines`). Where no timeline is wanted, `NO_TIMELINE` stands in, which does nothing.
+
+Format: "Trace Event Format" (Chromium project), complete events ("ph": "X") and metadata ("ph": "M"). pid is the world
+rank and tid a thread of it, the main one 0. ts and dur are microseconds since the first rank began.
+
+Clock: each rank measures by its monotonic clock, read against the wall clock once, so that a step of the wall clock
+during the run bends nothing. Ranks of one node agree to some microseconds. Those of several nodes agree as well as the
+wall clocks of the nodes do: below a millisecond with PTP or chrony on a local network, and worse without. A message
+that seems to arrive before it was sent shows how much; nothing is corrected.
+"""
+
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias
+
+from nnlo_opt.clock import Clock
+from nnlo_opt.files import atomic_path, atomic_write
+
+logger = logging.getLogger(__name__)
+
+#: file of a run directory with the timeline of all ranks
+TIMELINE_NAME = "timeline.json"
+#: folder of a run directory with a part of every rank
+PARTS_NAME = "timeline"
+#: events of all ranks together: some 65 MB, which Perfetto opens in seconds
+_MAX_EVENTS = 500_000
+#: events of one rank: 18 MB of memory, 0.3 s to write
+_MAX_EVENTS_OF_RANK = 50_000
+#: seconds between two writes of a part; and their smallest ratio to the seconds that a write takes
+_WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
+
+
+class Span(Protocol):
+    """What a `with` block is opened with."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
+
+
+class _NoSpan:
+    """A span that is not measured; one for all, as it has no state."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
+
+
+_NO_SPAN = _NoSpan()
+
+
+class Timeline:
+    """A timeline that keeps nothing: the one of a run without `--timeline`."""
+
+    #: whether anything is kept: to be asked before something costly is worked out for an argument
+    keeps: bool = False
+    #: directory of the run, once it is known and there is a part to write
+    directory: Path | None = None
+
+    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
+        """Measure what stands in the `with` block; `arguments` are shown with it: numbers and short texts."""
+        return _NO_SPAN
+
+    def now(self) -> float:
+        """The time, for `add`."""
+        return 0.0
+
+    def add(self, name: str, since: float, /, *, track: str, category: str = "wait", **arguments: Any) -> None:
+        """Add a span from `since` (`now` at its beginning) to now, for what is no `with` block.
+
+        It goes to a track of its own: the spans of one track must lie one after another or inside each other.
+        """
+
+    def name(self, label: str) -> None:
+        """Say what the rank is called in the picture."""
+
+    def open(self, run_directory: Path) -> None:
+        """Say where the part is to be written; until then it is only kept in memory."""
+
+    def flush(self) -> None:
+        """Write the part if the last time is long enough ago; cheap where it is not. For the ends of epochs."""
+
+    def close(self) -> None:
+        """Write the part for the last time."""
+
+
+#: for runs without `--timeline`
+NO_TIMELINE = Timeline()
+
+
+#: name, category, tid, seconds since the timeline began at its start and at its end, arguments
+_Event: TypeAlias = tuple[str, str, int, float, float, dict[str, Any] | None]
+
+
+class _Span:
+    __slots__ = ("_arguments", "_category", "_name", "_start_s", "_timeline")
+
+    def __init__(self, timeline: "RankTimeline", name: str, category: str, arguments: dict[str, Any] | None) -> None:
+        self._timeline = timeline
+        self._name = name
+        self._category = category
+        self._arguments = arguments
+        self._start_s = 0.0
+
+    def __enter__(self) -> None:
+        self._start_s = self._timeline.now()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None:
+        arguments = self._arguments if kind is None else {**(self._arguments or {}), "error": kind.__name__}
+        self._timeline.record(self._name, self._category, None, self._start_s, arguments)
+
+
+class RankTimeline(Timeline):
+    """The timeline of one rank; any thread of it may add to it.
+
+    Memory is bounded: when there are too many events, the shorter half of them is dropped and counted. So a long run
+    keeps its epochs, its validations and whatever took unusually long, from its beginning to its end.
+    """
+
+    keeps = True
+
+    def __init__(self, world_rank: int, label: str, clock: Clock, max_events: int = _MAX_EVENTS_OF_RANK) -> None:
+        """`label` names the rank in the picture; `max_events`: see `events_per_rank`."""
+        self._world_rank = world_rank
+        self._label = label
+        self._monotonic_s = clock.monotonic_s
+        self._max_events = max_events
+        #: the timeline's zero, on the monotonic and on the wall clock
+        self._zero_s = clock.monotonic_s()
+        self._zero_unix_s = clock.unix_s()
+        #: events kept, in the order of their ends
+        self._events: list[_Event] = []
+        self.n_dropped = 0
+        main = threading.main_thread()
+        #: (ident, name) of a thread, or (0, name) of a track that is none -> tid
+        self._tracks: dict[tuple[int, str], int] = {(main.ident or 0, main.name): 0}
+        #: name of each tid
+        self._track_names: list[str] = ["main"]
+        #: guards the events and the tracks
+        self._lock = threading.Lock()
+        self._next_write_s = 0.0
+
+    # ------------------------------------------------------------ what happens
+
+    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
+        return _Span(self, name, category, arguments or None)
+
+    def now(self) -> float:
+        return self._monotonic_s() - self._zero_s
+
+    def add(self, name: str, since: float, /, *, track: str, category: str = "wait", **arguments: Any) -> None:
+        self.record(name, category, track, since, arguments or None)
+
+    def record(
+        self, name: str, category: str, track: str | None, start_s: float, arguments: dict[str, Any] | None
+    ) -> None:
+        """Keep an event that ends now; `track` None: that of this thread."""
+        end_s = self.now()
+        key = (threading.get_ident(), threading.current_thread().name) if track is None else (0, track)
+        with self._lock:
+            number = self._tracks.get(key)
+            if number is None:
+                number = self._new_track(*key)
+            self._events.append((name, category, number, start_s, end_s, arguments))
+            if len(self._events) > self._max_events:
+                self._thin_out()
+
+    def _new_track(self, ident: int, name: str) -> int:
+        """The tid of a thread that is new here: that of an ended thread of its name, as folds follow one another."""
+        alive = {thread.ident for thread in threading.enumerate()}
+        ended = next((key for key in self._tracks if ident and key[1] == name and key[0] not in {0, *alive}), None)
+        if ended is not None:
+            number = self._tracks.pop(ended)
+        else:
+            number = len(self._track_names)
+            self._track_names.append(name)
+        self._tracks[ident, name] = number
+        return number
+
+    def _thin_out(self) -> None:
+        n_kept = max(1, self._max_events // 2)
+        events = self._events
+        longest = sorted(range(len(events)), key=lambda i: events[i][3] - events[i][4])[:n_kept]
+        self.n_dropped += len(events) - n_kept
+        self._events = [events[i] for i in sorted(longest)]
+
+    # ------------------------------------------------------------ the file
+
+    def name(self, label: str) -> None:
+        self._label = label
+
+    def open(self, run_directory: Path) -> None:
+        self.directory = run_directory
+
+    def flush(self) -> None:
+        if self.directory is not None and self._monotonic_s() >= self._next_write_s:
+            self._write(self.directory)
+
+    def close(self) -> None:
+        if self.directory is not None:
+            self._write(self.directory)
+
+    def _write(self, run_directory: Path) -> None:
+        path = part_path(run_directory, self._world_rank)
+        began_s = self._monotonic_s()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, self.to_text(), durable=False)
+        except OSError as error:
+            logger.warning("no timeline of this rank: %s", error)
+        ended_s = self._monotonic_s()
+        self._next_write_s = ended_s + max(_WRITE_PERIOD_S, _WRITE_RATIO * (ended_s - began_s))
+
+    def to_text(self) -> str:
+        """The part as a trace: a first line of facts, a line for every event, a last line."""
+        with self._lock:
+            events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
+        facts = {
+            "rank": self._world_rank,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "zero_unix_s": self._zero_unix_s,
+            "n_events": len(events),
+            "n_dropped": n_dropped,
+        }
+        pid = self._world_rank
+        lines = [
+            _metadata("process_name", pid, 0, {"name": self._label}),
+            _metadata("process_sort_index", pid, 0, {"sort_index": pid}),
+            *(_metadata("thread_name", pid, tid, {"name": name}) for tid, name in enumerate(names)),
+            *(_complete(event, pid) for event in events),
+        ]
+        return _head(facts) + ",\n".join(_line(event) for event in lines) + _FOOT
+
+
+def events_per_rank(n_ranks: int) -> int:
+    """How many events each of the ranks may keep, so that all of them together can still be looked at."""
+    return min(_MAX_EVENTS_OF_RANK, max(2_000, _MAX_EVENTS // n_ranks))
+
+
+# ---------------------------------------------------------------- the parts and the whole
+
+
+def part_path(run_directory: Path, world_rank: int) -> Path:
+    """Where a rank writes its part."""
+    return run_directory / PARTS_NAME / f"rank-{world_rank:05d}.json"
+
+
+def clear_parts(run_directory: Path) -> None:
+    """Remove the parts of an earlier start of the run: by rank 0, before other ranks know the directory."""
+    shutil.rmtree(run_directory / PARTS_NAME, ignore_errors=True)
+
+
+def merge_timelines(run_directory: Path) -> Path | None:
+    """Put the parts together as `timeline.json`; returns its path, None where there is no part.
+
+    Reads and writes event by event. A part that is missing or cannot be read is left out, with a line in the log.
+    """
+    parts = []
+    for path in sorted((run_directory / PARTS_NAME).glob("rank-*.json")):
+        try:
+            parts.append((path, _read_facts(path)))
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("left out of the timeline: %s (%r)", path, error)
+    if not parts:
+        return None
+    whole = run_directory / TIMELINE_NAME
+    try:
+        with atomic_path(whole) as temporary, temporary.open("w", encoding="utf-8") as file:
+            _write_whole(file, parts)
+    except OSError as error:
+        logger.warning("no timeline of all ranks, only those in `%s`: %s", run_directory / PARTS_NAME, error)
+        return None
+    return whole
+
+
+def _write_whole(file: IO[str], parts: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+    zero_unix_s = min(facts["zero_unix_s"] for _, facts in parts)
+    file.write(_head({"zero_unix_s": zero_unix_s, "ranks": [facts for _, facts in parts]}))
+    separator = ""
+    for path, facts in parts:
+        for event in _shifted(path, round((facts["zero_unix_s"] - zero_unix_s) * 1e9) / 1000):
+            file.write(separator + _line(event))
+            separator = ",\n"
+    file.write(_FOOT)
+
+
+_FOOT = "\n]}\n"
+#: one for all: to make it anew for every event would take longer than to encode it
+_ENCODER = json.JSONEncoder(default=str, allow_nan=False, check_circular=False)
+
+
+def _head(facts: Mapping[str, Any]) -> str:
+    return f'{{"otherData": {_line(facts)}, "displayTimeUnit": "ms", "traceEvents": [\n'
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    # What JSON has no form for is shown as text: a NumPy number, or a loss that is not finite.
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return json.dumps({**value, "args": {name: str(argument) for name, argument in value["args"].items()}})
+
+
+def _complete(event: _Event, pid: int) -> dict[str, Any]:
+    name, category, track, start_s, end_s, arguments = event
+    # Both ends to whole nanoseconds: rounded apart from each other, spans that nest would no longer do so.
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    complete = {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": pid,
+        "tid": track,
+        "ts": start_ns / 1000,
+        "dur": (end_ns - start_ns) / 1000,
+    }
+    return {**complete, "args": arguments} if arguments else complete
+
+
+def _metadata(name: str, pid: int, tid: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "cat": "__metadata", "ph": "M", "pid": pid, "tid": tid, "ts": 0, "args": arguments}
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as file:
+        facts = json.loads(file.readline() + "]}")["otherData"]
+    float(facts["zero_unix_s"])
+    return dict(facts)
+
+
+def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
+    """The events of a part, later by `shift_us`; those up to a line that is none."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        yield from _events_after_head(file, path, shift_us)
+
+
+def _events_after_head(file: IO[str], path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
+    file.readline()
+    for line in file:
+        text = line.rstrip().removesuffix(",")
+        if text == "]}":
+            return
+        try:
+            event = json.loads(text)
+        except ValueError:
+            logger.warning("the timeline in %s ends in the middle", path)
+            return
+        if event["ph"] != "M":
+            event["ts"] = round(event["ts"] + shift_us, 3)
+        yield event

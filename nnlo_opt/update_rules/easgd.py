@@ -1,0 +1,150 @@
+"""Elastic averaging SGD: workers train on their own, an elastic force ties their weights to the central ones.
+
+Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD" (arXiv:1412.6651). With w the central weights
+and x_i those of worker i of p, an exchange every k batches (the paper's communication period) is steps a and b of
+Algorithms 1 and 2:
+
+    d = alpha (x_i - w);  x_i <- x_i - d;  w <- w + d,  with alpha = beta / p                              (1)
+
+Both sides use the w before the exchange, so it conserves x_i + w. It takes one message each way: the worker pushes
+x_i, the master answers d, which the worker subtracts. An answer of d, rather than of weights, is right whenever it
+comes: local steps made in the meantime are kept.
+
+A synchronous round exchanges with all workers at once, (5) and (6) of the paper less the gradient step:
+
+    x_i <- x_i - alpha (x_i - w);  w <- (1 - beta) w + beta mean_i(x_i) = w + sum_i(alpha (x_i - w))       (2)
+
+Between exchanges a worker makes local steps with any optimizer: plain SGD is EASGD, Nesterov's momentum delta with
+the learning rate eta is EAMSGD (Algorithm 2):
+
+    v <- delta v - eta g(x + delta v);  x <- x + v                                                         (3)
+
+Departure: the paper takes the gradient of the batch after an exchange at the x before it. A worker that waits for d
+takes it at the x after it; one that overlaps the exchange with that batch does as the paper.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.update_rules.optimizers import Optimizer, Slots
+from nnlo_opt.update_rules.vectors import FloatVector, blocks
+
+#: beta of the paper's experiments
+ELASTIC_FORCE = 0.9
+
+
+def moving_rate(elastic_force: float, n_workers: int) -> float:
+    """alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta that is out of range."""
+    if not _is_number(elastic_force) or not 0 < elastic_force <= n_workers:
+        raise ConfigurationError(
+            f"`--elastic-force` must be above 0 and at most the number of workers of a master, {n_workers}. "
+            f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
+        )
+    return float(elastic_force) / n_workers
+
+
+def exchange(central: FloatVector, local: FloatVector, alpha: float, out: FloatVector) -> None:
+    """The master's half of (1): add d to `central` in place and write it into `out`, the answer to the worker.
+
+    All float32 (n_weights,). `out` may be `local` itself, which otherwise is only read. Allocates nothing.
+    """
+    _check(central, local, out)
+    # What is not finite stays visible in the weights, here and below; whoever applies updates looks at them.
+    with np.errstate(all="ignore"):
+        for block in blocks(len(central)):
+            difference = out[block]
+            np.subtract(local[block], central[block], out=difference)
+            difference *= alpha
+            central[block] += difference
+
+
+def exchange_round(central: FloatVector, local: Sequence[FloatVector], alpha: float) -> None:
+    """The master's half of (2): move `central` in place, and turn each vector of `local` into its worker's answer d.
+
+    `local` are the weights of the workers of the round, in place because each is only needed once; workers that are
+    missing pull no force. Summed in the order given, so the same order gives the same bits.
+    """
+    _check(central, *local)
+    with np.errstate(all="ignore"):
+        for block in blocks(len(central)):
+            weights = central[block]
+            for vector in local:
+                vector[block] -= weights
+                vector[block] *= alpha
+            for vector in local:
+                weights += vector[block]
+
+
+def adopt(local: FloatVector, difference: FloatVector) -> None:
+    """The worker's half of (1) and (2): subtract the master's answer from the `local` weights in place."""
+    with np.errstate(all="ignore"):
+        np.subtract(local, difference, out=local)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check(central: FloatVector, *others: FloatVector) -> None:
+    for vector in others:
+        if vector.shape != central.shape or vector.dtype != central.dtype:
+            raise ValueError(
+                f"Vectors as the central weights, {central.dtype} {central.shape}, are expected. "
+                f"Received: {vector.dtype} {vector.shape}."
+            )
+
+
+class ElasticMomentum(Optimizer):
+    """The local steps of EAMSGD, (3), in the paper's own form; without momentum plain SGD, the steps of EASGD.
+
+    A local optimizer as any other, except that `apply` wants the gradient at `look_ahead`. An exchange moves x alone:
+    push the weights, not the look-ahead, and leave the velocity v as it is.
+    """
+
+    name = "elastic_momentum"
+    default_learning_rate = 0.01
+    parameters: ClassVar = {}
+
+    def __init__(self, n_weights: int, learning_rate: float = default_learning_rate, momentum: float = 0.0) -> None:
+        """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
+        if not _is_number(learning_rate) or not 0 < learning_rate < math.inf:
+            raise ConfigurationError(
+                f"`--elastic-lr` must be a finite number above 0. Received: {learning_rate!r}. "
+                "Leave it out for the learning rate of the local optimizer."
+            )
+        if not _is_number(momentum) or not 0 <= momentum < 1:
+            raise ConfigurationError(
+                f"`--elastic-momentum` must be a number of at least 0 and below 1. Received: {momentum!r}. "
+                "Leave it out for steps without momentum."
+            )
+        super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum)})
+
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("velocity",) if self.values["momentum"] else ()
+
+    def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
+        """Where the next gradient is wanted, x + delta v: `weights` itself without momentum, else `out`, filled."""
+        if not self._slots:
+            return weights
+        velocity, delta = self._slots["velocity"], self.values["momentum"]
+        with np.errstate(all="ignore"):
+            for block in blocks(self._n_weights):
+                np.multiply(velocity[block], delta, out=out[block])
+                out[block] += weights[block]
+        return out
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        (step,) = scratch
+        np.multiply(gradient, -self.learning_rate, out=step)
+        if not slots:
+            weights += step
+            return
+        velocity = slots["velocity"]
+        velocity *= self.values["momentum"]
+        velocity += step
+        weights += velocity

@@ -1,0 +1,129 @@
+"""Gradient Energy Matching: each worker scales its update so that all together move no faster than momentum SGD.
+
+Hermans and Louppe, "Gradient Energy Matching for Distributed Asynchronous Gradient Descent" (arXiv:1805.08469). A
+worker follows the proxy, a momentum SGD it could be alone, and holds back what the other workers already supply. Per
+element, with the gradient u of a sync period and c the movement of the central weights between two exchanges:
+
+    g = -lr u;  m <- mu m + g                                        the proxy's step                      (1)
+    pi = clip((kappa |m| - |c|) / |g|, 0, 5)                         |pi g| + |c| is at most kappa |m|     (2)
+    w <- w + pi g                                                    at the master                         (3)
+
+The clip at 5 is that of the authors' own program (there "for numerical stability"), without its 1e-12 beside g: we
+compute pi g = sign(g) min(max(kappa |m| - |c|, 0), 5 |g|), which is the same and zero where g is.
+
+Departures from the paper:
+- One round trip. Its worker waits for its turn, pulls w, computes pi and commits before anybody else does. Ours
+  pushes pi g and gets back the w after it, where it trains on: so c is the movement between the last two answers. Of
+  the worker's own updates it holds the same one; what the others did it counts one exchange later. One worker alone
+  does exactly what the paper says.
+- A sync period of k batches. u is its update as `update_rules.downpour` defines it, (1) there: the gradient at k = 1,
+  the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
+  through the period, and m decays once a period.
+"""
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.errors import CheckpointError, ConfigurationError
+from nnlo_opt.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
+
+#: upper end of the clip in (2)
+MAX_PI = 5.0
+
+
+class Gem:
+    """A worker's side of GEM: `adopt` every answer of the master, then `update` makes a gradient what is pushed."""
+
+    name = "gem"
+
+    def __init__(self, n_weights: int, learning_rate: float = 0.01, momentum: float = 0.9, kappa: float = 2.0) -> None:
+        """ConfigurationError for a value that is out of range."""
+        for option, value, default in (("--gem-lr", learning_rate, 0.01), ("--gem-kappa", kappa, 2.0)):
+            if not _is_number(value) or not 0 < value < math.inf:
+                raise ConfigurationError(
+                    f"`{option}` must be a finite number above 0. Received: {value!r}. Leave it out for {default}."
+                )
+        if not _is_number(momentum) or not 0 <= momentum < 1:
+            raise ConfigurationError(
+                f"`--gem-momentum` must be a number of at least 0 and below 1. Received: {momentum!r}. "
+                "Leave it out for 0.9."
+            )
+        #: lr of (1), and of local steps; may be set between updates
+        self.learning_rate = float(learning_rate)
+        self._mu = float(momentum)
+        self._kappa = float(kappa)
+        #: answers adopted so far
+        self.n_adopted = 0
+        #: m of (1); zero before the first update
+        self._momentum = np.zeros(n_weights, np.float32)
+        #: central weights last adopted; unused before there were any
+        self._stale = np.zeros(n_weights, np.float32)
+        #: |c| of (2): how far the last adopted weights were from those before; zero before the second
+        self._movement = np.zeros(n_weights, np.float32)
+        self._scratch = scratch_for(n_weights), scratch_for(n_weights)
+
+    def adopt(self, central: FloatVector) -> None:
+        """Take note of `central` (n_weights,), which is only read: once for every answer to train on."""
+        # What is not finite stays visible in the weights; whoever applies updates looks at them.
+        with np.errstate(all="ignore"):
+            for block in blocks(len(self._stale)):
+                # The first has nothing before it; against zeros all weights would count as movement, and pi be 0.
+                if self.n_adopted:
+                    movement = self._movement[block]
+                    np.subtract(central[block], self._stale[block], out=movement)
+                    np.abs(movement, out=movement)
+                np.copyto(self._stale[block], central[block])
+        self.n_adopted += 1
+
+    def update(self, gradient: FloatVector, out: FloatVector) -> None:
+        """Write pi g, which the master adds to the central weights, into `out`, which may be `gradient` itself."""
+        with np.errstate(all="ignore"):
+            for block in blocks(len(self._momentum)):
+                step, momentum = out[block], self._momentum[block]
+                size, limit = (array[: len(step)] for array in self._scratch)
+                np.multiply(gradient[block], -self.learning_rate, out=step)
+                momentum *= self._mu
+                momentum += step
+                np.abs(momentum, out=size)
+                if self.n_adopted % FLUSH_EVERY == 0:
+                    momentum[size < TINY] = 0.0
+                size *= self._kappa
+                size -= self._movement[block]
+                np.maximum(size, 0, out=size)
+                np.abs(step, out=limit)
+                limit *= MAX_PI
+                np.minimum(size, limit, out=size)
+                np.copysign(size, step, out=step)
+
+    def state(self) -> dict[str, Any]:
+        """All that the next update depends on, as plain scalars and the live vectors: copy them to keep them."""
+        return {
+            "name": self.name,
+            "n_adopted": self.n_adopted,
+            "learning_rate": self.learning_rate,
+            "momentum": self._momentum,
+            "stale": self._stale,
+            "movement": self._movement,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over (copy) what `state` returned. Raises `CheckpointError` on anything else."""
+        own = self.state()
+        received = {name: np.shape(value) for name, value in state.items()}
+        if received != {name: np.shape(value) for name, value in own.items()} or str(state["name"]) != self.name:
+            raise CheckpointError(
+                f"The state of `--mode gem` for {len(self._momentum)} weights is expected. Received: "
+                f"`{state.get('name')}` with {received}. Resume with the mode and model of the checkpoint."
+            )
+        self.n_adopted = int(state["n_adopted"])
+        self.learning_rate = float(state["learning_rate"])
+        for name in ("momentum", "stale", "movement"):
+            np.copyto(own[name], state[name])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

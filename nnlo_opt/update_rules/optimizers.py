@@ -1,0 +1,319 @@
+"""Optimizers on flat float32 vectors: Keras 3's formulas and defaults, in place, with NumPy alone.
+
+An optimizer keeps its *slots* (running averages, as long as the weights) and works block by block, so that the
+temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/algorithms` compares
+every one of them with Keras's own, step by step.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from nnlo_opt.errors import CheckpointError, ConfigurationError
+from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
+
+Slots = Mapping[str, FloatVector]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A number or a switch that an optimizer accepts: its default, and the rule in words and in code."""
+
+    default: float | bool
+    rule: str
+    holds: Callable[[float], bool]
+
+    def parse(self, name: str, value: Any) -> float | bool:
+        """Return `value` as the type of the default, or say in one sentence why it cannot be."""
+        if isinstance(self.default, bool):
+            valid = isinstance(value, bool | np.bool_)
+        else:
+            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            valid = number and math.isfinite(value) and self.holds(float(value))
+        if not valid:
+            raise ConfigurationError(
+                f"The optimizer parameter `{name}` must be {self.rule}. Received: {value!r}. "
+                f"Leave it out for {self.default}."
+            )
+        return type(self.default)(value)
+
+
+def _fraction(default: float) -> _Parameter:
+    return _Parameter(default, "a number of at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def _positive(default: float) -> _Parameter:
+    return _Parameter(default, "a number above 0", lambda value: value > 0)
+
+
+def _switch(default: bool) -> _Parameter:
+    return _Parameter(default, "true or false", lambda value: True)
+
+
+class Optimizer(ABC):
+    """One optimizer for `n_weights` weights.
+
+    A subclass names its parameters and slots, and says in `_update` what happens to one block.
+    """
+
+    name: ClassVar[str]
+    parameters: ClassVar[Mapping[str, _Parameter]]
+    default_learning_rate: ClassVar[float]
+    n_scratch: ClassVar[int] = 1
+
+    def __init__(self, n_weights: int, learning_rate: float, values: Mapping[str, float | bool]) -> None:
+        #: step size; may be set between steps
+        self.learning_rate = learning_rate
+        #: number of steps made so far
+        self.n_steps = 0
+        #: a value for every name in `parameters`
+        self.values = dict(values)
+        #: running averages, (n_weights,) each, zero before the first step
+        self._slots = {slot: np.zeros(n_weights, np.float32) for slot in self._slot_names()}
+        #: temporaries of one block
+        self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
+        self._n_weights = n_weights
+        #: by first and last element of a block, what `_part` has found
+        self._parts: dict[tuple[int, int], tuple[Slots, list[FloatVector]]] = {}
+
+    def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
+        """Move `weights` (n_weights,) in place by one step along `gradient` (n_weights,), which is only read."""
+        for vector in (weights, gradient):
+            if vector.shape != (self._n_weights,) or vector.dtype != np.float32:
+                raise ValueError(
+                    f"float32 vectors of shape ({self._n_weights},) are expected. "
+                    f"Received: {vector.dtype} {vector.shape}."
+                )
+        self.n_steps += 1
+        # What is not finite stays visible in the weights; whoever applies updates looks at them.
+        with np.errstate(all="ignore"):
+            for block in blocks(self._n_weights):
+                self.apply_block(weights, gradient, block)
+
+    def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
+        """Do the part of step `n_steps` that is of one of the `blocks` of all weights.
+
+        It is the caller's to ignore floating-point errors, as `apply` does.
+        """
+        slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
+        if self.n_steps % FLUSH_EVERY == 0:
+            for average in slots.values():
+                flush_tiny(average, scratch[0])
+        self._update(weights[block], gradient[block], slots, *scratch)
+
+    def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
+        """Of the slots and the temporaries what a block needs; kept, as cutting it out takes longer than one pass."""
+        scratch = [array[: block.stop - block.start] for array in self._scratch]
+        part = {name: array[block] for name, array in self._slots.items()}, scratch
+        self._parts[block.start, block.stop] = part
+        return part
+
+    @property
+    def slots(self) -> Sequence[FloatVector]:
+        """The running averages, in the order of their names in `state`."""
+        return list(self._slots.values())
+
+    def live_in(self, memory: Sequence[FloatVector]) -> None:
+        """Take these vectors for `slots` from now on, with what they hold."""
+        self._slots = dict(zip(self._slots, memory, strict=True))
+        self._parts.clear()
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on, as plain scalars and the live slots: copy them to keep them."""
+        return {"name": self.name, "n_steps": self.n_steps, "learning_rate": self.learning_rate, **self._slots}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over (copy) what `state` of the same optimizer returned. Raises `CheckpointError` on anything else."""
+        received = {name: np.shape(value) for name, value in state.items()}
+        expected = {name: np.shape(value) for name, value in self.state().items()}
+        if received != expected or str(state["name"]) != self.name:
+            raise CheckpointError(
+                f"The state of the optimizer `{self.name}` for {self._n_weights} weights is expected. Received: "
+                f"`{state.get('name')}` with {received}. Resume with the optimizer and parameters of the checkpoint."
+            )
+        self.n_steps = int(state["n_steps"])
+        self.learning_rate = float(state["learning_rate"])
+        for name, slot in self._slots.items():
+            slot[:] = state[name]
+
+    @abstractmethod
+    def _slot_names(self) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        """One step on one block; all arrays have its length, the scratch is uninitialised."""
+
+
+class SGD(Optimizer):
+    """w += -lr g; with momentum mu: m = mu m - lr g, then w += m, or (Nesterov) w += mu m - lr g."""
+
+    name = "sgd"
+    default_learning_rate = 0.01
+    parameters: ClassVar = {"momentum": _fraction(0.0), "nesterov": _switch(False)}
+
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("momentum",) if self.values["momentum"] else ()
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        (step,) = scratch
+        np.multiply(gradient, -self.learning_rate, out=step)
+        if not slots:
+            weights += step
+            return
+        momentum, mu = slots["momentum"], self.values["momentum"]
+        momentum *= mu
+        momentum += step
+        if self.values["nesterov"]:
+            weights += step
+            np.multiply(momentum, mu, out=step)
+            weights += step
+        else:
+            weights += momentum
+
+
+class Adam(Optimizer):
+    """Kingma and Ba, arXiv:1412.6980, in the form before its section 2.1, as Keras has it.
+
+    m += (1 - b1)(g - m); v += (1 - b2)(g^2 - v); w -= lr sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon).
+    """
+
+    name = "adam"
+    default_learning_rate = 0.001
+    parameters: ClassVar = {"beta_1": _fraction(0.9), "beta_2": _fraction(0.999), "epsilon": _positive(1e-7)}
+
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("momentum", "velocity")
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        (step,) = scratch
+        momentum, velocity = slots["momentum"], slots["velocity"]
+        beta_1, beta_2 = self.values["beta_1"], self.values["beta_2"]
+        np.subtract(gradient, momentum, out=step)
+        step *= 1 - beta_1
+        momentum += step
+        np.multiply(gradient, gradient, out=step)
+        step -= velocity
+        step *= 1 - beta_2
+        velocity += step
+        np.sqrt(velocity, out=step)
+        step += self.values["epsilon"]
+        np.divide(momentum, step, out=step)
+        step *= self.learning_rate * math.sqrt(1 - beta_2**self.n_steps) / (1 - beta_1**self.n_steps)
+        weights -= step
+
+
+class RMSprop(Optimizer):
+    """Tieleman and Hinton, lecture 6e of "Neural Networks for Machine Learning" (2012), as Keras has it.
+
+    v = rho v + (1 - rho) g^2; d = v + epsilon, or (centered, a = rho a + (1 - rho) g) d = v - a^2 + epsilon;
+    step = lr g / sqrt(d); w -= step, or with momentum mu: m = mu m + step; w -= m.
+    """
+
+    name = "rmsprop"
+    default_learning_rate = 0.001
+    n_scratch = 2
+    parameters: ClassVar = {
+        "rho": _fraction(0.9),
+        "momentum": _fraction(0.0),
+        "epsilon": _positive(1e-7),
+        "centered": _switch(False),
+    }
+
+    def _slot_names(self) -> tuple[str, ...]:
+        optional = (("mean", self.values["centered"]), ("momentum", self.values["momentum"]))
+        return ("velocity", *(slot for slot, wanted in optional if wanted))
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        step, root = scratch
+        rho = self.values["rho"]
+        velocity = slots["velocity"]
+        np.multiply(gradient, gradient, out=step)
+        decay(velocity, rho, step)
+        if self.values["centered"]:
+            mean = slots["mean"]
+            np.copyto(step, gradient)
+            decay(mean, rho, step)
+            np.multiply(mean, mean, out=step)
+            np.subtract(velocity, step, out=root)
+            root += self.values["epsilon"]
+        else:
+            np.add(velocity, self.values["epsilon"], out=root)
+        np.sqrt(root, out=root)
+        np.multiply(gradient, self.learning_rate, out=step)
+        step /= root
+        if self.values["momentum"]:
+            momentum = slots["momentum"]
+            momentum *= self.values["momentum"]
+            momentum += step
+            weights -= momentum
+        else:
+            weights -= step
+
+
+class Adadelta(Optimizer):
+    """Zeiler, arXiv:1212.5701, Algorithm 1, times a learning rate, as Keras has it.
+
+    v = rho v + (1 - rho) g^2; d = sqrt(u + epsilon) / sqrt(v + epsilon) g; u = rho u + (1 - rho) d^2; w -= lr d.
+    """
+
+    name = "adadelta"
+    default_learning_rate = 0.001
+    n_scratch = 2
+    parameters: ClassVar = {"rho": _fraction(0.95), "epsilon": _positive(1e-7)}
+
+    def _slot_names(self) -> tuple[str, ...]:
+        return ("velocity", "step_velocity")
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        step, other = scratch
+        rho, epsilon = self.values["rho"], self.values["epsilon"]
+        velocity, step_velocity = slots["velocity"], slots["step_velocity"]
+        np.multiply(gradient, gradient, out=step)
+        decay(velocity, rho, step)
+        np.add(step_velocity, epsilon, out=step)
+        np.sqrt(step, out=step)
+        step *= gradient
+        np.add(velocity, epsilon, out=other)
+        np.sqrt(other, out=other)
+        step /= other
+        np.multiply(step, step, out=other)
+        decay(step_velocity, rho, other)
+        step *= self.learning_rate
+        weights -= step
+
+
+_OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, RMSprop, Adadelta)}
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """The names `make_optimizer` knows."""
+    return tuple(_OPTIMIZERS)
+
+
+def make_optimizer(
+    name: str, n_weights: int, learning_rate: float | None = None, parameters: Mapping[str, Any] | None = None
+) -> Optimizer:
+    """An optimizer at its start; a `learning_rate` of None, and every parameter left out, is Keras's default.
+
+    Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
+    """
+    kind = _OPTIMIZERS.get(name)
+    if kind is None:
+        raise ConfigurationError(
+            f"An optimizer must be one of {', '.join(_OPTIMIZERS)}. Received: {name!r}. Take one of these names."
+        )
+    given = dict(parameters or {})
+    if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
+        raise ConfigurationError(
+            f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. "
+            f"Take one of these, or leave it out."
+        )
+    values = {key: rule.parse(key, given.get(key, rule.default)) for key, rule in kind.parameters.items()}
+    rate = _positive(kind.default_learning_rate).parse(
+        "learning_rate", kind.default_learning_rate if learning_rate is None else learning_rate
+    )
+    return kind(n_weights, rate, values)

@@ -1,0 +1,268 @@
+"""One rank and its coordinator; what several ranks do to each other is tested under mpirun."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nnlo_opt.clock import ManualClock
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.trials.objectives import Comparison, Objective
+
+
+class AloneComm:
+    """A communicator of one rank, as far as `ObjectiveRank` uses it."""
+
+    def __init__(self):
+        self.is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+class Bench:
+    """A block of one rank; the test is the coordinator."""
+
+    def __init__(self, objective):
+        network = LoopbackNetwork(2)
+        self.clock = ManualClock()
+        self.comms = []
+        self.coordinator = network.end(0)
+        self.rank = ObjectiveRank(network.end(1), LoopbackNetwork(1).end(0), objective, self._make_comm, self.clock)
+        self.n_calls = 0
+
+    def _make_comm(self, gate):
+        gate.look_out()
+        self.comms.append(AloneComm())
+        return self.comms[-1]
+
+    def call(self, **point):
+        """Run the objective at `point`; what the coordinator hears, in order."""
+        self.rank.handle_order(msg.RunFold(assignment=self.n_calls, trial=0, fold=0, attempt=1, point=point))
+        self.n_calls += 1
+        heard = []
+        while (received := self.coordinator.poll()) is not None:
+            heard.append(received.message)
+        return heard
+
+
+def test_the_objective_is_called_at_the_point_with_a_communicator_and_its_value_is_the_figure():
+    seen = []
+
+    def objective(parameters, comm, report):
+        assert comm.is_open
+        seen.append(parameters)
+        return parameters["x"] ** 2
+
+    bench = Bench(objective)
+    started, finished = bench.call(x=3, kind="a")
+    assert started == msg.FoldStarted(assignment=0)
+    assert (finished.assignment, finished.figure_of_merit, finished.metrics) == (0, 9.0, {"value": 9.0})
+    assert seen == [{"x": 3, "kind": "a"}]
+    assert not bench.comms[0].is_open
+
+
+def test_the_objective_may_change_its_parameters_and_harms_nobody():
+    order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": 1})
+    bench = Bench(lambda parameters, comm, report: parameters.pop("x"))
+    bench.rank.handle_order(order)
+    assert order.point == {"x": 1}
+
+
+def test_reports_reach_the_coordinator_as_epochs_and_the_last_counts_them():
+    def objective(parameters, comm, report):
+        return min(1.0 / epoch for epoch in (1, 2, 3) if report(epoch, 1.0 / epoch))
+
+    _, *reported, finished = Bench(objective).call()
+    assert [(r.epoch, r.metrics) for r in reported] == [(1, {"value": 1.0}), (2, {"value": 0.5}), (3, {"value": 1 / 3})]
+    assert finished.n_epochs == 3
+
+
+def test_reports_of_one_call_do_not_count_for_the_next():
+    def objective(parameters, comm, report):
+        if parameters["reports"]:
+            report(7, 1.0)
+        return 1.0
+
+    bench = Bench(objective)
+    assert bench.call(reports=True)[-1].n_epochs == 7
+    assert bench.call(reports=False)[-1].n_epochs == 0
+
+
+@pytest.mark.parametrize("value", [2, "2.0", [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0), True + 1])
+def test_whatever_holds_one_number_is_a_figure(value):
+    assert Bench(lambda parameters, comm, report: value).call()[-1].figure_of_merit == 2.0
+
+
+class NotANumber:
+    """Something `float` has its own opinion about, as a tensor of many elements has."""
+
+    def __float__(self):
+        raise RuntimeError("only one element tensors can be converted to Python scalars")
+
+    def __repr__(self):
+        return "tensor([1, 2])"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "good", math.nan, math.inf, -math.inf, [1.0, 2.0], 1j, 10**400, NotANumber()],
+    ids=lambda v: str(v)[:20],
+)
+def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
+    _, failed = Bench(lambda parameters, comm, report: value).call()
+    assert isinstance(failed, msg.FoldFailed)
+    assert "finite number" in failed.reason
+    assert repr(value)[:10] in failed.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_report_that_is_not_finite_fails_the_trial_with_the_epoch(value):
+    def objective(parameters, comm, report):
+        report(4, value)
+        return 1.0
+
+    _, failed = Bench(objective).call()
+    assert isinstance(failed, msg.FoldFailed)
+    assert "epoch 4" in failed.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(ValueError("no such x"), "ValueError: no such x"), (MemoryError(), "out of memory"), (KeyError("x"), "KeyError")],
+)
+def test_an_objective_that_raises_fails_its_trial_and_the_next_call_is_as_if_nothing_had_been(error, words):
+    def objective(parameters, comm, report):
+        if parameters["fails"]:
+            raise error
+        return 2.0
+
+    bench = Bench(objective)
+    started, failed = bench.call(fails=True)
+    assert started == msg.FoldStarted(assignment=0)
+    assert words in failed.reason
+    assert failed.traceback.startswith("Traceback")
+    assert (failed.world_rank, bool(failed.host)) == (1, True)
+    assert bench.call(fails=False)[-1].figure_of_merit == 2.0
+
+
+def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
+    """It comes as soon as block rank 0 is through with the one before: the same look at the messages may see both."""
+
+    def objective(parameters, comm, report):
+        raise ValueError("raised")
+
+    block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
+    rank = ObjectiveRank(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
+    root = block.end(0)
+    root.send(1, ObjectiveFailed(assignment=0, reason="raised", world_rank=1))
+    root.send(1, CallObjective(assignment=1, point={}))
+    rank.handle(CallObjective(assignment=0, point={}))
+    received = block.end(1).poll()
+    assert received is not None
+    assert received.message == CallObjective(assignment=1, point={})
+
+
+def test_a_stop_is_heard_at_the_next_report_and_the_call_ends_without_a_result():
+    bench = None
+    went_on = []
+
+    def objective(parameters, comm, report):
+        for epoch in (1, 2, 3):
+            if epoch == 2:
+                bench.coordinator.send(1, msg.StopFold(assignment=0))
+            went_on.append(report(epoch, 1.0))
+            if not went_on[-1]:
+                break
+        return 1.0
+
+    bench = Bench(objective)
+    *_, end = bench.call()
+    assert went_on == [True, False]
+    assert end == msg.FoldStopped(assignment=0)
+
+
+def test_a_stop_of_an_objective_that_never_reports_is_heard_at_its_end():
+    bench = None
+
+    def objective(parameters, comm, report):
+        bench.coordinator.send(1, msg.StopFold(assignment=0))
+        return 1.0
+
+    bench = Bench(objective)
+    assert bench.call()[-1] == msg.FoldStopped(assignment=0)
+
+
+def test_a_stop_that_comes_after_the_end_does_not_stop_the_next_call():
+    bench = Bench(lambda parameters, comm, report: 1.0 if report(1, 1.0) else 0.0)
+    bench.call()
+    bench.rank.handle_order(msg.StopFold(assignment=0))
+    assert isinstance(bench.call()[-1], msg.FoldFinished)
+
+
+def test_the_time_a_block_was_idle_is_measured_from_its_second_call_on():
+    bench = Bench(lambda parameters, comm, report: 1.0)
+    first = bench.call()[0]
+    bench.clock.advance(5.0)
+    second = bench.call()[0]
+    assert (first.waited_s, second.waited_s) == (None, 5.0)
+
+
+def test_the_time_of_a_call_is_reported():
+    bench = None
+
+    def objective(parameters, comm, report):
+        bench.clock.advance(12.0)
+        return 1.0
+
+    bench = Bench(objective)
+    assert bench.call()[-1].train_s == 12.0
+
+
+def test_a_record_needs_no_answer_and_any_other_order_is_a_protocol_error():
+    bench = Bench(lambda parameters, comm, report: 1.0)
+    bench.rank.handle_order(msg.FoldRecorded(assignment=0))
+    assert bench.coordinator.poll() is None
+    with pytest.raises(ProtocolError):
+        bench.rank.handle_order(msg.EndFold(assignment=0))
+
+
+# ---------------------------------------------------------------- several values
+
+
+def test_a_dict_has_the_value_of_every_objective():
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": np.int64(7), "other": 1})
+    bench.rank.comparison = Comparison(objectives=(Objective("size"), Objective("error", "max"), Objective("train_s")))
+    _, finished = bench.call()
+    assert finished.objectives == {"size": 7.0, "error": 0.25, "train_s": 0.0}
+    assert (finished.figure_of_merit, finished.metrics) == (7.0, {"error": 0.25, "size": 7.0, "other": 1.0})
+
+
+def test_one_objective_picks_its_value_of_a_dict():
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": 7})
+    bench.rank.comparison = Comparison(objectives=(Objective("error"),))
+    _, finished = bench.call()
+    assert (finished.figure_of_merit, finished.objectives) == (0.25, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "words"),
+    [
+        ({"error": 0.25}, "size", "a dict with `size`, as `--objective` says; it returned error"),
+        (0.25, "size", "a dict with `size`, as `--objective` says; it returned value"),
+        ({"error": 0.25}, "figure_of_merit", "must say which value of the objective counts; it returned error"),
+        ({}, "size", "it returned an empty dict"),
+        ({"size": math.nan}, "size", "a finite number as `size`; received: nan"),
+        ({"size": 1.0, "other": "x"}, "size", "a finite number as `other`; received: 'x'"),
+    ],
+)
+def test_a_dict_without_what_was_asked_for_fails_the_trial(value, name, words):
+    bench = Bench(lambda parameters, comm, report: value)
+    bench.rank.comparison = Comparison(objectives=(Objective(name),))
+    _, failed = bench.call()
+    assert isinstance(failed, msg.FoldFailed)
+    assert words in failed.reason

@@ -1,0 +1,76 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nnlo_opt.reporting.follow import JournalFollower, Reporter
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal, encode_line
+
+STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
+
+
+def suggested(trial):
+    return ev.TrialSuggested(time_s=1.0, trial=trial, point={"n": trial})
+
+
+def test_a_follower_takes_in_whole_lines_only_however_they_come(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    data = b"".join(encode_line(seq, event) for seq, event in enumerate([STARTED, *map(suggested, range(4))]))
+    for n_bytes in (1, 7, 100, len(data)):
+        path.write_bytes(b"")
+        follower = JournalFollower(path)
+        assert not follower.read()
+        with path.open("ab", buffering=0) as file:
+            for start in range(0, len(data), n_bytes):
+                file.write(data[start : start + n_bytes])
+                n_whole = data[: start + n_bytes].count(b"\n")
+                assert follower.read() == (n_whole > data[:start].count(b"\n"))
+                assert follower.n_events == n_whole
+        assert len(follower.ledger.trials) == 4
+        assert not follower.read()
+
+
+def test_a_follower_stops_at_a_line_that_is_damaged(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(encode_line(0, STARTED) + encode_line(2, suggested(0)))
+    with pytest.raises(ValueError, match="sequence number 1"):
+        JournalFollower(path).read()
+
+
+def reports_of(path):
+    rows = (path / "results.csv").read_text().splitlines()[1:]
+    return len(rows), json.loads((path / "summary.json").read_text())["n_trials"]["pending"]
+
+
+def test_the_reporter_writes_all_there_is_when_it_is_told_to_finish(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append([STARTED])
+    reporter = Reporter(tmp_path)
+    for trial in range(3):
+        journal.append([suggested(trial)], durable=False)
+    assert reporter.finish()
+    assert reports_of(tmp_path) == (3, 3)
+
+
+def test_the_reporter_writes_all_there_is_when_the_coordinator_died(tmp_path):
+    coordinator = """
+import os, sys
+from pathlib import Path
+from nnlo_opt.reporting.follow import Reporter
+reporter = Reporter(Path(sys.argv[1]))
+print(reporter._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append([STARTED, suggested(0)])
+    # Reading its output to the end waits for the reporter too, which has inherited it.
+    subprocess.run([sys.executable, "-c", coordinator, str(tmp_path)], stdout=subprocess.PIPE, check=False)
+    assert reports_of(tmp_path) == (1, 1)
+
+
+def test_a_reporter_that_failed_says_so(tmp_path):
+    (tmp_path / "journal.jsonl").write_bytes(b"damaged\n")
+    assert not Reporter(tmp_path).finish()
+    assert not (tmp_path / "results.csv").exists()

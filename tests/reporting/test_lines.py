@@ -1,0 +1,161 @@
+import pytest
+
+from nnlo_opt.reporting.lines import ProgressLines, duration, losses_text, metrics_text, outcome, point_text, value_text
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00:00"), (59.6, "0:01:00"), (3600, "1:00:00"), (-5, "0:00:00"), (360_000 + 61, "100:01:01")],
+)
+def test_durations_are_hours_minutes_and_seconds(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123456, "0.1235"), (1e-7, "1e-07"), (3, "3"), (True, "True"), (None, "None"), ("relu", "relu"), ([8], "[8]")],
+)
+def test_values_are_short(value, text):
+    assert value_text(value) == text
+
+
+def test_points_and_metrics_are_one_line():
+    assert point_text({"n": 3, "rate": 0.0012345}) == "n=3 rate=0.001234"
+    assert metrics_text({"loss": 0.5, "acc": 1.0}) == "loss 0.5000 acc 1.0000"
+
+
+class Screen:
+    """A search as rank 0 shows it."""
+
+    def __init__(self, num_iterations=3, n_fold=1, direction="min", start_s=0.0, ledger=None):
+        self.ledger = ledger or Ledger()
+        self.lines = []
+        self.progress = ProgressLines(self.lines.append, num_iterations, n_fold, direction)
+        self.ledger.apply(ev.RunStarted(time_s=start_s, unix_s=start_s, n_ranks=3, n_blocks=1, identity={}))
+
+    def __call__(self, *events):
+        """The new lines; as in the coordinator, the ledger knows all events of a step before the first is shown."""
+        n_before = len(self.lines)
+        for event in events:
+            self.ledger.apply(event)
+        for event in events:
+            self.progress.observe(event, self.ledger)
+        return self.lines[n_before:]
+
+    def trial(self, number, figure=0.5, time_s=10.0):
+        """A whole trial; the line of its end."""
+        self(
+            ev.TrialSuggested(time_s=time_s, trial=number, point={"n": number}),
+            ev.FoldAssigned(
+                time_s=time_s, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2
+            ),
+        )
+        return self(
+            ev.AssignmentFinished(
+                time_s=time_s, assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
+            ),
+            ev.TrialCompleted(time_s=time_s, trial=number, figure_of_merit=figure, figure_of_merit_std=0.25),
+        )[-1]
+
+
+def test_a_line_as_a_trial_starts_reports_and_ends():
+    screen = Screen()
+    assert screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 3, "rate": 0.5}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=2, team=1, n_ranks=2),
+    ) == ["[      1.0 s] trial 0 starts on block 2: n=3 rate=0.5"]
+    assert screen(ev.FoldBegan(time_s=2.0, assignment=0)) == []
+    assert screen(ev.EpochEnded(time_s=3.0, assignment=0, epoch=1, metrics={"loss": 0.5})) == [
+        "[      3.0 s] trial 0 epoch 1: loss 0.5000"
+    ]
+    assert screen(
+        ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=0.125, metrics={}, n_epochs=1, train_s=1.0),
+        ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=0.125, figure_of_merit_std=0.0),
+    ) == [
+        "[     20.0 s] trial 0 complete: 0.125 | best 0.125 (trial 0) | 1/3 done | elapsed 0:00:20 | "
+        "expected end in 0:00:40"
+    ]
+
+
+def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
+    screen = Screen(num_iterations=1)
+    screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    )
+    lines = screen(
+        ev.AssignmentFailed(time_s=5.0, assignment=0, reason="no memory"),
+        ev.TrialFailed(time_s=5.0, trial=0, reason="no memory"),
+    )
+    assert lines == ["[      5.0 s] trial 0 failed: no memory | no figure yet | 1/1 done | elapsed 0:00:05"]
+
+
+def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
+    screen = Screen(n_fold=2)
+    lines = screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 1}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=1, attempt=2, block=1, team=0, n_ranks=2),
+        ev.FoldBegan(time_s=2.0, assignment=0, epoch=4),
+    )
+    assert lines == [
+        "[      1.0 s] trial 0 fold 1 starts on block 1, attempt 2: n=1",
+        "[      2.0 s] trial 0 fold 1 goes on from epoch 4",
+    ]
+    assert "0.5 ± 0.2500" in Screen(n_fold=2).trial(0)
+    assert "±" not in Screen().trial(0)
+
+
+def test_the_best_follows_the_direction():
+    screen = Screen(direction="max")
+    screen.trial(0, 0.25)
+    assert "best 0.75 (trial 1)" in screen.trial(1, 0.75)
+    assert "best 0.75 (trial 1)" in screen.trial(2, 0.5)
+
+
+def test_the_expected_end_is_told_by_the_trials_of_this_start_alone():
+    first = Screen(num_iterations=4)
+    first.trial(0, time_s=500.0)
+    first.trial(1, time_s=900.0)
+    second = Screen(num_iterations=4, start_s=1000.0, ledger=first.ledger)
+    line = second.trial(2, time_s=1010.0)
+    assert "3/4 done | elapsed 0:00:10 | expected end in 0:00:10" in line
+    assert "expected" not in second.trial(3, time_s=1020.0)
+
+
+def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_start():
+    screen = Screen(num_iterations=2)
+    line = screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        ev.AssignmentFinished(time_s=4.0, assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0),
+        ev.TrialCompleted(time_s=4.0, trial=0, figure_of_merit=1.0, figure_of_merit_std=0.0),
+    )[-1]
+    assert "1/2 done" in line
+
+
+def test_the_outcome_counts_only_states_that_occur():
+    screen = Screen()
+    assert outcome(screen.ledger) == "no trial (complete or otherwise)"
+    screen.trial(0)
+    screen(ev.TrialSuggested(time_s=11.0, trial=1, point={}))
+    assert outcome(screen.ledger) == "1 pending, 1 complete"
+
+
+def test_it_is_told_who_has_died_and_how_the_block_goes_on():
+    screen = Screen()
+
+    def lost(ranks, block, n_alive, n_ranks):
+        return ev.RanksLost(time_s=3.0, ranks=ranks, block=block, team=0, n_alive=n_alive, n_ranks=n_ranks)
+
+    assert losses_text(screen.ledger) == ""
+    (line,) = screen(lost([3], 1, 4, 3))
+    assert line.endswith("rank 3 of block 1 died: it goes on with 3 ranks, 1 spare")
+    (line,) = screen(lost([5, 6], 1, 2, 0))
+    assert line.endswith("ranks 5 and 6 of block 1 died: it is spare, as 2 left cannot train")
+    screen(lost([7], 2, 1, 1), lost([8, 9, 10], 3, 0, 0))
+    assert losses_text(screen.ledger) == (
+        "Died: ranks 3, 5 and 6 of block 1 (it is spare, as 2 left cannot train); rank 7 of block 2 (it goes on with 1 "
+        "rank); ranks 8, 9 and 10 of block 3 (it is lost)."
+    )

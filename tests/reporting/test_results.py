@@ -1,0 +1,215 @@
+import csv
+import io
+import json
+
+import pytest
+
+from nnlo_opt.errors import JournalError
+from nnlo_opt.reporting.results import COLUMNS, read_ledger, results_frame, write_results
+from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal
+from nnlo_opt.trials.ledger import Ledger
+
+#: as users read them: nothing is renamed, reordered or removed
+DOCUMENTED = (
+    "trial,state,figure_of_merit,figure_of_merit_std,n_folds,epochs,attempt,block,n_ranks,"
+    "assigned_at_s,started_at_s,finished_at_s,train_s,reason"
+)
+
+EVENTS = [
+    ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"direction": "min"}),
+    ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 8, "rate": 1e-3, "act": "relu", "sizes": [8, 16]}),
+    ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    ev.FoldBegan(time_s=1.5, assignment=0),
+    ev.AssignmentLost(time_s=2.0, assignment=0),
+    ev.FoldAssigned(time_s=2.0, assignment=1, trial=0, fold=0, attempt=2, block=2, team=1, n_ranks=2),
+    ev.FoldBegan(time_s=2.5, assignment=1, epoch=1),
+    ev.AssignmentFinished(
+        time_s=4.0, assignment=1, figure_of_merit=0.25, metrics={"loss": 1.0}, n_epochs=3, train_s=1.5
+    ),
+    ev.FoldAssigned(time_s=4.0, assignment=2, trial=0, fold=1, attempt=1, block=2, team=1, n_ranks=2),
+    ev.FoldBegan(time_s=4.5, assignment=2),
+    ev.AssignmentFinished(
+        time_s=6.0, assignment=2, figure_of_merit=0.75, metrics={"loss": 1.0}, n_epochs=2, train_s=1.25
+    ),
+    ev.TrialCompleted(time_s=6.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.25),
+    ev.TrialSuggested(time_s=6.0, trial=1, point={"n": 9, "rate": 0.1, "act": None, "sizes": [4]}),
+    ev.FoldAssigned(time_s=6.0, assignment=3, trial=1, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    ev.FoldBegan(time_s=6.5, assignment=3),
+    ev.EpochEnded(time_s=7.0, assignment=3, epoch=1, metrics={"loss": 1.0}),
+    ev.AssignmentFailed(time_s=8.0, assignment=3, reason="fold 0:\nno memory, it says"),
+    ev.TrialFailed(time_s=8.0, trial=1, reason="fold 0:\nno memory, it says"),
+    ev.TrialSuggested(time_s=8.0, trial=2, point={"n": 10, "rate": 0.2, "act": "tanh", "sizes": []}),
+]
+
+
+@pytest.fixture
+def run_directory(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(EVENTS)
+    journal.close()
+    return tmp_path
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_columns_are_the_documented_ones_and_then_the_parameters(run_directory):
+    assert ",".join(COLUMNS) == DOCUMENTED
+    write_results(run_directory, read_ledger(run_directory))
+    header = (run_directory / "results.csv").read_text().splitlines()[0]
+    assert header == f"{DOCUMENTED},p:n,p:rate,p:act,p:sizes"
+
+
+def test_there_is_one_row_a_trial_with_what_is_known_of_it(run_directory):
+    write_results(run_directory, read_ledger(run_directory))
+    complete, failed, pending = rows_of((run_directory / "results.csv").read_text())
+    assert complete == {
+        "trial": "0",
+        "state": "complete",
+        "figure_of_merit": "0.5",
+        "figure_of_merit_std": "0.25",
+        "n_folds": "2",
+        "epochs": "3",
+        "attempt": "2",
+        "block": "2",
+        "n_ranks": "2",
+        "assigned_at_s": "1.0",
+        "started_at_s": "1.5",
+        "finished_at_s": "6.0",
+        "train_s": "2.75",
+        "reason": "",
+        "p:n": "8",
+        "p:rate": "0.001",
+        "p:act": "relu",
+        "p:sizes": "[8, 16]",
+    }
+    assert failed["state"] == "failed"
+    assert failed["reason"] == "fold 0:\nno memory, it says"
+    assert (failed["figure_of_merit"], failed["train_s"], failed["p:act"]) == ("", "", "")
+    assert (failed["n_folds"], failed["epochs"], failed["finished_at_s"]) == ("0", "1", "8.0")
+    assert pending["state"] == "pending"
+    assert (pending["attempt"], pending["block"], pending["assigned_at_s"]) == ("0", "", "")
+
+
+def test_numbers_keep_all_their_digits():
+    ledger = Ledger()
+    ledger.apply(EVENTS[0])
+    ledger.apply(ev.TrialSuggested(time_s=0.0, trial=0, point={"x": 0.1 + 0.2, "big": 2**60, "flag": True}))
+    row = rows_of(results_frame(ledger).to_csv(index=False))[0]
+    assert float(row["p:x"]) == 0.1 + 0.2
+    assert int(row["p:big"]) == 2**60
+    assert row["p:flag"] == "True"
+
+
+def test_a_run_without_trials_has_a_header_and_nothing_else(tmp_path):
+    write_results(tmp_path, Ledger())
+    assert (tmp_path / "results.csv").read_text() == DOCUMENTED + "\n"
+
+
+def test_writing_again_gives_the_same_files_and_leaves_nothing_beside_them(run_directory):
+    ledger = read_ledger(run_directory)
+    write_results(run_directory, ledger)
+    first = {path.name: path.read_bytes() for path in run_directory.iterdir()}
+    write_results(run_directory, read_ledger(run_directory))
+    assert {path.name: path.read_bytes() for path in run_directory.iterdir()} == first
+    assert set(first) == {"journal.jsonl", "results.csv", "summary.json"}
+    assert json.loads(first["summary.json"])["best"]["trial"] == 0
+
+
+def test_reading_a_journal_with_a_torn_tail_changes_nothing(run_directory):
+    journal = run_directory / "journal.jsonl"
+    torn = journal.read_bytes()[:-9]
+    journal.write_bytes(torn)
+    assert len(read_ledger(run_directory).trials) == 2
+    assert journal.read_bytes() == torn
+
+
+def test_a_damaged_journal_is_refused(run_directory):
+    journal = run_directory / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[9:])
+    with pytest.raises(JournalError, match="damaged in line 1"):
+        read_ledger(run_directory)
+
+
+def test_a_parameter_that_a_trial_has_not_is_an_empty_cell_in_the_order_of_the_space(tmp_path):
+    space = {"parameters": [{"name": name} for name in ("momentum", "optimizer", "never")]}
+    ledger = Ledger()
+    identity = {"direction": "min", "search_space": space}
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=2, n_blocks=1, identity=identity))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=0, point={"optimizer": "adam"}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"momentum": 3, "optimizer": "sgd"}))
+    write_results(tmp_path, ledger)
+    rows = rows_of((tmp_path / "results.csv").read_text())
+    assert list(rows[0])[len(COLUMNS) :] == ["p:momentum", "p:optimizer", "p:never"]
+    assert [[row[f"p:{name}"] for name in ("momentum", "optimizer", "never")] for row in rows] == [
+        ["", "adam", ""],
+        ["3", "sgd", ""],
+    ]
+
+
+# ---------------------------------------------------------------- several objectives
+
+
+def ledger_of_two_objectives():
+    ledger = Ledger()
+    identity = {"direction": "max", "objectives": ["val_acc:max", "n_weights:min"]}
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity=identity))
+    for trial, (acc, size) in enumerate([(0.9, 100.0), (0.8, 10.0), (0.7, 50.0)]):
+        ledger.apply(ev.TrialSuggested(time_s=1.0, trial=trial, point={"n": trial}))
+        completed = ev.TrialCompleted(
+            time_s=2.0,
+            trial=trial,
+            figure_of_merit=acc,
+            figure_of_merit_std=0.5,
+            objectives={"val_acc": acc, "n_weights": size},
+            objectives_std={"val_acc": 0.5, "n_weights": 0.0},
+        )
+        ledger.apply(completed)
+    ledger.apply(ev.TrialSuggested(time_s=3.0, trial=3, point={"n": 3}))
+    return ledger
+
+
+def test_several_objectives_have_columns_between_the_documented_ones_and_the_parameters(tmp_path):
+    write_results(tmp_path, ledger_of_two_objectives())
+    text = (tmp_path / "results.csv").read_text()
+    header = text.splitlines()[0]
+    assert header == f"{DOCUMENTED},pareto,o:val_acc,o:val_acc_std,o:n_weights,o:n_weights_std,p:n"
+    rows = rows_of(text)
+    assert [row["pareto"] for row in rows] == ["True", "True", "False", "False"]
+    assert [row["o:n_weights"] for row in rows] == ["100.0", "10.0", "50.0", ""]
+    assert rows[0]["figure_of_merit"] == rows[0]["o:val_acc"] == "0.9"
+
+
+def test_the_summary_has_the_pareto_set(tmp_path):
+    write_results(tmp_path, ledger_of_two_objectives())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["objectives"] == [
+        {"name": "val_acc", "direction": "max"},
+        {"name": "n_weights", "direction": "min"},
+    ]
+    assert [(entry["trial"], entry["objectives"]) for entry in summary["pareto"]] == [
+        (0, {"val_acc": 0.9, "n_weights": 100.0}),
+        (1, {"val_acc": 0.8, "n_weights": 10.0}),
+    ]
+    assert summary["best"]["trial"] == 0
+
+
+def test_the_tables_show_the_objectives_and_the_pareto_set():
+    ledger = ledger_of_two_objectives()
+    lines = [line for line in trials_table(ledger, "val_acc").splitlines() if line.strip()]
+    assert lines[1].split()[:3] == ["trial", "val_acc", "n_weights"]
+    assert [line.split()[0] for line in lines if line.endswith("Pareto")] == ["0", "1"]
+    pareto = pareto_table(ledger)
+    assert pareto.startswith("Pareto set of val_acc:max, n_weights:min: 2 trials")
+    assert [line.split()[:3] for line in pareto.splitlines()[-2:]] == [["0", "0.9", "100"], ["1", "0.8", "10"]]
+
+
+def test_a_run_whose_time_was_over_says_so_and_is_not_complete(tmp_path):
+    ledger = ledger_of_two_objectives()
+    ledger.apply(ev.RunPreempted(time_s=9.0, reason="the walltime is over"))
+    write_results(tmp_path, ledger)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["complete"], summary["reason"]) == (False, "the walltime is over")

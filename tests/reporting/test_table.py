@@ -1,0 +1,103 @@
+import re
+
+import pytest
+
+from nnlo_opt.reporting.table import MOST_ROWS, trials_table
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+
+def ledger_with(figures, direction="min", n_fold=1):
+    """One trial a figure; None: a failed one."""
+    ledger = Ledger()
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={"direction": direction}))
+    number = 0
+    for trial, figure in enumerate(figures):
+        ledger.apply(ev.TrialSuggested(time_s=0.0, trial=trial, point={"n": 100 + trial, "sizes": [8, 16]}))
+        for fold in range(n_fold if figure is not None else 1):
+            ledger.apply(
+                ev.FoldAssigned(
+                    time_s=0.0, assignment=number, trial=trial, fold=fold, attempt=1, block=1, team=0, n_ranks=2
+                )
+            )
+            number += 1
+            if figure is None:
+                ledger.apply(ev.AssignmentFailed(time_s=1.0, assignment=number - 1, reason="x"))
+                ledger.apply(ev.TrialFailed(time_s=1.0, trial=trial, reason="out of [memory]"))
+            else:
+                ledger.apply(
+                    ev.AssignmentFinished(
+                        time_s=1.0,
+                        assignment=number - 1,
+                        figure_of_merit=figure,
+                        metrics={},
+                        n_epochs=3,
+                        train_s=1.25,
+                    )
+                )
+        if figure is not None:
+            ledger.apply(ev.TrialCompleted(time_s=1.0, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.125))
+    return ledger
+
+
+def rows_of(text):
+    return [line for line in text.splitlines() if re.match(r" +\d", line)]
+
+
+def test_a_table_names_its_columns_and_has_a_row_a_trial_in_order():
+    text = trials_table(ledger_with([0.5, 0.25, None]), "1 - val_acc")
+    for word in ("trial", "1 - val_acc", "epochs", "train s", "n", "sizes"):
+        assert word in text
+    rows = rows_of(text)
+    assert [row.split()[0] for row in rows] == ["0", "1", "2"]
+    assert rows[0].split()[:5] == ["0", "0.5", "3", "1.2", "100"]
+    assert rows[1].endswith("best")
+    assert not rows[0].endswith("best")
+    assert rows[2].split()[:4] == ["2", "-", "-", "-"]
+
+
+def test_brackets_in_values_and_reasons_are_shown_as_they_are():
+    text = trials_table(ledger_with([0.5, None]), "value")
+    assert "[8, 16]" in text
+    assert "out of [memory]" in text
+
+
+def test_the_spread_over_folds_is_shown_only_where_there_are_folds():
+    assert "0.5 ± 0.1250" in trials_table(ledger_with([0.5], n_fold=2), "f")
+    assert "±" not in trials_table(ledger_with([0.5]), "f")
+
+
+@pytest.mark.parametrize(("direction", "expected"), [("min", range(MOST_ROWS)), ("max", range(59, 19, -1))])
+def test_a_long_search_shows_its_best_trials_best_first_and_says_so(direction, expected):
+    text = trials_table(ledger_with([n / 100 for n in range(60)], direction), "f")
+    assert f"The best {MOST_ROWS} of 60 trials" in text
+    assert [int(row.split()[0]) for row in rows_of(text)] == list(expected)
+
+
+def test_trials_that_have_not_ended_say_where_they_stand():
+    ledger = ledger_with([0.5])
+    ledger.apply(ev.TrialSuggested(time_s=2.0, trial=1, point={"n": 5, "sizes": []}))
+    assert rows_of(trials_table(ledger, "f"))[1].endswith("pending")
+
+
+def test_a_run_without_trials_and_a_point_without_parameters_have_a_table():
+    assert "Trials" in trials_table(ledger_with([]), "f")
+    ledger = Ledger()
+    ledger.apply(ev.TrialSuggested(time_s=0.0, trial=0, point={}))
+    assert len(rows_of(trials_table(ledger, "f"))) == 1
+
+
+def test_no_line_is_wider_than_asked_for_or_has_blanks_at_its_end():
+    for line in trials_table(ledger_with([0.5, None]), "1 - val_acc", width=60).splitlines():
+        assert len(line) <= 60
+        assert line == line.rstrip()
+
+
+def test_a_parameter_that_a_trial_has_not_is_a_dash():
+    ledger = Ledger()
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=2, n_blocks=1, identity={}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=0, point={"optimizer": "adam", "none": None}))
+    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"optimizer": "sgd", "momentum": 0.5}))
+    first, second = trials_table(ledger, "figure").splitlines()[-2:]
+    assert first.split() == ["0", "-", "-", "-", "adam", "None", "-", "pending"]
+    assert second.split() == ["1", "-", "-", "-", "sgd", "-", "0.5", "pending"]

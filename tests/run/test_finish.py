@@ -1,0 +1,114 @@
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.comm.run_messages import ModelExported
+from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.run import finish as closing
+from nnlo_opt.run.finish import BEST_MODEL, best_fold, end_if_stuck, remove_stale_checkpoints, save_model
+from nnlo_opt.run.serving_ranks import RankDiedError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.ledger import Ledger
+
+
+def ledger_with(*figures):
+    """One trial, of which fold i has finished with the i-th figure of merit; its last fold is under way."""
+    ledger = Ledger()
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={}))
+    ledger.apply(ev.TrialSuggested(time_s=0.0, trial=0, point={"n": 1}, suggest_s=0.0, suggest_cpu_s=0.0))
+    for fold in range(len(figures) + 1):
+        ledger.apply(
+            ev.FoldAssigned(time_s=0.0, assignment=fold, trial=0, fold=fold, attempt=1, block=1, team=0, n_ranks=2)
+        )
+    for fold, figure in enumerate(figures):
+        ledger.apply(
+            ev.AssignmentFinished(
+                time_s=1.0, assignment=fold, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0, reason=""
+            )
+        )
+    return ledger
+
+
+class Ranks:
+    """Answer as they are said to; an exception is raised."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.asked = []
+
+    def ask(self, rank, question, kind):
+        self.asked.append(rank)
+        self.question = question
+        answer = self.answers[rank]
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, kind)
+        return answer
+
+
+@pytest.mark.parametrize(("direction", "fold"), [("min", 1), ("max", 0)])
+def test_the_model_of_the_best_fold_is_kept_and_of_two_as_good_the_first(direction, fold):
+    (trial,) = ledger_with(0.9, 0.2, 0.2, 0.9).trials
+    assert best_fold(trial, direction) == fold
+
+
+def test_the_first_rank_that_lives_saves_the_model(tmp_path):
+    (trial,) = ledger_with(0.9, 0.2).trials
+    saved = ModelExported(path="m.keras")
+    ranks = Ranks({4: RankDiedError("Rank 4 has died."), 2: saved, 3: saved})
+    assert save_model(ranks, [4, 2, 3], tmp_path, trial, "min") == saved
+    assert ranks.asked == [4, 2]
+    assert ranks.question.point == {"n": 1}
+    assert Path(ranks.question.weights_path) == fold_directory(tmp_path, 0, 1)
+    assert Path(ranks.question.path) == tmp_path / BEST_MODEL
+
+
+def test_where_no_rank_can_save_the_model_the_reason_is_told(tmp_path):
+    (trial,) = ledger_with(0.5).trials
+    dead = Ranks({1: RankDiedError("Rank 1 has died."), 2: RankDiedError("Rank 2 has died.")})
+    assert save_model(dead, [1, 2], tmp_path, trial, "min") == ModelExported(path="", error="Rank 2 has died.")
+    late = Ranks({1: OutOfTimeError("no time")})
+    assert save_model(late, [1, 2], tmp_path, trial, "min").error == "no time"
+    assert late.asked == [1], "the others have no more time than the first"
+
+
+def test_checkpoints_of_folds_that_go_on_are_kept(tmp_path):
+    ledger = ledger_with(0.5)
+    for fold in (0, 1):
+        (fold_directory(tmp_path, 0, fold) / "checkpoint-1").mkdir(parents=True)
+    remove_stale_checkpoints(tmp_path, ledger)
+    assert list(tmp_path.rglob("checkpoint-1")) == [fold_directory(tmp_path, 0, 1) / "checkpoint-1"]
+    ledger.apply(ev.TrialFailed(time_s=2.0, trial=0, reason="no memory"))
+    remove_stale_checkpoints(tmp_path, ledger)
+    assert not list(tmp_path.rglob("checkpoint-1"))
+
+
+class Timer:
+    """Instead of `threading.Timer`: its time has come when the test says so."""
+
+    def __init__(self, seconds, function):
+        self.seconds, self.function = seconds, function
+
+    def start(self):
+        assert self.daemon
+
+
+def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no_longer(monkeypatch):
+    codes, said, timers = [], [], []
+
+    def timer(*given):
+        timers.append(Timer(*given))
+        return timers[-1]
+
+    monkeypatch.setattr(closing.threading, "Timer", timer)
+    monkeypatch.setattr(closing.os, "_exit", codes.append)
+    end_if_stuck(set(), 900.0, lambda text, stream: said.append(text))
+    assert not timers
+    end_if_stuck({3, 1}, 900.0, lambda text, stream: said.append(text))
+    end_if_stuck({2}, 1.0, lambda text, stream: said.append(text))
+    assert [made.seconds for made in timers] == [900.0, closing.LEAVE_S]
+    assert not said
+    timers[0].function()
+    assert codes == [EXIT_FAILURE]
+    assert said[0].startswith("Block 1 and 3 is stuck")

@@ -1,0 +1,206 @@
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.cli.options import parse_optimization, parse_training
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.identity import check_same, identity_of
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.trials.run_directory import RunRequest
+
+SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])
+FINDINGS = {
+    "space": SPACE.to_json(),
+    "model": "mnist",
+    "source": "/home/me/mnist.py",
+    "sha256": "0" * 64,
+    "data": {"files": [["/data/a.h5", 60], ["/data/b.h5", 40]], "n_train": 80, "n_validation": 20},
+    "loss": "categorical_crossentropy",
+    "figure": "1 - val_acc",
+}
+
+
+def identity(*arguments, **findings):
+    options = parse_optimization(["--model", "mnist", *arguments])
+    return identity_of(options, {**FINDINGS, **findings})
+
+
+def check(known, asked, **request):
+    """What a resume does: the known identity comes from the journal."""
+    run = RunRequest(root=Path("checkpoints"), name="a", restore=True, **request)
+    check_same(json.loads(json.dumps(known)), asked, "checkpoints/a", run)
+
+
+def is_the_same(known, asked, **request):
+    try:
+        check(known, asked, **request)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def difference(known, asked, **request):
+    with pytest.raises(ConfigurationError) as refusal:
+        check(known, asked, **request)
+    sentence = str(refusal.value)
+    assert "`checkpoints/a`" in sentence
+    assert "start a new run under another name" in sentence
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_an_identity_is_plain_data_and_the_same_command_is_the_same_run():
+    asked = identity("--optimizer-params", "{'beta_1': 0.5}", "--n-fold", "3")
+    assert json.loads(json.dumps(asked)) == asked
+    check(asked, identity("--optimizer-params", "{'beta_1': 0.5}", "--n-fold", "3"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--num-iterations", "50"],
+        ["--block-size", "7"],
+        ["--hyper-opt", "random"],
+        ["--target-objective", "0.1"],
+        ["--checkpoint-interval", "4"],
+        ["--log-level", "debug"],
+        ["--log-file", "x.log"],
+        ["--opt-restore"],
+        ["--trial-name", "other"],
+        ["--memory-limit", "0"],
+        ["--preload-data", "0"],
+        ["--cache-data", "/fast"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_does_not_change_what_was_measured_may_change(arguments):
+    assert is_the_same(identity(), identity(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--n-fold", "2"], "`--n-fold` differs: it was 1, now 2"),
+        (["--fold-by", "files"], "`--fold-by` differs: it was samples, now files"),
+        (["--direction", "max"], "`--direction` differs: it was min, now max"),
+        (["--seed", "1"], "`--seed` differs: it was 0, now 1"),
+        (["--batch", "32"], "`--batch` differs: it was 100, now 32"),
+        (["--epochs", "3"], "`--epochs` differs: it was 1, now 3"),
+        (["--learning-rate", "0.5"], "`--learning-rate` differs: it was None, now 0.5"),
+        (["--optimizer", "sgd"], "`--optimizer` differs: it was adam, now sgd"),
+        (["--synchronous"], "`--synchronous` differs: it was False, now True"),
+        (["--early-stopping", "val_loss,<,4"], "`--early-stopping` differs: it was None, now val_loss,<,4"),
+        (["--no-shuffle"], "`--no-shuffle` differs: it was False, now True"),
+        (["--class-weights", "{1: 2, 0: 1}"], "`--class-weights` differs: it was None, now {0: 1.0, 1: 2.0}"),
+        (["--class-weights", "balanced"], "`--class-weights` differs: it was None, now balanced"),
+        (["--sample-weights-name", "w"], "`--sample-weights-name` differs: it was None, now w"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(arguments, words):
+    assert words in difference(identity(), identity(*arguments))
+    assert "`--opt-restore` goes on with the same run only" in difference(identity(), identity(*arguments))
+
+
+def test_other_data_sets_of_the_same_files_are_refused():
+    known = identity(features_name="x", labels_name="y")
+    assert "`--features-name` differs: it was x, now z" in difference(
+        known, identity(features_name="z", labels_name="y")
+    )
+    assert "`--labels-name` differs: it was y, now z" in difference(known, identity(features_name="x", labels_name="z"))
+
+
+def test_class_weights_in_another_order_are_the_same():
+    assert is_the_same(identity("--class-weights", "{1: 2, 0: 1}"), identity("--class-weights", "{0: 1.0, 1: 2.0}"))
+
+
+def test_a_loss_that_was_inferred_otherwise_is_refused():
+    sentence = difference(identity(), identity(loss="mean_squared_error"))
+    assert "`--loss` differs: it was categorical_crossentropy, now mean_squared_error" in sentence
+
+
+@pytest.mark.parametrize(
+    ("space", "name"),
+    [
+        (Space([Integer(1, 9, name="n"), *SPACE.parameters[1:]]), "n"),
+        (Space([Categorical([1, 2], name="n"), *SPACE.parameters[1:]]), "n"),
+        (Space([Real(1, 8, name="n"), *SPACE.parameters[1:]]), "n"),
+        (Space(SPACE.parameters[:1]), "train.learning_rate"),
+        (Space([*SPACE.parameters, Integer(1, 2, name="extra")]), "extra"),
+        (Space([SPACE.parameters[0], Real(1e-4, 1e-1, name="train.learning_rate")]), "train.learning_rate"),
+    ],
+)
+def test_another_search_space_is_refused_by_the_parameter_that_differs(space, name):
+    assert f"the search space differs: parameter `{name}`" in difference(identity(), identity(space=space.to_json()))
+
+
+def test_the_order_of_parameters_is_no_difference():
+    assert is_the_same(identity(), identity(space=Space(reversed(SPACE.parameters)).to_json()))
+
+
+def test_a_search_and_a_training_are_not_the_same_run():
+    training = identity_of(parse_training(["--model", "mnist"]), {**FINDINGS, "space": None})
+    for known, asked in ((training, identity()), (identity(), training)):
+        assert "a search was started where this is a training" in difference(known, asked)
+    check(training, copy.deepcopy(training))
+
+
+def test_a_changed_model_file_is_refused_by_its_path_and_a_moved_one_is_not():
+    sentence = difference(identity(), identity(sha256="1" * 64, source="/new/mnist.py"))
+    assert "the model file has changed: `/home/me/mnist.py`, now `/new/mnist.py`" in sentence
+    assert is_the_same(identity(), identity(source="/new/place/mnist.py"))
+
+
+def data(files, n_train=80, n_validation=20):
+    return {"files": files, "n_train": n_train, "n_validation": n_validation}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (data([["/data/a.h5", 60], ["/data/b.h5", 41]], 81, 20), "there were 80 training and 20 validation samples"),
+        (data([["/data/a.h5", 60], ["/data/c.h5", 40]]), "the first file that is not the same is `/data/b.h5`"),
+        (data([["/data/b.h5", 40], ["/data/a.h5", 60]]), "the first file that is not the same is `/data/a.h5`"),
+        (data([["/data/a.h5", 60], ["/data/b.h5", 40], ["/c.h5", 0]]), "the list of files is not the same"),
+        (None, "one has data files and the other has none"),
+    ],
+)
+def test_other_data_are_refused_by_what_differs(asked, words):
+    assert words in difference(identity(), identity(data=asked))
+
+
+def test_a_training_may_be_given_more_epochs_and_another_target():
+    request = parse_training(["--model", "mnist", "--restore", "a"]).run
+    more = ["--epochs", "9", "--target-metric", "loss,<,0.1"]
+    assert is_the_same(
+        identity(), identity(*more), restore_option=request.restore_option, may_change=request.may_change
+    )
+    sentence = difference(
+        identity(),
+        identity("--batch", "7"),
+        restore_option=request.restore_option,
+        may_change=request.may_change,
+    )
+    assert "`--restore` goes on with the same run only" in sentence
+    assert "`--batch` differs" in sentence
+
+
+def test_an_option_that_a_later_version_added_is_no_difference():
+    known = identity()
+    del known["training"]["sync_every"]
+    del known["features_name"], known["labels_name"], known["class_weights"], known["sample_weights_name"]
+    assert is_the_same(known, identity())
+    assert is_the_same(known, identity(features_name="x"))
+
+
+def test_what_a_search_began_with_may_be_left_out_but_not_be_another():
+    known = identity("--warm-start", "runs/one", "runs/two")
+    check(known, identity("--warm-start", "runs/one", "runs/two"))
+    check(known, identity())
+    assert "`--warm-start` differs: it was runs/one, runs/two, now runs/three" in difference(
+        known, identity("--warm-start", "runs/three")
+    )
+    before = {key: value for key, value in identity().items() if key != "warm_start"}
+    assert "it was not given" in difference(before, identity("--warm-start", "runs/one"))

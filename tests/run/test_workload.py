@@ -1,0 +1,147 @@
+"""What a trainer rank makes of the user's model and data, with real frameworks and without ranks."""
+
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+from nnlo_opt.cli.options import parse_training
+from nnlo_opt.data.sums import write_sums
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.run.workload import Workplace
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trees import leaves
+from nnlo_opt.vectors import aligned_empty
+
+pytestmark = [
+    pytest.mark.keras,
+    # Keras's own conversion of variables, when it saves a model.
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),
+]
+
+FORKED = """
+def get_model(width=4):
+    import keras
+    from keras import layers
+    left, right = keras.Input((6,), name="left"), keras.Input((4, 2), name="right")
+    stem = layers.Concatenate()([layers.Dense(width, activation="tanh")(left), layers.Flatten()(right)])
+    kind, energy = layers.Dense(3, activation="softmax", name="kind"), layers.Dense(1, name="energy")
+    return keras.Model([left, right], [kind(stem), energy(stem)])
+"""
+
+#: nothing in its text says torch
+HIDDEN = """
+import importlib
+def get_model():
+    nn = importlib.import_module("torch.nn")
+    return nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=1))
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """Makes the workplace of a model module and options, over 40 samples of two features and two labels."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["features/a"] = rng.normal(size=(40, 6)).astype(np.float32)
+        file["features/b"] = rng.normal(size=(40, 4, 2)).astype(np.float32)
+        file["labels/a"] = rng.integers(3, size=40)
+        file["labels/b"] = rng.normal(size=40).astype(np.float32)
+    (tmp_path / "data.list").write_text(f"{tmp_path / 'data.h5'}\n")
+
+    def make(source, *arguments):
+        (tmp_path / "model.py").write_text(source)
+        data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
+        options = parse_training(["--model", str(tmp_path / "model.py"), *data, *arguments])
+        made = Workplace(options, n_threads=1, searches=False)
+        made.prepare()
+        return made
+
+    return make
+
+
+ONE_OF_EACH = ("--features-name", "features/a", "--labels-name", "labels/a")
+
+
+def test_several_inputs_outputs_and_losses(workplace):
+    findings = workplace(FORKED, "--early-stopping", "val_kind_loss,<,2").inspect(None)
+    assert findings["figure"] == "1 - val_acc"
+    assert findings["loss"] == "sparse_categorical_crossentropy,mean_squared_error"
+    assert [remark.split(":")[0] for remark in findings["remarks"]] == [
+        "Loss of output 'kind'",
+        "Loss of output 'energy'",
+    ]
+    own = "\ndef get_loss(): return {'energy': 'mae', 'kind': 'sparse_categorical_crossentropy'}"
+    findings = workplace(FORKED + own).inspect(None)
+    assert findings["loss"] == "sparse_categorical_crossentropy,mean_absolute_error"
+    assert not findings["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--features-name", "features/a"], "Received: 1 sets of features for 2 inputs, left, right"),
+        (["--labels-name", "labels/b"], "Received: 1 sets of labels for 2 outputs, kind, energy"),
+        (["--loss", "mse,mse"], "Output 'kind': Labels must have the shape"),
+        (["--loss", "mse,mse,mse"], "as many as the outputs. Received: 3"),
+        (["--target-metric", "val_energy_acc,>,1"], r"one of loss, acc, .*Received: 'val_energy_acc'"),
+    ],
+)
+def test_what_does_not_go_together(workplace, arguments, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        workplace(FORKED, *arguments).inspect(None)
+
+
+def test_a_point_whose_model_does_not_fit_is_the_trials_fault(workplace):
+    source = "def get_model(n=6):\n import keras\n return keras.Sequential([keras.Input((n,)), keras.layers.Dense(3)])"
+    place = workplace(source, *ONE_OF_EACH, "--loss", "sparse_categorical_crossentropy")
+    place.inspect(None)
+    with pytest.raises(TrialError, match=r"takes samples of shape \(5,\)"):
+        place._build({"n": 5}, TrainingOptions(), seed=0)
+
+
+def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed: pip install nnlo_opt[torch]")
+    place = workplace(HIDDEN, *ONE_OF_EACH)
+    findings = place.inspect(None)
+    assert (findings["figure"], findings["loss"]) == ("1 - val_acc", "sparse_categorical_crossentropy")
+    one = place._build({}, TrainingOptions(), seed=3)
+    one.read_weights(weights := aligned_empty(one.n_weights))
+    other = place._build({}, TrainingOptions(), seed=3)
+    other.read_weights(again := aligned_empty(one.n_weights))
+    assert np.array_equal(weights, again)
+    place._release()
+
+
+def test_batches_of_the_data_train_the_model(workplace):
+    place = workplace(FORKED)
+    place.inspect(None)
+    adapter = place._build({"width": 4}, TrainingOptions(), seed=0)
+    x, y = place._data.source.read(np.arange(10))
+    assert [array.shape for array in leaves(x)] == [(10, 6), (10, 4, 2)]
+    metrics = adapter.gradient(x, y, aligned_empty(adapter.n_weights))
+    assert tuple(metrics.sums) == adapter.figures == ("loss", "acc", "kind_loss", "energy_loss", "kind_acc")
+    place._release()
+
+
+def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplace, tmp_path):
+    data = ["--features-name", "features/a", "--labels-name", "labels/a", "--verify-data"]
+    source = 'def get_model():\n    import keras\n    return keras.Sequential([keras.layers.Dense(3, "softmax")])\n'
+    with pytest.raises(ConfigurationError, match=r"without data\.list\.sha256"):
+        workplace(source, *data).inspect(None)
+    write_sums(tmp_path / "data.list", [tmp_path / "data.h5"])
+    findings = workplace(source, *data).inspect(None)
+    assert findings["remarks"][0] == "Data verified: 2 files are what their checksums say."
+    with h5py.File(tmp_path / "data.h5", "a") as file:
+        file["features/a"][7, 3] += 1.0
+    with pytest.raises(ConfigurationError, match=r"data\.h5, whose SHA-256 is not that in"):
+        workplace(source, *data).inspect(None)
+
+
+def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
+    source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
+    made = workplace(source, "--verify-data")
+    made._options = replace(made._options, data=replace(made._options.data, train_data=None))
+    with pytest.raises(ConfigurationError, match="file by file; give `--train-data`"):
+        made.inspect(None)

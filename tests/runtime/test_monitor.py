@@ -1,0 +1,214 @@
+import shutil
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+from nnlo_opt.clock import ManualClock, SystemClock
+from nnlo_opt.runtime import monitor as module
+from nnlo_opt.runtime.monitor import MemoryGauge, Monitor, NvidiaGauge, make_monitor, resident_bytes
+
+
+class ListGauge:
+    """Reads the figures it was given, one after another, then raises."""
+
+    def __init__(self, *readings):
+        self.readings = list(readings)
+
+    def read(self):
+        if not self.readings:
+            raise OSError("empty")
+        return self.readings.pop(0)
+
+
+class EventGauge:
+    """Tells when it was read."""
+
+    def __init__(self):
+        self.was_read = threading.Event()
+
+    def read(self):
+        self.was_read.set()
+        return {"memory_mb": 1.0}
+
+
+def idle_monitor(*gauges, clock=None, cpu_s=lambda: 0.0):
+    """A monitor whose thread does not come to sample."""
+    return Monitor(clock or ManualClock(), gauges, period_s=3600.0, cpu_s=cpu_s)
+
+
+# ---------------------------------------------------------------- figures per epoch
+
+
+def test_an_epoch_has_means_and_maxima_of_its_own_samples():
+    gauge = ListGauge(*({"memory_mb": value, "gpu_percent": value / 10} for value in (10.0, 30.0, 20.0, 7.0)))
+    monitor = idle_monitor(gauge)
+    monitor.sample()
+    monitor.sample()
+    first = monitor.end_epoch()
+    assert first == {"cpu_percent": 0.0, "memory_mb": 20.0, "memory_max_mb": 30.0, "gpu_percent": 2.0}
+    assert monitor.end_epoch() == {"cpu_percent": 0.0, "memory_mb": 7.0, "memory_max_mb": 7.0, "gpu_percent": 0.7}
+
+
+def test_cpu_is_the_part_of_one_core_that_the_process_took_in_the_epoch():
+    clock, used = ManualClock(), [5.0]
+    monitor = idle_monitor(clock=clock, cpu_s=lambda: used[0])
+    clock.advance(2.0)
+    used[0] += 3.0
+    assert monitor.end_epoch() == {"cpu_percent": 150.0}
+    clock.advance(4.0)
+    used[0] += 1.0
+    assert monitor.end_epoch() == {"cpu_percent": 25.0}
+    assert monitor.end_epoch() == {"cpu_percent": 0.0}
+
+
+def test_what_happens_between_two_folds_belongs_to_none():
+    clock, used = ManualClock(), [0.0]
+    gauge = ListGauge({"memory_mb": 100.0}, {"memory_mb": 1.0})
+    monitor = idle_monitor(gauge, clock=clock, cpu_s=lambda: used[0])
+    monitor.start()
+    monitor.sample()
+    clock.advance(10.0)
+    monitor.start()
+    clock.advance(1.0)
+    used[0] += 0.5
+    assert monitor.end_epoch() == {"cpu_percent": 50.0, "memory_mb": 1.0, "memory_max_mb": 1.0}
+    monitor.stop()
+
+
+def test_a_gauge_that_fails_is_left_out_and_the_others_go_on(caplog):
+    steady = ListGauge(*({"memory_mb": 1.0} for _ in range(9)))
+    monitor = idle_monitor(ListGauge({"gpu_percent": 50.0}), steady)
+    assert monitor.end_epoch()["gpu_percent"] == 50.0
+    for _ in range(3):
+        assert set(monitor.end_epoch()) == {"cpu_percent", "memory_mb", "memory_max_mb"}
+    assert caplog.text.count("is not read any more") == 1
+
+
+# ---------------------------------------------------------------- the thread
+
+
+def test_a_thread_samples_while_the_rank_works_and_ends_with_stop():
+    gauge = EventGauge()
+    monitor = Monitor(SystemClock(), [gauge], period_s=0.001)
+    monitor.start()
+    monitor.start()
+    threads = [thread for thread in threading.enumerate() if thread.name == "monitor"]
+    assert len(threads) == 1
+    assert threads[0].daemon
+    assert gauge.was_read.wait(10)
+    monitor.stop()
+    monitor.stop()
+    assert not threads[0].is_alive()
+    gauge.was_read.clear()
+    monitor.start()
+    assert gauge.was_read.wait(10)
+    monitor.stop()
+
+
+def test_a_monitor_may_be_stopped_before_it_has_begun():
+    monitor = idle_monitor(MemoryGauge())
+    monitor.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "monitor"]
+    monitor.start()
+    assert "memory_mb" in monitor.end_epoch()
+    monitor.stop()
+
+
+def test_an_epoch_shorter_than_the_period_has_a_sample():
+    monitor = idle_monitor(MemoryGauge(), clock=SystemClock())
+    monitor.start()
+    assert monitor.end_epoch()["memory_mb"] > 1
+    monitor.stop()
+
+
+# ---------------------------------------------------------------- this machine
+
+
+def test_a_rank_without_a_gpu_has_its_cpu_and_its_memory_and_no_other_keys():
+    for gpu in (None, "-1"):
+        figures = make_monitor(SystemClock(), gpu).end_epoch()
+        assert set(figures) == {"cpu_percent", "memory_mb", "memory_max_mb"}
+        assert all(np.isfinite(value) and value >= 0 for value in figures.values())
+
+
+def test_resident_memory_grows_with_what_is_touched(monkeypatch, tmp_path):
+    before = resident_bytes()
+    held = np.ones(64 << 20, np.uint8)
+    assert resident_bytes() - before > held.nbytes // 2
+    # A system without /proc tells the peak.
+    monkeypatch.setattr(module, "_STATM", tmp_path / "none")
+    assert resident_bytes() > held.nbytes
+
+
+# ---------------------------------------------------------------- the GPU
+
+#: a driver with GPU 0, GPU-a1 (the same) and MIG-b2, a slice whose utilisation is not told
+FAKE_DRIVER = r"""
+#include <string.h>
+typedef struct { unsigned int gpu, memory; } utilization;
+typedef struct { unsigned long long total, free, used; } memory;
+static int whole, slice, ready;
+int nvmlInit_v2(void) { ready = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
+    if (!ready) return 1;
+    if (index > 0) return 2;
+    *device = &whole;
+    return 0;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    if (!ready) return 1;
+    if (!strcmp(uuid, "GPU-a1")) *device = &whole;
+    else if (!strcmp(uuid, "MIG-b2")) *device = &slice;
+    else return 6;
+    return 0;
+}
+int nvmlDeviceGetUtilizationRates(void *device, utilization *out) {
+    if (device != &whole) return 3;
+    out->gpu = 73; out->memory = 11;
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, memory *out) {
+    out->total = 150ULL << 30; out->used = 5000000000ULL; out->free = out->total - out->used;
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A library with the driver's interface."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "fake.c").write_text(FAKE_DRIVER)
+    library = folder / "libfake.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "fake.c"], check=True, timeout=60)
+    return str(library)
+
+
+@pytest.mark.parametrize("gpu", ["0", "GPU-a1"])
+def test_a_gpu_tells_its_use_and_its_memory(driver, gpu):
+    gauge = NvidiaGauge.open(gpu, driver)
+    assert gauge.read() == {"gpu_percent": 73.0, "gpu_memory_mb": 5000.0}
+    assert idle_monitor(gauge).end_epoch() == {"cpu_percent": 0.0, "gpu_percent": 73.0, "gpu_memory_mb": 5000.0}
+
+
+def test_a_slice_of_a_gpu_tells_its_memory_only(driver):
+    assert NvidiaGauge.open("MIG-b2", driver).read() == {"gpu_memory_mb": 5000.0}
+
+
+@pytest.mark.parametrize("gpu", ["1", "GPU-zz"])
+def test_a_gpu_that_the_driver_does_not_know_is_no_error(driver, gpu):
+    assert NvidiaGauge.open(gpu, driver) is None
+
+
+def test_no_driver_is_no_error(tmp_path):
+    assert NvidiaGauge.open("0", str(tmp_path / "libnone.so")) is None
+    not_it = tmp_path / "libother.so"
+    not_it.write_text("no library")
+    assert NvidiaGauge.open("0", str(not_it)) is None
+    # A library without the driver's functions.
+    assert NvidiaGauge.open("0", "libc.so.6") is None

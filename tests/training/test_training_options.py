@@ -1,0 +1,135 @@
+import json
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
+
+
+@pytest.mark.parametrize("name", ["batch", "epochs", "sync_every", "checkpoint_interval"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "3", True, None, math.nan])
+def test_a_count_that_is_no_positive_whole_number_is_refused_with_option_and_value(name, value):
+    with pytest.raises(ConfigurationError) as refused:
+        TrainingOptions(**{name: value})
+    assert option_name(name) in str(refused.value)
+    assert f"Received: {value!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, math.nan, math.inf, "0.1", True])
+def test_a_learning_rate_must_be_a_finite_number_above_zero(value):
+    with pytest.raises(ConfigurationError, match="--learning-rate"):
+        TrainingOptions(learning_rate=value)
+
+
+@pytest.mark.parametrize("value", [None, 1, 1e-9, 10.0])
+def test_a_learning_rate_may_be_left_to_the_optimizer(value):
+    assert TrainingOptions(learning_rate=value).learning_rate == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"optimizer": "sgdd"}, "--optimizer"),
+        ({"optimizer": None}, "--optimizer"),
+        ({"mode": "upstream"}, "--mode"),
+        ({"synchronous": "yes"}, "--synchronous"),
+        ({"synchronous": 1}, "--synchronous"),
+        ({"shuffle": None}, "--shuffle"),
+    ],
+)
+def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, option):
+    (value,) = changes.values()
+    with pytest.raises(ConfigurationError) as refused:
+        TrainingOptions(**changes)
+    assert option in str(refused.value)
+    assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "changes"),
+    [
+        ("--synchronous", {"mode": "gem", "synchronous": True}),
+        ("--overlap", {"mode": "allreduce", "overlap": True}),
+        ("--overlap", {"synchronous": True, "overlap": True}),
+        ("--staleness", {"synchronous": True, "staleness": "scale"}),
+        ("--staleness", {"mode": "easgd", "staleness": "drop:2"}),
+        ("--sync-every", {"mode": "allreduce", "sync_every": 2}),
+        ("--elastic-momentum", {"mode": "easgd", "elastic_momentum": 0.5, "worker_optimizer": "adam"}),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
+    with pytest.raises(ConfigurationError, match=f"`{option}`.*Received: .*mode"):
+        TrainingOptions(**changes)
+
+
+def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():
+    assert TrainingOptions().overlaps
+    assert not TrainingOptions(synchronous=True).overlaps
+    assert not TrainingOptions(mode="allreduce").overlaps
+    assert not TrainingOptions(overlap=False).overlaps
+    assert TrainingOptions(mode="easgd", overlap=True).overlaps
+
+
+def test_options_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        TrainingOptions().batch = 3  # type: ignore[misc]
+
+
+def test_options_are_plain_data():
+    options = TrainingOptions(optimizer_params={"momentum": 0.9}, learning_rate=0.1)
+    assert TrainingOptions(**json.loads(json.dumps(options.to_json()))) == options
+
+
+# ---------------------------------------------------------------- points
+
+
+def test_train_parameters_replace_options_and_leave_the_others():
+    options = TrainingOptions(batch=7, epochs=3, optimizer="sgd")
+    changed = options.with_point({"train.batch": 32, "train.learning_rate": 0.5, "units": 8})
+    assert (changed.batch, changed.learning_rate) == (32, 0.5)
+    assert (changed.epochs, changed.optimizer) == (3, "sgd")
+    assert options == TrainingOptions(batch=7, epochs=3, optimizer="sgd")
+
+
+def test_a_point_without_train_parameters_changes_nothing():
+    options = TrainingOptions(batch=7)
+    assert options.with_point({}) == options.with_point({"units": 3, "training": 1}) == options
+
+
+@pytest.mark.parametrize("name", ["train.learning-rate", "train.learning_rate"])
+def test_an_option_is_named_with_dashes_or_underscores(name):
+    assert TrainingOptions().with_point({name: 0.25}).learning_rate == 0.25
+
+
+@pytest.mark.parametrize("option", SEARCHABLE)
+def test_every_option_of_a_training_may_be_searched(option):
+    value = getattr(TrainingOptions(), option)
+    assert TrainingOptions().with_point({f"train.{option}": value}) == TrainingOptions()
+
+
+@pytest.mark.parametrize("name", ["train.", "train.speed", "train.optimizer_params", "train.checkpoint_interval"])
+def test_a_train_parameter_that_is_no_option_is_refused_with_those_that_are(name):
+    with pytest.raises(ConfigurationError) as refused:
+        TrainingOptions().with_point({name: 1})
+    assert repr(name) in str(refused.value)
+    assert "train.batch" in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("train.batch", 0), ("train.optimizer", "x"), ("train.epochs", 1.5)])
+def test_a_value_that_its_option_does_not_take_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match="--" + name.removeprefix("train.")):
+        TrainingOptions().with_point({name: value})
+
+
+def test_the_model_gets_what_does_not_begin_with_train():
+    assert model_parameters({"units": 3, "train.batch": 4, "training": 5, "train": 6}) == {
+        "units": 3,
+        "training": 5,
+        "train": 6,
+    }
+
+
+def test_options_are_named_as_on_the_command_line():
+    assert option_name("checkpoint_interval") == "--checkpoint-interval"

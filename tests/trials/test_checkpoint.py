@@ -1,0 +1,214 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import CheckpointError
+from nnlo_opt.trials import checkpoint
+from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory, load, load_latest, load_weights, save, save_weights
+
+FILES = ["master.npz", "master.json", "worker-1.json", "worker-12.json", "manifest.json"]
+
+
+def checkpoint_of(epoch, n_weights=50):
+    rng = np.random.default_rng(epoch)
+    return Checkpoint(
+        epoch=epoch,
+        arrays={
+            "central": rng.normal(size=n_weights).astype(np.float32),
+            "best": rng.normal(size=n_weights).astype(np.float32),
+            "optimizer.velocity": rng.normal(size=n_weights).astype(np.float32),
+            "empty": np.empty(0, np.float32),
+        },
+        master={"version": 10 * epoch, "history": {"epochs": [{"loss": 0.1}] * epoch}, "train_s": 1.5},
+        workers={1: {"pass": epoch, "offset": 0, "discrete": [[3, 4]]}, 12: {"pass": epoch, "offset": 5}},
+    )
+
+
+def agree(left, right):
+    return (
+        left is not None
+        and (left.epoch, left.master, left.workers) == (right.epoch, right.master, right.workers)
+        and left.arrays.keys() == right.arrays.keys()
+        and all(
+            left.arrays[name].dtype == array.dtype and np.array_equal(left.arrays[name], array)
+            for name, array in right.arrays.items()
+        )
+    )
+
+
+def two_checkpoints(directory):
+    """Checkpoints of epochs 2 and 10, both in place; the newer is not the last by name."""
+    save(directory, checkpoint_of(2))
+    shutil.copytree(directory / "checkpoint-2", directory.with_name("kept"), dirs_exist_ok=True)
+    save(directory, checkpoint_of(10))
+    shutil.copytree(directory.with_name("kept"), directory / "checkpoint-2")
+    return directory / "checkpoint-10"
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    place = save(tmp_path / "not" / "there" / "yet", checkpoint_of(3))
+    assert sorted(path.name for path in place.iterdir()) == sorted(FILES)
+    assert agree(load(place), checkpoint_of(3))
+    assert agree(load_latest(place.parent), checkpoint_of(3))
+
+
+def test_without_a_checkpoint_there_is_none(tmp_path):
+    assert load_latest(tmp_path) is None
+    assert load_latest(tmp_path / "missing") is None
+
+
+def test_a_new_checkpoint_removes_the_older_ones_and_leaves_nothing_else(tmp_path):
+    for epoch in (1, 2, 9, 10):
+        save(tmp_path, checkpoint_of(epoch))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
+
+
+def test_the_newest_is_the_one_of_the_highest_epoch(tmp_path):
+    two_checkpoints(tmp_path / "fold0")
+    assert load_latest(tmp_path / "fold0").epoch == 10
+
+
+def test_a_checkpoint_of_the_same_epoch_is_replaced(tmp_path):
+    save(tmp_path, checkpoint_of(2, n_weights=5))
+    save(tmp_path, checkpoint_of(2))
+    assert agree(load_latest(tmp_path), checkpoint_of(2))
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "empty", "half", "longer", "another", "a folder"])
+def test_a_checkpoint_with_any_file_damaged_is_passed_over_for_the_one_before(tmp_path, name, damage):
+    place = two_checkpoints(tmp_path / "fold0")
+    path = place / name
+    data = path.read_bytes()
+    match damage:
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "half":
+            path.write_bytes(data[: len(data) // 2])
+        case "longer":
+            path.write_bytes(data + b"\0")
+        case "another":
+            path.write_bytes((place.parent / "checkpoint-2" / name).read_bytes())
+        case "a folder":
+            path.unlink()
+            path.mkdir()
+    with pytest.raises(CheckpointError):
+        load(place)
+    assert agree(load_latest(place.parent), checkpoint_of(2))
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_never_gives_anything_but_what_was_saved(tmp_path_factory, name, where, bit):
+    place = two_checkpoints(tmp_path_factory.mktemp("run") / "fold0")
+    data = bytearray((place / name).read_bytes())
+    data[int(where * len(data))] ^= 1 << bit
+    (place / name).write_bytes(data)
+    found = load_latest(place.parent)
+    assert agree(found, checkpoint_of(2)) or (name == "manifest.json" and agree(found, checkpoint_of(10)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_anywhere_is_noticed(tmp_path_factory, name, where):
+    place = two_checkpoints(tmp_path_factory.mktemp("run") / "fold0")
+    data = (place / name).read_bytes()
+    (place / name).write_bytes(data[: int(where * len(data))])
+    assert agree(load_latest(place.parent), checkpoint_of(2))
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", "3", '{"files": []}', '{"files": {}}', '{"files": {"a": 1}}'])
+def test_a_manifest_that_is_none_is_noticed(tmp_path, manifest):
+    place = two_checkpoints(tmp_path / "fold0")
+    (place / "manifest.json").write_text(manifest)
+    assert agree(load_latest(place.parent), checkpoint_of(2))
+
+
+def test_a_file_the_manifest_does_not_name_is_no_part_of_the_checkpoint(tmp_path):
+    place = save(tmp_path, checkpoint_of(3))
+    (place / "worker-7.json").write_text(json.dumps({"pass": 1, "offset": 0}))
+    assert agree(load(place), checkpoint_of(3))
+
+
+def test_all_checkpoints_damaged_is_as_good_as_none(tmp_path):
+    place = two_checkpoints(tmp_path / "fold0")
+    for path in place.parent.iterdir():
+        (path / "manifest.json").unlink()
+    assert load_latest(place.parent) is None
+
+
+def test_what_is_not_called_a_checkpoint_is_left_alone(tmp_path):
+    others = ["checkpoint-x", "checkpoint-", "checkpoint-3.old", "my-checkpoint-3"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / "weights.npz").write_bytes(b"x")
+    assert load_latest(tmp_path) is None
+    checkpoint.remove_all(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "weights.npz"}
+
+
+def test_a_write_that_fails_leaves_the_older_checkpoint_and_no_rubbish(tmp_path):
+    save(tmp_path, checkpoint_of(2))
+    broken = Checkpoint(epoch=3, arrays=checkpoint_of(3).arrays, master={"version": object()}, workers={})
+    with pytest.raises(TypeError):
+        save(tmp_path, broken)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+    assert agree(load_latest(tmp_path), checkpoint_of(2))
+
+
+@pytest.mark.parametrize("n_files", range(len(FILES)))
+def test_a_crash_while_writing_leaves_the_older_checkpoint(tmp_path, n_files):
+    place = two_checkpoints(tmp_path / "fold0")
+    half = place.with_name(".checkpoint-11.0123456789ab")
+    half.mkdir()
+    for name in FILES[:n_files]:
+        shutil.copy(place / name, half / name)
+    assert agree(load_latest(place.parent), checkpoint_of(10))
+    checkpoint.remove_all(place.parent)
+    assert list(place.parent.iterdir()) == []
+
+
+def test_nothing_is_removed_where_there_is_nothing(tmp_path):
+    checkpoint.remove_all(tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- weights
+
+
+def test_weights_of_a_finished_fold_come_back_as_they_were(tmp_path):
+    directory = fold_directory(tmp_path, 7, 2)
+    assert directory == tmp_path / "trials" / "0007" / "fold2"
+    weights, state = np.arange(5, dtype=np.float32), np.empty(0, np.float32)
+    save_weights(directory, weights, state)
+    for saved, loaded in zip((weights, state), load_weights(directory), strict=True):
+        assert loaded.dtype == np.float32
+        assert np.array_equal(saved, loaded)
+    assert [path.name for path in directory.iterdir()] == ["weights.npz"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "half", "text"])
+def test_weights_that_cannot_be_read_are_a_checkpoint_error(tmp_path, damage):
+    save_weights(tmp_path, np.arange(5, dtype=np.float32), np.empty(0, np.float32))
+    path = tmp_path / "weights.npz"
+    data = path.read_bytes()
+    match damage:
+        case "missing":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "half":
+            path.write_bytes(data[: len(data) // 2])
+        case "text":
+            path.write_text("weights")
+    with pytest.raises(CheckpointError, match=r"weights\.npz"):
+        load_weights(tmp_path)

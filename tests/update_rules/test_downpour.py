@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.update_rules.downpour import LocalSteps, combine
+from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.vectors import BLOCK
+
+N_FEATURES = 5
+LEARNING_RATE = 0.05
+
+
+def samples(n, seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, N_FEATURES)).astype(np.float32), rng.normal(size=n).astype(np.float32)
+
+
+def gradient_at(weights, x, y):
+    model = LinearAdapter(N_FEATURES)
+    model.write_weights(weights)
+    model.gradient(x, y, out := np.empty(model.n_weights, np.float32))
+    return out
+
+
+def combined(*updates):
+    combine(updates, out := np.empty_like(updates[0][1]))
+    return out
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+def test_averaged_updates_are_the_gradient_of_the_union(sizes, seed):
+    weights = np.random.default_rng(seed).normal(size=N_FEATURES + 1).astype(np.float32)
+    parts = [samples(n, (seed, i)) for i, n in enumerate(sizes)]
+    average = combined(*((len(x), gradient_at(weights, x, y)) for x, y in parts))
+    union = gradient_at(weights, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    np.testing.assert_allclose(average, union, rtol=1e-4, atol=1e-4)
+
+
+def test_average_of_one_is_itself_and_repeats_exactly():
+    vectors = np.random.default_rng(0).normal(size=(3, 2 * BLOCK + 5)).astype(np.float32)
+    assert np.array_equal(combined((7, vectors[0])), vectors[0])
+    updates = [(n, vector) for n, vector in zip((3, 5, 11), vectors, strict=True)]
+    assert np.array_equal(combined(*updates), combined(*updates))
+    np.testing.assert_allclose(combined(*updates), np.average(vectors, axis=0, weights=(3, 5, 11)), atol=1e-6)
+
+
+def test_nothing_to_average_is_refused():
+    with pytest.raises(ValueError, match="at least one sample"):
+        combine([], np.empty(3, np.float32))
+
+
+def test_a_period_of_one_batch_pushes_exactly_its_gradient():
+    gradient = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    steps = LocalSteps(100)
+    steps.add(gradient, 37)
+    assert steps.result(out := np.empty(100, np.float32)) == 37
+    assert np.array_equal(out, gradient)
+
+
+@pytest.mark.parametrize("sync_every", [1, 2, 5])
+def test_one_worker_with_sgd_at_the_master_is_serial_sgd(sync_every):
+    batches = [samples(16, seed) for seed in range(10)]
+    serial = np.zeros(N_FEATURES + 1, np.float32)
+    for x, y in batches:
+        serial -= LEARNING_RATE * gradient_at(serial, x, y)
+
+    central = np.zeros(N_FEATURES + 1, np.float32)
+    optimizer = make_optimizer("sgd", N_FEATURES + 1, LEARNING_RATE)
+    steps, update = LocalSteps(N_FEATURES + 1), np.empty(N_FEATURES + 1, np.float32)
+    for start in range(0, len(batches), sync_every):
+        local = central.copy()
+        for x, y in batches[start : start + sync_every]:
+            steps.add(gradient := gradient_at(local, x, y), len(x))
+            local -= LEARNING_RATE * gradient
+        steps.result(update)
+        optimizer.apply(central, update)
+        np.testing.assert_allclose(central, local, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(central, serial, rtol=1e-5, atol=1e-6)
+
+
+def test_unequal_batches_count_by_samples():
+    steps = LocalSteps(1)
+    for n_samples, gradient in ((10, 1.0), (30, 2.0), (20, -1.0)):
+        steps.add(np.array([gradient], np.float32), n_samples)
+    assert (steps.n_batches, steps.n_samples) == (3, 60)
+    assert steps.result(out := np.empty(1, np.float32)) == 60
+    assert out[0] == pytest.approx(3 * (10 * 1 + 30 * 2 - 20) / 60)
+    assert (steps.n_batches, steps.n_samples) == (0, 0)
+
+
+def test_a_period_needs_a_batch_and_a_batch_a_sample():
+    steps = LocalSteps(2)
+    with pytest.raises(ValueError, match="at least one batch"):
+        steps.result(np.empty(2, np.float32))
+    with pytest.raises(ValueError, match="at least one sample"):
+        steps.add(np.zeros(2, np.float32), 0)

@@ -1,0 +1,190 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnlo_opt.errors import CheckpointError, ConfigurationError
+from nnlo_opt.update_rules.optimizers import make_optimizer, optimizer_names
+from nnlo_opt.update_rules.vectors import BLOCK
+
+VARIANTS = [
+    ("sgd", {}),
+    ("sgd", {"momentum": 0.9}),
+    ("sgd", {"momentum": 0.9, "nesterov": True}),
+    ("adam", {}),
+    ("adam", {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3}),
+    ("rmsprop", {}),
+    ("rmsprop", {"rho": 0.5, "momentum": 0.9, "epsilon": 1e-4}),
+    ("rmsprop", {"centered": True, "momentum": 0.5}),
+    ("adadelta", {}),
+    ("adadelta", {"rho": 0.5, "epsilon": 1e-3}),
+]
+variants = pytest.mark.parametrize(("name", "parameters"), VARIANTS)
+
+
+def gradients(n_steps, n, seed=0):
+    rng = np.random.default_rng(seed)
+    scales = rng.choice([1e-4, 1e-2, 1, 10], size=n)
+    return [(rng.normal(size=n) * scales).astype(np.float32) for _ in range(n_steps)]
+
+
+def trajectory(optimizer, weights, steps):
+    for gradient in steps:
+        optimizer.apply(weights, gradient)
+        yield weights
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("learning_rate", [None, 0.05])
+@variants
+def test_every_step_is_kerass(name, parameters, learning_rate):
+    keras = pytest.importorskip("keras")
+    rate = {} if learning_rate is None else {"learning_rate": learning_rate}
+    theirs = getattr(keras.optimizers, {"sgd": "SGD", "rmsprop": "RMSprop"}.get(name, name.capitalize()))(
+        **parameters, **rate
+    )
+    weights = np.linspace(-1, 1, 100, dtype=np.float32)
+    variable = keras.Variable(weights)
+    theirs.build([variable])
+    start = weights.copy()
+    for ours in trajectory(make_optimizer(name, 100, learning_rate, parameters), weights, steps := gradients(20, 100)):
+        theirs.apply([steps[theirs.iterations.numpy()]], [variable])
+        moved = np.abs(ours - start).max()
+        np.testing.assert_allclose(ours, variable.numpy(), rtol=1e-5, atol=1e-4 * moved)
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("name", optimizer_names())
+def test_defaults_are_kerass(name):
+    keras = pytest.importorskip("keras")
+    config = keras.optimizers.get(name).get_config()
+    optimizer = make_optimizer(name, 1)
+    assert optimizer.learning_rate == pytest.approx(config["learning_rate"], rel=1e-6)
+    assert optimizer.values == {key: config[key] for key in optimizer.values}
+
+
+def test_sgd_is_its_formula():
+    weights = np.array([1, 2], np.float32)
+    make_optimizer("sgd", 2, 0.5).apply(weights, np.array([1, -2], np.float32))
+    assert weights.tolist() == [0.5, 3.0]
+
+
+def test_first_step_of_adam_is_the_learning_rate_whatever_the_gradient():
+    weights = np.zeros(3, np.float32)
+    make_optimizer("adam", 3, 0.01).apply(weights, np.array([1e3, -1, 1e-2], np.float32))
+    np.testing.assert_allclose(weights, [-0.01, 0.01, -0.01], rtol=1e-3)
+
+
+def test_momentum_of_a_constant_gradient_is_a_geometric_sum():
+    weights, mu = np.zeros(1, np.float32), 0.5
+    optimizer = make_optimizer("sgd", 1, 1.0, {"momentum": mu})
+    for _ in range(3):
+        optimizer.apply(weights, np.ones(1, np.float32))
+    assert weights[0] == -(1 + (1 + mu) + (1 + mu + mu**2))
+
+
+@variants
+def test_a_long_vector_is_its_parts(name, parameters):
+    n = 2 * BLOCK + 7
+    weights = np.zeros(n, np.float32)
+    part = slice(BLOCK - 3, BLOCK + 3)
+    steps = gradients(3, n)
+    [*_] = trajectory(make_optimizer(name, n, None, parameters), weights, steps)
+    expected = np.zeros(6, np.float32)
+    [*_] = trajectory(make_optimizer(name, 6, None, parameters), expected, [gradient[part] for gradient in steps])
+    assert np.array_equal(weights[part], expected)
+
+
+@variants
+def test_state_continues_exactly(name, parameters):
+    steps = gradients(6, 50)
+    straight, weights = np.ones(50, np.float32), np.ones(50, np.float32)
+    [*_] = trajectory(make_optimizer(name, 50, 0.1, parameters), straight, steps)
+    first = make_optimizer(name, 50, 0.1, parameters)
+    [*_] = trajectory(first, weights, steps[:3])
+    kept = {key: np.array(value) for key, value in first.state().items()}
+    second = make_optimizer(name, 50, 0.7, parameters)
+    second.load_state(kept)
+    [*_] = trajectory(second, weights, steps[3:])
+    assert np.array_equal(weights, straight)
+
+
+def test_state_of_another_optimizer_is_refused():
+    with pytest.raises(CheckpointError, match="`adam` for 3 weights"):
+        make_optimizer("adam", 3).load_state(make_optimizer("adam", 4).state())
+    with pytest.raises(CheckpointError, match="`sgd`"):
+        make_optimizer("sgd", 3).load_state(make_optimizer("rmsprop", 3).state())
+    with pytest.raises(CheckpointError, match="Resume with"):
+        make_optimizer("sgd", 3).load_state({})
+
+
+def test_gradient_is_only_read_and_learning_rate_can_be_set():
+    gradient = np.ones(4, np.float32)
+    gradient.flags.writeable = False
+    optimizer = make_optimizer("sgd", 4, 1.0)
+    weights = np.zeros(4, np.float32)
+    optimizer.apply(weights, gradient)
+    optimizer.learning_rate = 10.0
+    optimizer.apply(weights, gradient)
+    assert weights.tolist() == [-11.0] * 4
+
+
+def test_other_vectors_are_refused():
+    optimizer = make_optimizer("sgd", 3)
+    with pytest.raises(ValueError, match=r"float32 vectors of shape \(3,\)"):
+        optimizer.apply(np.zeros(3, np.float64), np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"\(4,\)"):
+        optimizer.apply(np.zeros(3, np.float32), np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("lion", 3), "sgd, adam, rmsprop, adadelta. Received: 'lion'"),
+        (("adam", 3, None, {"momentum": 0.9}), "beta_1, beta_2, epsilon. Received: 'momentum'"),
+        (("sgd", 3, None, {"momentum": 1.5}), "below 1. Received: 1.5"),
+        (("sgd", 3, None, {"nesterov": "yes"}), "true or false. Received: 'yes'"),
+        (("adam", 3, None, {"epsilon": 0}), "above 0. Received: 0"),
+        (("adam", 3, None, {"beta_1": True}), "Received: True"),
+        (("sgd", 3, 0.0), "`learning_rate` must be a number above 0"),
+        (("sgd", 3, float("nan")), "Received: nan"),
+    ],
+)
+def test_wrong_requests(arguments, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        make_optimizer(*arguments)
+
+
+@given(st.sampled_from(VARIANTS), st.integers(0, 2**32 - 1))
+def test_descends_a_bowl(variant, seed):
+    name, parameters = variant
+    target = np.random.default_rng(seed).normal(size=5).astype(np.float32)
+    weights = np.zeros(5, np.float32)
+    optimizer = make_optimizer(name, 5, 0.01, parameters)
+    for _ in range(30):
+        optimizer.apply(weights, weights - target)
+    assert np.square(weights - target).sum() < np.square(target).sum()
+
+
+def test_a_non_finite_gradient_shows_in_the_weights_without_a_warning(recwarn):
+    weights = np.zeros(2, np.float32)
+    make_optimizer("adam", 2).apply(weights, np.array([np.inf, 1e30], np.float32))
+    assert not np.isfinite(weights).all()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("adam", {}), ("sgd", {"momentum": 0.9}), ("rmsprop", {"rho": 0.5})])
+def test_averages_of_a_dead_unit_become_zero_and_not_subnormal(name, parameters):
+    # Subnormal numbers stay where they are and take three times as long to compute with.
+    n_steps = 3_000
+    optimizer = make_optimizer(name, 2, None, parameters)
+    weights = np.zeros(2, np.float32)
+    optimizer.apply(weights, np.ones(2, np.float32))
+    for _ in range(n_steps):
+        optimizer.apply(weights, np.array([0.0, 1.0], np.float32))
+    fast = {slot: value for slot, value in optimizer.state().items() if slot in ("momentum", "velocity")}
+    smallest = np.finfo(np.float32).tiny
+    for slot, value in fast.items():
+        assert value[0] == 0.0 or abs(value[0]) >= smallest, slot
+        assert value[1] != 0.0
+    assert fast["momentum" if name != "rmsprop" else "velocity"][0] == 0.0
