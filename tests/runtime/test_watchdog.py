@@ -157,7 +157,7 @@ def test_a_rank_that_hangs_ends_with_the_stacks_of_its_threads_in_its_log(tmp_pa
         assert "has done nothing for longer than `--hang-timeout`" in hung.stderr.readline()
         log = (tmp_path / "logs" / "0.log").read_text()
         assert "in hang_in_a_batch" in log
-        assert "nnlo_opt/watchdog.py" in log, "all threads"
+        assert "nnlo_opt/runtime/watchdog.py" in log, "all threads"
         assert busy.poll() is None
         assert busy.stdout.readline().startswith("saw 0 its process died")
 
