@@ -43,18 +43,6 @@ ORDER = (
 #: imports that run up, to be removed; nothing may be added
 STILL_UP = {
     ("block.master_assignment", "objective.values"),
-    ("run.checks", "cli.options"),
-    ("run.identity", "cli.options"),
-    ("run.roles", "cli.options"),
-    ("run.search", "cli.comparing"),
-    ("run.search", "cli.options"),
-    ("run.search", "cli.pruning"),
-    ("run.session", "cli.options"),
-    ("run.start", "cli.options"),
-    ("run.training", "cli.options"),
-    ("run.workload", "cli.comparing"),
-    ("run.workload", "cli.data_options"),
-    ("run.workload", "cli.options"),
 }
 
 #: what is only values, formulas and protocols: no third-party package but NumPy

@@ -1,10 +1,9 @@
 """What trials are compared by and what a search may spend: options, and what they make."""
 
 import argparse
-from dataclasses import replace
 
 from nnlo_opt.cli.values import finite, seconds, whole
-from nnlo_opt.coordinator.budget import Budget, end_of
+from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials.objectives import EPOCHS, FIGURE, MEASURED, Comparison, Objective
 
@@ -119,31 +118,3 @@ def budget_of(arguments: argparse.Namespace) -> Budget:
         n_without_improvement=arguments.stop_after_no_improvement,
         trial_timeout_s=arguments.trial_timeout,
     )
-
-
-def with_walltime(budget: Budget, walltime_s: float | None, began_at_s: float) -> Budget:
-    """The budget of a start that began at `began_at_s` (seconds since the first start) with this walltime, if any."""
-    if walltime_s is None:
-        return budget
-    return replace(budget, deadline_s=began_at_s + walltime_s, end_s=end_of(walltime_s))
-
-
-def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
-    """ConfigurationError for an objective that a fold with these metrics does not have."""
-    for objective in comparison.objectives:
-        if objective.name not in metrics and objective.name not in MEASURED:
-            raise ConfigurationError(
-                f"`--objective` must name one of {', '.join((*metrics, *MEASURED))}. Received: {objective.name!r}."
-            )
-
-
-def budget_text(budget: Budget, walltime_s: float | None) -> str:
-    """What ends the search besides its trials, in words; empty where nothing does."""
-    parts = []
-    if budget.timeout_s is not None:
-        parts.append(f"{budget.timeout_s:g} s of searching")
-    if walltime_s is not None:
-        parts.append(f"{walltime_s:g} s of walltime")
-    if budget.n_without_improvement is not None:
-        parts.append(f"{budget.n_without_improvement} trials without improvement")
-    return ", or ".join(parts)

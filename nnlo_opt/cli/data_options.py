@@ -2,38 +2,13 @@
 
 import argparse
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from nnlo_opt.cli.values import whole
 from nnlo_opt.data.cache import parse_copy_command
-from nnlo_opt.data.weights import ClassWeights, parse_class_weights
+from nnlo_opt.data.weights import parse_class_weights
 from nnlo_opt.errors import ConfigurationError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataOptions:
-    """Where samples come from; None: from the model module."""
-
-    train_data: Path | None = None
-    val_data: Path | None = None
-    features_name: str | None = None
-    labels_name: str | None = None
-    #: "samples", "files", or the name of a data set whose equal values stay together
-    fold_by: str = "samples"
-    #: compare the data files with the checksums beside their lists before anything trains
-    verify_data: bool = False
-    #: folder for copies of data files; None: they are read where they are
-    cache: Path | None = None
-    #: words of the command that copies, two with `{}`; None: we copy
-    copy_command: tuple[str, ...] | None = None
-    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
-    memory_bytes: int | None = None
-    #: windows of samples read ahead where they are not held in memory
-    n_ahead: int = 1
-    class_weights: ClassWeights | None = None
-    #: data set with a weight for each sample
-    sample_weights_name: str | None = None
+from nnlo_opt.run.options import DataOptions
 
 
 def add_model_and_data(parser: argparse.ArgumentParser) -> None:

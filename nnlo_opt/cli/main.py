@@ -16,8 +16,8 @@ from nnlo_opt.runtime.environment import MPI_START_S, ranks_outlive_others, say_
 from nnlo_opt.runtime.preemption import Preemption
 
 if TYPE_CHECKING:
-    from nnlo_opt.cli.options import Options
     from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.options import Options
     from nnlo_opt.run.roles import Own
 
 Run = Callable[["World", "Options", "Own"], int]

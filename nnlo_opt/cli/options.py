@@ -1,75 +1,27 @@
 """The command line as frozen values; the parsers themselves are in `cli.parsers`."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.comparing import budget_of, comparison_of
-from nnlo_opt.cli.data_options import DataOptions, data_options_of
+from nnlo_opt.cli.data_options import data_options_of
 from nnlo_opt.cli.parsers import optimization_parser, training_parser
 from nnlo_opt.cli.pruning import fold_racing_of, pruning_of
 from nnlo_opt.cli.run_options import run_request_of
-from nnlo_opt.cli.search_options import SearchOptions, fixed_values, search_options_of
+from nnlo_opt.cli.search_options import fixed_values, search_options_of
 from nnlo_opt.cli.training_options import training_options_of
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.options import Options
 from nnlo_opt.runtime.devices import GpuRequest
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import Comparison
-from nnlo_opt.trials.run_directory import RunRequest
 
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
 )
 BACKENDS = ("keras", "torch")
 KERAS_BACKENDS = ("tensorflow", "jax", "torch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything a driver was asked for."""
-
-    model: str
-    data: DataOptions
-    training: TrainingOptions
-    run: RunRequest
-    #: name for history files
-    trial_name: str
-    seed: int
-    log_level: str
-    log_file: Path | None
-    command_line: tuple[str, ...]
-    gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
-    #: measure what each worker takes of its machine
-    monitor: bool = False
-    #: write what every rank did when
-    timeline: bool = False
-    #: seconds to end in after SIGUSR1
-    grace_s: float = 60.0
-    #: seconds in which a rank must have got something done, else it is ended; 0: it is not watched
-    hang_timeout_s: float = 600.0
-    #: what to say about options that were given
-    remarks: tuple[str, ...] = ()
-    #: what the model is made with; None: as its module tells
-    backend: str | None = None
-    #: what Keras computes with; None: as the environment says
-    keras_backend: str | None = None
-    #: ranks of a worker
-    n_processes: int = 1
-    #: masters of a block: the top one and its sub-masters
-    n_masters: int = 1
-    #: the rest belongs to OptimizationDriver
-    block_size: int = 1
-    search: SearchOptions = SearchOptions()  # noqa: RUF009  (frozen)
-    search_space: str | None = None
-    #: values of parameters that are not to vary, by name, as they were written
-    fix: Mapping[str, str] = field(default_factory=dict)
-    plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
-    #: seconds that this start may take; None: any
-    walltime_s: float | None = None
 
 
 def parse_optimization(argv: Sequence[str]) -> Options:

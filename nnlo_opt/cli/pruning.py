@@ -1,15 +1,12 @@
 """Giving up trials early: the options, and what they make."""
 
 import argparse
-from dataclasses import replace
-from typing import Any
 
 from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
-from nnlo_opt.space.space import Space
-from nnlo_opt.trials.objectives import DEFAULT, Comparison
+from nnlo_opt.trials.objectives import Comparison
 
 #: which pruner takes which of the options of `PruningPlan`
 _PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
@@ -95,40 +92,3 @@ def _check_one(option: str, comparison: Comparison) -> None:
             f"`{option}` gives up trials by one objective, of which the worst may be the best in another. Received: it "
             f"with {len(comparison.several)} objectives; leave it out, or all of `--objective` but one."
         )
-
-
-def pruning_for(
-    plan: PruningPlan, comparison: Comparison, epochs: int, n_ranks: int, findings: dict[str, Any]
-) -> PruningPlan:
-    """The plan for the model or objective of these findings; ConfigurationError where its epochs cannot be compared."""
-    is_objective = findings["kind"] == "objective"
-    if is_objective and n_ranks == 1:
-        raise ConfigurationError(
-            f"`--pruner` needs a coordinator beside an objective, which answers its reports. Received: `--pruner "
-            f"{plan.name}` on one rank; start two (`mpirun -np 2`) or leave it out."
-        )
-    if not comparison.is_of_epochs:
-        raise ConfigurationError(
-            f"`--pruner` needs a figure of merit that is measured after every epoch. Received: `--pruner {plan.name}` "
-            f"with {findings['figure']}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
-        )
-    if findings["figure"] == "loss" and comparison.objectives == (DEFAULT,):
-        raise ConfigurationError(
-            f"`--pruner` compares what trials show in validation after each epoch. Received: `--pruner {plan.name}` "
-            "without validation data; give `--val-data`, or leave it out."
-        )
-    if not is_objective and "train.epochs" not in Space.from_json(findings["space"]).names:
-        plan = replace(plan, max_epochs=plan.max_epochs or epochs)
-    if plan.name == "hyperband" and plan.max_epochs is None:
-        raise ConfigurationError(
-            f"`--pruner hyperband` must know the epochs of a whole training. Received: "
-            f"{'an objective' if is_objective else 'a search space with train.epochs'}; give `--pruner-max-epochs`."
-        )
-    halves = plan.name != "median"
-    least = plan.min_epochs * plan.eta if halves else plan.min_epochs + 1
-    if plan.max_epochs is not None and plan.max_epochs < least:
-        raise ConfigurationError(
-            f"`--pruner {plan.name}` needs {least} epochs at least to give up a trial before its last one. Received: "
-            f"{plan.max_epochs}; raise `--epochs`, or lower `--pruner-min-epochs`{' or `--pruner-eta`' * halves}."
-        )
-    return replace(plan, pauses=not is_objective)

@@ -2,64 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.cli.values import whole
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, options_of, search_names
+from nnlo_opt.run.options import SearchOptions
 from nnlo_opt.search.start_points import parse_start_point
-from nnlo_opt.space.space import Point
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """How points are found; None: as the algorithm has it."""
-
-    algorithm: str = "bayesian"
-    surrogate: str | None = None
-    acquisition: str | None = None
-    #: --ga-populations
-    population: int | None = None
-    #: points to be tried first
-    start_points: tuple[Point, ...] = ()
-    #: run directories whose trials the search begins with
-    warm_start: tuple[Path, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.algorithm not in search_names():
-            raise ConfigurationError(
-                f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {self.algorithm}; choose one."
-            )
-        for name, option in SEARCH_OPTIONS.items():
-            if getattr(self, name) is not None and name not in options_of(self.algorithm):
-                owner = next(owner for owner in search_names() if name in options_of(owner))
-                raise ConfigurationError(
-                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: it with {self.algorithm}; leave it "
-                    f"out, or choose {owner}."
-                )
-        for name, choices in (("surrogate", SURROGATES), ("acquisition", ACQUISITIONS)):
-            if getattr(self, name) not in (None, *choices):
-                raise ConfigurationError(
-                    f"`--{name}` must be one of {', '.join(choices)}. Received: {getattr(self, name)}; choose one."
-                )
-        if self.population == 1:
-            raise ConfigurationError(
-                "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for 10."
-            )
-
-    def given(self) -> dict[str, Any]:
-        """The options of the algorithm that were given, by the names that `make_search` has for them."""
-        return {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
-
-    def to_json(self) -> dict[str, Any]:
-        """What was given besides the algorithm, as plain data."""
-        return {**self.given(), "start_points": list(self.start_points)}
-
-
-#: options that belong to some search algorithms: what `make_search` calls them, and what the command line does
-SEARCH_OPTIONS = {"surrogate": "--surrogate", "acquisition": "--acquisition", "population": "--ga-populations"}
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

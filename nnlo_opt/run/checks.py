@@ -5,11 +5,11 @@ from itertools import combinations, product
 from typing import Any, Protocol
 
 from nnlo_opt.block.local import local_rule
-from nnlo_opt.cli.options import Options
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.run.options import Options
 from nnlo_opt.space.parameters import Integer, Real, Value
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import text, thawed

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from nnlo_opt.cli.options import Options
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.options import Options
 from nnlo_opt.search.design import design_size
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import option_name

@@ -11,7 +11,6 @@ from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.submaster import SubMaster
 from nnlo_opt.block.task import FoldTask, FoldTaskFactory
 from nnlo_opt.block.worker import Worker
-from nnlo_opt.cli.options import Options
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -24,6 +23,7 @@ from nnlo_opt.comm.transport import RanksLost, Transport
 from nnlo_opt.models.builders import names_objective
 from nnlo_opt.objective.rank import ObjectiveRank
 from nnlo_opt.run.endpoints import Ends
+from nnlo_opt.run.options import Options
 from nnlo_opt.run.server import RankServer, Regrouped
 from nnlo_opt.run.watch import begin_watch, meet_node
 from nnlo_opt.run.workload import Workplace

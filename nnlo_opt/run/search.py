@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.comparing import budget_text, with_walltime
-from nnlo_opt.cli.options import Options
-from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import Topology
@@ -17,6 +14,7 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, Configuration
 from nnlo_opt.reporting.lines import losses_text, outcome, point_text
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.earlier_runs import observations_of_runs
+from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.roles import Means, Own, Place, make_server
 from nnlo_opt.run.session import Session
 from nnlo_opt.search.base import Observation

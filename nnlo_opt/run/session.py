@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nnlo_opt.cli.options import Options
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
@@ -37,6 +36,7 @@ from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_tra
 from nnlo_opt.run.console import Console
 from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
 from nnlo_opt.run.identity import check_same, identity_of
+from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import Own
 from nnlo_opt.run.room import WaitForRoom
 from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks

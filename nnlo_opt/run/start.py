@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TextIO
 
 import nnlo_opt
-from nnlo_opt.cli.options import Options
 from nnlo_opt.errors import NnloError
+from nnlo_opt.run.options import Options
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunDirectory
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnlo_opt.cli.options import Options
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.mpi.world import World
@@ -21,6 +20,7 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.lines import losses_text, metrics_text
+from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import Means, Own, Place, make_server
 from nnlo_opt.run.session import Session
 from nnlo_opt.search.base import TrialRecord

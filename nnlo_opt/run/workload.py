@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory
-from nnlo_opt.cli.comparing import check_objectives
-from nnlo_opt.cli.data_options import DataOptions
-from nnlo_opt.cli.options import Options
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
@@ -26,6 +23,7 @@ from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.run.checks import check_space, check_training
+from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Space

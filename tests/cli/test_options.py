@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.comparing import budget_text, check_objectives, with_walltime
 from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
 from nnlo_opt.cli.parsers import optimization_parser, training_parser
 from nnlo_opt.cli.parsing import HelpRequested
-from nnlo_opt.cli.pruning import pruning_for
 from nnlo_opt.cli.run_options import LOG_LEVELS
-from nnlo_opt.cli.search_options import SearchOptions
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.options import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials.objectives import Comparison, Objective
