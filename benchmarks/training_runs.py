@@ -161,11 +161,23 @@ class Training:
 
     _ENDLESS = 1_000_000
 
-    def __init__(self, model: str, data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> None:
-        """Returns when it has trained two epochs; `Refused` where the package does not take the options."""
+    def __init__(
+        self,
+        model: str,
+        data: Data,
+        n_ranks: int,
+        options: Sequence[object],
+        folder: Path,
+        *,
+        root: Path | None = None,
+    ) -> None:
+        """Return when the training has done two epochs; `Refused` if the package does not take the options.
+
+        `root`: the checkout whose code trains; None: this one, with the installed package.
+        """
         arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH, "--loss", LOSS]
         arguments += ["--epochs", self._ENDLESS, "--checkpoint-interval", self._ENDLESS, *options]
-        self._job = _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S)
+        self._job = _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S, root=root)
         self._journal = h.JournalReader(self._job.run_directory)
         self._n_train = 0
         #: when the run has started, and its epochs have ended; seconds since the epoch
