@@ -150,10 +150,9 @@ def _look(arguments: argparse.Namespace) -> int:
             print(trials_table(ledger, str(ledger.identity.get("figure_of_merit", "figure of merit"))))
             if ledger.objectives:
                 print(f"\n{pareto_table(ledger)}")
-            state = f"complete: {ledger.completed_because}" if ledger.complete else "not complete"
-            if ledger.preempted_because:
-                state += f": {ledger.preempted_because}"
-            print(f"\n{outcome(ledger)}; {state}")
+            reason = ledger.completed_because or ledger.preempted_because
+            state = "Finished" if ledger.complete else "Not finished"
+            print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger)}.")
         sys.stdout.flush()
     except BrokenPipeError:
         raise

@@ -1,1 +1,1 @@
-"""What people look at: lines, tables, results.csv, summary.json."""
+"""Lines, tables and files that report the state of a run: progress, results.csv, summary.json."""

@@ -1,8 +1,8 @@
-"""The reporter: a process of its own that follows a journal and keeps `results.csv` and `summary.json` up to date.
+"""Reporter process that follows a journal and keeps `results.csv` and `summary.json` up to date.
 
-`python -m nnlo_opt.reporting.follow RUN_DIRECTORY` writes them at most once a second while the journal grows, and once
-more when its standard input ends, which is also how it notices that the coordinator died. Writing a long table takes
-tens of milliseconds, which the coordinator's message loop must not spend.
+`python -m nnlo_opt.reporting.follow RUN_DIRECTORY` writes both files at most once a second while the journal grows, and
+once more when its standard input ends. Standard input also ends when the coordinator dies. Writing a long table takes
+tens of milliseconds, too long for the coordinator's message loop.
 """
 
 import os
@@ -21,17 +21,17 @@ INTERVAL_S = 1.0
 
 
 class JournalFollower:
-    """Reads what was added to a journal since the last look."""
+    """Applies the events that were appended to a journal since the last call of `read`."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self.ledger = Ledger()
-        #: lines taken in
+        #: number of journal lines applied so far
         self.n_events = 0
         self._tail = b""
 
     def read(self) -> bool:
-        """Apply the new whole lines; -> whether there were any."""
+        """Apply the new complete lines; return True if there were any."""
         self._tail += self._file.read()
         *lines, self._tail = self._tail.split(b"\n")
         for line in lines:
@@ -41,7 +41,11 @@ class JournalFollower:
 
 
 class Reporter:
-    """The reporter's process, as the coordinator sees it."""
+    """Handle by which the coordinator starts and ends the reporter process.
+
+    Args:
+        run_directory: directory of the run, which holds the journal.
+    """
 
     def __init__(self, run_directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -52,7 +56,11 @@ class Reporter:
         )
 
     def finish(self, timeout_s: float = 60.0) -> bool:
-        """Have it write everything and leave; -> whether it did."""
+        """Close the reporter's input so that it writes the last reports; return True if it wrote them in time.
+
+        Args:
+            timeout_s: longest wait in seconds, after which the reporter is killed.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -75,7 +83,8 @@ def follow(run_directory: Path) -> None:
                 write_results(run_directory, follower.ledger)
                 is_behind = False
             except OSError:
-                # The disk may be full for a while, which the coordinator says. At the end it is told by our exit code.
+                # A full disk may be temporary, and the coordinator reports it. At the end the exit code reports the
+                # failure.
                 if over:
                     sys.exit(1)
 

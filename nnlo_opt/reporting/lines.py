@@ -1,4 +1,4 @@
-"""What rank 0 prints while a search runs: a line as each trial starts, reports and ends."""
+"""Lines that rank 0 prints while a search runs: one as each trial starts, reports and ends."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,54 +7,61 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
 
-#: of a reason, on a terminal
+#: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
 
 
 def duration(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
+    """Return a number of seconds as h:mm:ss."""
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def value_text(value: Any) -> str:
-    """A parameter's value, short: floats with four digits."""
+    """Return a short text for a parameter's value: floats have four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def point_text(point: Mapping[str, Any]) -> str:
-    """A point on one line."""
+    """Return a point of the search space on one line."""
     return " ".join(f"{name}={value_text(value)}" for name, value in point.items())
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Metrics on one line."""
+    """Return metrics on one line, with four decimals."""
     return " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
 def values_text(values: Mapping[str, float]) -> str:
-    """Values of objectives on one line, with six digits."""
+    """Return the values of objectives on one line, with six significant digits."""
     return " ".join(f"{name} {value:.6g}" for name, value in values.items())
 
 
 def shortened(reason: str) -> str:
-    """A reason on a line of a terminal; the journal and results.csv have it whole."""
+    """Return a reason cut to the width of a terminal; the journal and results.csv hold the full text."""
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 
 
 class ProgressLines:
-    """Turns events into lines and hands them to `write`."""
+    """Turns journal events into progress lines.
+
+    Args:
+        write: prints one line.
+        num_iterations: number of trials that the search is to end with.
+        n_fold: folds of a trial; names and spreads of folds are shown if there are several.
+        direction: "min" or "max", the direction of the figure of merit.
+    """
 
     def __init__(self, write: Callable[[str], None], num_iterations: int, n_fold: int, direction: str) -> None:
         self._write = write
         self._num_iterations = num_iterations
         self._n_fold = n_fold
         self._direction = direction
-        #: trials that had ended when this session began: they say nothing about its speed
+        #: trials that had ended before this session began; they are left out of its speed
         self._n_before: int | None = None
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
-        """Print the line of `event`, if it has one; the ledger knows the event already."""
+        """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
         if self._n_before is None:
             ended_now = isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned)
             self._n_before = ledger.n_ended - ended_now
@@ -68,7 +75,7 @@ class ProgressLines:
             case ev.FoldBegan() if event.epoch:
                 assignment = ledger.assignments[event.assignment]
                 name = self._name(assignment.trial, assignment.fold)
-                self._line(event, f"{name} goes on from epoch {event.epoch}")
+                self._line(event, f"{name} resumes after epoch {event.epoch}")
             case ev.EpochEnded():
                 assignment = ledger.assignments[event.assignment]
                 name = self._name(assignment.trial, assignment.fold)
@@ -80,8 +87,8 @@ class ProgressLines:
                     ended = f"complete: {values_text(event.objectives)}"
                 self._ended(event, ledger.trials[event.trial], ended, ledger)
             case ev.RanksLost():
-                who = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
-                self._line(event, f"{who}: {_how_it_goes_on(event.n_alive, event.n_ranks)}")
+                dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
+                self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}")
             case ev.AssignmentPreempted():
                 assignment = ledger.assignments[event.assignment]
                 self._line(event, f"{self._name(assignment.trial, assignment.fold)} stops: {event.reason}")
@@ -89,8 +96,8 @@ class ProgressLines:
                 epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
                 self._line(event, f"trial {event.trial} paused after epoch {epochs}: {event.figure_of_merit:.6g}")
             case ev.TrialPromoted():
-                rungs = f"{event.n_rungs} rung{'s' * (event.n_rungs > 1)}"
-                self._line(event, f"trial {event.trial} promoted: it has passed {rungs}")
+                epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
+                self._line(event, f"trial {event.trial} promoted after epoch {epochs} (rung {event.n_rungs})")
             case ev.TrialPruned():
                 self._ended(event, ledger.trials[event.trial], f"pruned: {shortened(event.reason)}", ledger)
             case ev.TrialFailed():
@@ -111,7 +118,7 @@ class ProgressLines:
         n_new = n_ended - (self._n_before or 0)
         n_left = self._num_iterations - n_ended - n_paused
         if n_left > 0 and n_new > 0:
-            parts.append(f"expected end in {duration(elapsed_s / n_new * n_left)}")
+            parts.append(f"about {duration(elapsed_s / n_new * n_left)} left")
         self._line(event, f"trial {trial.number} " + " | ".join(parts))
 
     def _name(self, trial: int, fold: int) -> str:
@@ -121,25 +128,25 @@ class ProgressLines:
         self._write(f"[{event.time_s:9.1f} s] {text}")
 
 
-def _how_it_goes_on(n_alive: int, n_ranks: int) -> str:
-    """What becomes of a block of which `n_alive` ranks are left, and `n_ranks` of them train."""
+def _outcome_for_block(n_alive: int, n_ranks: int) -> str:
+    """Return the clause on a block that has `n_alive` ranks left, of them `n_ranks` that train."""
     if n_ranks:
         spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
-        return f"it goes on with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
-    return f"it is spare, as {n_alive} left cannot train" if n_alive else "it is lost"
+        return f"the block continues with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
+    return f"the block is spare, as its last {n_alive} cannot train" if n_alive else "the block is lost"
 
 
 def losses_text(ledger: Ledger) -> str:
-    """Ranks that have died in the last start, and what became of their blocks; empty where none has."""
+    """Return a sentence on the ranks that died in the last session and on their blocks; empty if no rank died."""
     session = ledger.sessions[-1]
     parts = [
-        f"{ev.ranks_text(sorted(ranks))} of block {block} ({_how_it_goes_on(*session.ranks_left[block])})"
+        f"{ev.ranks_text(sorted(ranks))} of block {block} ({_outcome_for_block(*session.ranks_left[block])})"
         for block, ranks in sorted(session.lost_ranks.items())
     ]
     return f"Died: {'; '.join(parts)}." if parts else ""
 
 
 def outcome(ledger: Ledger) -> str:
-    """How many trials ended how, on one line."""
+    """Return the number of trials in each state, on one line."""
     counts = ", ".join(f"{n} {state}" for state, n in ledger.n_by_state().items() if n)
-    return counts or f"no trial ({TrialState.COMPLETE.value} or otherwise)"
+    return counts or "no trial yet"

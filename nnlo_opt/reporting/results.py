@@ -1,4 +1,4 @@
-"""`results.csv` and `summary.json`, always to be rebuilt from the journal."""
+"""Files `results.csv` and `summary.json`, which can always be rebuilt from the journal."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def read_ledger(run_directory: Path) -> Ledger:
-    """The ledger of a run, read from its journal without changing it."""
+    """Return the ledger of a run, read from its journal without changing the journal."""
     path = run_directory / JOURNAL_NAME
     ledger = Ledger()
     with without_collection():
@@ -43,11 +43,12 @@ def read_ledger(run_directory: Path) -> Ledger:
 
 
 def results_frame(ledger: Ledger) -> "pandas.DataFrame":
-    """One row a trial; the columns of `COLUMNS`, then those of several objectives, then `p:<parameter>`,
-    empty where a trial has no such parameter.
+    """Return a table with one row for each trial.
 
-    Of several objectives: `pareto`, whether no other trial beats it in all of them, then `o:<objective>` and
-    `o:<objective>_std`, mean and population standard deviation over the folds.
+    Its columns are `COLUMNS`, then the columns of several objectives, then `p:<parameter>`, which is empty if the trial
+    does not have this parameter. With several objectives, `pareto` is True if no other trial is better in all
+    objectives, and `o:<objective>` and `o:<objective>_std` are the mean and the population standard deviation over the
+    folds.
     """
     import pandas
 
@@ -62,7 +63,7 @@ def results_frame(ledger: Ledger) -> "pandas.DataFrame":
 
 
 def parameter_names(ledger: Ledger) -> list[str]:
-    """The parameters in the order of the search space, which a trial may have some of only."""
+    """Return the names of all parameters, in the order of the search space; a trial may have only some of them."""
     space = ledger.identity.get("search_space") or {"parameters": []}
     of_space = [parameter["name"] for parameter in space["parameters"]]
     return list(dict.fromkeys([*of_space, *(name for trial in ledger.trials for name in trial.point)]))
@@ -88,7 +89,7 @@ def _row(trial: Trial) -> dict[str, Any]:
     last = assignments[-1] if assignments else None
     started = [a.started_at_s for a in assignments if a.started_at_s is not None]
     epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
-    # What another session began there may have had other ranks.
+    # Assignments of an earlier session on this block may have had different ranks.
     together = [
         a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
     ]
@@ -101,7 +102,7 @@ def _row(trial: Trial) -> dict[str, Any]:
         "epochs": max(epochs, default=0),
         "attempt": max((a.attempt for a in assignments), default=0),
         "block": last.block if last else None,
-        # Folds that train at the same time do so on teams of one block.
+        # Folds that train at the same time are trained by different teams of one block.
         "n_ranks": sum({a.team: a.n_ranks for a in together}.values()) or None,
         "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
         "started_at_s": min(started, default=None),

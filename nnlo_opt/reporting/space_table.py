@@ -1,4 +1,4 @@
-"""A search space as people read it: a row a parameter, what it holds besides, and some of its points."""
+"""Tables of a search space: its parameters, its size, and some of its points."""
 
 from collections.abc import Sequence
 
@@ -10,23 +10,23 @@ from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
 from nnlo_opt.space.space import Point, Space
 
-#: points drawn to tell which share of an endless space the constraint accepts
+#: points drawn to estimate which share of an infinite space the constraint accepts
 _N_DRAWN = 1000
-#: columns that stand side by side
+#: points shown side by side in one table
 _POINTS_A_TABLE = 8
 
 
 def space_table(space: Space, title: str) -> str:
-    """The parameters as a text table; columns that all parameters leave empty are left out."""
+    """Return the parameters as a text table, without the columns that are empty for all parameters."""
     rows = [_row(parameter) for parameter in space.parameters]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     return text_table(title, columns, [[row[name] for name in columns] for row in rows], left=True)
 
 
 def size_text(space: Space) -> str:
-    """How many points there are, and which part of them the constraint accepts, on one or two lines."""
+    """Return the number of points, and the share that the constraint accepts, on one or two lines."""
     n_points = space.n_points
-    size = "not finite" if n_points is None else f"{n_points:,}"
+    size = "infinitely many" if n_points is None else f"{n_points:,}"
     if space.constraint is None:
         return f"Points: {size}"
     constraint = f"Constraint: `{CONSTRAINT_NAME}` of {space.constraint.source}"
@@ -34,11 +34,14 @@ def size_text(space: Space) -> str:
         return f"{constraint}\nPoints: {size}, of which {sum(1 for _ in space.iter_points()):,} are feasible"
     rng = np.random.default_rng(0)
     n_feasible = sum(space.is_feasible(space.draw(rng)) for _ in range(_N_DRAWN))
-    return f"{constraint}\nPoints: {size}; feasible are {n_feasible:,} of {_N_DRAWN:,} drawn"
+    return f"{constraint}\nPoints: {size}; {n_feasible:,} of {_N_DRAWN:,} drawn are feasible"
 
 
 def points_table(space: Space, points: Sequence[Point], title: str) -> str:
-    """Some points as text tables, a column a point; a parameter that is not in one is a dash there."""
+    """Return points as text tables, one column for each point.
+
+    A dash marks a parameter that the point does not have.
+    """
     tables = []
     for first in range(0, len(points), _POINTS_A_TABLE):
         shown = points[first : first + _POINTS_A_TABLE]

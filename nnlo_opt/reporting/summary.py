@@ -1,4 +1,4 @@
-"""`summary.json`: how a run stands, from the ledger alone."""
+"""Content of `summary.json`, computed from the ledger alone."""
 
 import statistics
 from typing import Any
@@ -7,7 +7,7 @@ from nnlo_opt.trials.ledger import Ledger
 
 
 def summarise(ledger: Ledger) -> dict[str, Any]:
-    """The summary as plain data. Times in seconds; figures that nothing was measured for are None."""
+    """Return the summary as plain data; times are in seconds, and a figure without any measurement is None."""
     direction = str(ledger.identity.get("direction", "min"))
     best = ledger.best(direction)
     several = {} if not ledger.objectives else {"objectives": _objectives(ledger), "pareto": _pareto(ledger)}
@@ -37,7 +37,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
 
 
 def _lost(ledger: Ledger) -> dict[str, Any]:
-    """World ranks that have died in the last start, and blocks that train no more; and ranks over all starts."""
+    """Return the dead ranks and lost blocks of the last session, and the number of dead ranks in all sessions."""
     last = ledger.sessions[-1] if ledger.sessions else None
     return {
         "ranks": [] if last is None else sorted(rank for ranks in last.lost_ranks.values() for rank in ranks),
@@ -51,7 +51,7 @@ def _objectives(ledger: Ledger) -> list[dict[str, str]]:
 
 
 def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
-    """The trials that no other beats in all objectives, from the best to the worst in the first."""
+    """Return the trials of the Pareto set, ordered from best to worst in the first objective."""
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
     return [
         {
@@ -65,14 +65,17 @@ def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:
-    """Share of the blocks' time spent on trials, from each session's first assignment to its last end, or `until_s`."""
+    """Return the share of the blocks' time that was spent on trials; None if no time has passed.
+
+    The time of a session counts from its first assignment to its last end, or to `until_s` if that is earlier.
+    """
     busy_s = available_s = 0.0
     starts = [session.started_at_s for session in ledger.sessions]
     for session, next_start_s in zip(ledger.sessions, [*starts, float("inf")][1:], strict=True):
         spans: dict[int, list[tuple[float, float]]] = {}
         for assignment in ledger.assignments:
             if session.started_at_s <= assignment.assigned_at_s < min(next_start_s, until_s):
-                # An assignment that was lost is closed by the next session; it ended with its own.
+                # The next session closes a lost assignment, but the assignment ended with its own session.
                 end_s = session.last_at_s if assignment.ended_at_s is None else assignment.ended_at_s
                 span = assignment.assigned_at_s, min(end_s, session.last_at_s, until_s)
                 spans.setdefault(assignment.block, []).append(span)
@@ -86,7 +89,7 @@ def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | 
 
 
 def _covered_s(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of spans: teams of one block train folds at the same time."""
+    """Return the length of the union of spans, which overlap if teams of one block train folds at the same time."""
     covered_s, reached_s = 0.0, float("-inf")
     for start, end in sorted(spans):
         covered_s += max(0.0, end - max(start, reached_s))

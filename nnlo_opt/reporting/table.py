@@ -1,4 +1,4 @@
-"""The table of trials that ends a search; text tables."""
+"""Text tables of trials, printed when a search ends and by `nnlo-opt show`."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,14 @@ from nnlo_opt.reporting.results import parameter_names
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
-#: a line under the head and nothing else, in characters that every terminal has
+#: box of rich with a line below the header and no other lines, in characters that every terminal has
 _HEAD_ONLY = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-#: longer searches show their best trials only; results.csv has all
+#: longest table; a longer search shows its best trials only, and results.csv holds all of them
 MOST_ROWS = 40
 
 
 def trials_table(ledger: Ledger, figure_name: str, width: int = 150) -> str:
-    """The trials as a text table, in order of their numbers, the best one marked."""
+    """Return the trials as a text table in the order of their numbers, with the best trial marked."""
     direction = str(ledger.identity.get("direction", "min"))
     best = ledger.best(direction)
     trials = ledger.trials
@@ -34,12 +34,14 @@ def trials_table(ledger: Ledger, figure_name: str, width: int = 150) -> str:
 
 
 def pareto_table(ledger: Ledger, width: int = 150) -> str:
-    """The Pareto set of several objectives as a text table, from the best to the worst in the first of them."""
+    """Return the Pareto set of several objectives as a text table, from best to worst in the first objective."""
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
     shown = trials[:MOST_ROWS]
     what = ", ".join(map(str, ledger.objectives))
     first = f"; the first {MOST_ROWS} of them" * (len(trials) > MOST_ROWS)
-    title = f"Pareto set of {what}: {len(trials)} trial{'s' * (len(trials) != 1)} that no other beats in all{first}"
+    title = (
+        f"Pareto set of {what}: {len(trials)} trial{'s' * (len(trials) != 1)} that no other trial beats in all{first}"
+    )
     return _table(ledger, shown, title, "", None, width)
 
 
@@ -62,7 +64,10 @@ def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, be
 def text_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: bool = False, width: int = 150
 ) -> str:
-    """Rows under a head, as text of at most `width` characters; to the right unless `left`, or without a head."""
+    """Return rows under a header as text of at most `width` characters.
+
+    Columns are aligned to the right, unless `left` is set or the column has no header.
+    """
     table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, justify="left" if left or not column else "right", overflow="fold")

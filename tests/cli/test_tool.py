@@ -48,14 +48,14 @@ def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, ca
     before = files_of(path)
     assert tool.main(["show", str(path)]) == EXIT_OK
     text = capsys.readouterr().out
-    for words in ("1 - val_acc", "n_filters", "0.25", "best", "1 complete; complete: all 1 trials are done"):
+    for words in ("1 - val_acc", "n_filters", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
         assert words in text
     assert files_of(path) == before
 
 
 def test_show_says_that_a_run_is_not_complete(run, capsys):
     assert tool.main(["show", str(run(EVENTS[:-3]))]) == EXIT_OK
-    assert "1 running; not complete" in capsys.readouterr().out
+    assert "Not finished: 1 running." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("events", [[], EVENTS[:1]], ids=["an empty journal", "no trial"])
@@ -157,10 +157,10 @@ def test_space_prints_a_row_a_parameter_and_how_many_points_there_are(space, cap
 def test_space_leaves_out_the_columns_that_nothing_stands_in(space, capsys):
     text = shown([space("from nnlo_opt.space import Real\nranges = [Real(0, 1, name='x')]\n")], capsys)
     assert text.splitlines()[2].split() == ["name", "kind", "range", "prior"]
-    assert "Points: not finite\n" in text
+    assert "Points: infinitely many\n" in text
     skopt = "from skopt.space import Real\nr = [Real(0, 1, name='x')]\ndef feasible(p): return p['x'] < 0.5\n"
     text = shown([space(skopt)], capsys)
-    n_feasible = int(text.split("feasible are ")[1].split(" of 1,000 drawn")[0])
+    n_feasible = int(text.split("Points: infinitely many; ")[1].split(" of 1,000 drawn")[0])
     assert 450 < n_feasible < 550
 
 

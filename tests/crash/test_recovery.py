@@ -94,7 +94,7 @@ def test_a_search_outlives_a_worker_a_master_and_a_block(tmp_path):
         "blocks": [1],
         "n_ranks": 4,
     }
-    assert "ranks 1, 2 and 3 of block 1 (it is lost)" in outcome.out
+    assert "ranks 1, 2 and 3 of block 1 (the block is lost)" in outcome.out
     assert len(events_of(run / "journal.jsonl", "RunStarted")) == 1
 
 
@@ -117,7 +117,7 @@ def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits, 
     (lost,) = events_of(run / "journal.jsonl", "RanksLost")
     assert (lost["ranks"], lost["n_ranks"], lost["assignment"]) == ([2], 3, assigned["assignment"])
     assert [event["epoch"] for event in events_of(run / "journal.jsonl", "EpochEnded")] == [1, 2, 3, 4, 5, 6]
-    assert "rank 2 of block 1 died: it goes on with 3 ranks" in outcome.out
+    assert "rank 2 of block 1 died; the block continues with 3 ranks" in outcome.out
 
 
 @pytest.mark.keras

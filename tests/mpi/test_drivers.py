@@ -152,7 +152,7 @@ def test_a_training_is_restored(folder, digits):
     assert outcome.code == 2
     assert "--restore" in outcome.err
     outcome = ok(launcher.run(3, [*command, "--epochs", "3", "--restore"], folder))
-    assert "goes on from epoch 1" in outcome.out
+    assert "resumes after epoch 1" in outcome.out
     history = json.loads((folder / "checkpoints/T/model_train_history.json").read_text())
     assert len(history["history"]["0:-:-"]["val_acc"]) == 3
 

@@ -74,8 +74,7 @@ def test_a_line_as_a_trial_starts_reports_and_ends():
         ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=0.125, metrics={}, n_epochs=1, train_s=1.0),
         ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=0.125, figure_of_merit_std=0.0),
     ) == [
-        "[     20.0 s] trial 0 complete: 0.125 | best 0.125 (trial 0) | 1/3 done | elapsed 0:00:20 | "
-        "expected end in 0:00:40"
+        "[     20.0 s] trial 0 complete: 0.125 | best 0.125 (trial 0) | 1/3 done | elapsed 0:00:20 | about 0:00:40 left"
     ]
 
 
@@ -101,7 +100,7 @@ def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
     )
     assert lines == [
         "[      1.0 s] trial 0 fold 1 starts on block 1, attempt 2: n=1",
-        "[      2.0 s] trial 0 fold 1 goes on from epoch 4",
+        "[      2.0 s] trial 0 fold 1 resumes after epoch 4",
     ]
     assert "0.5 ± 0.2500" in Screen(n_fold=2).trial(0)
     assert "±" not in Screen().trial(0)
@@ -114,14 +113,14 @@ def test_the_best_follows_the_direction():
     assert "best 0.75 (trial 1)" in screen.trial(2, 0.5)
 
 
-def test_the_expected_end_is_told_by_the_trials_of_this_start_alone():
+def test_the_time_left_is_estimated_from_the_trials_of_this_start_alone():
     first = Screen(num_iterations=4)
     first.trial(0, time_s=500.0)
     first.trial(1, time_s=900.0)
     second = Screen(num_iterations=4, start_s=1000.0, ledger=first.ledger)
     line = second.trial(2, time_s=1010.0)
-    assert "3/4 done | elapsed 0:00:10 | expected end in 0:00:10" in line
-    assert "expected" not in second.trial(3, time_s=1020.0)
+    assert "3/4 done | elapsed 0:00:10 | about 0:00:10 left" in line
+    assert "left" not in second.trial(3, time_s=1020.0)
 
 
 def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_start():
@@ -137,13 +136,13 @@ def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_s
 
 def test_the_outcome_counts_only_states_that_occur():
     screen = Screen()
-    assert outcome(screen.ledger) == "no trial (complete or otherwise)"
+    assert outcome(screen.ledger) == "no trial yet"
     screen.trial(0)
     screen(ev.TrialSuggested(time_s=11.0, trial=1, point={}))
     assert outcome(screen.ledger) == "1 pending, 1 complete"
 
 
-def test_it_is_told_who_has_died_and_how_the_block_goes_on():
+def test_a_line_says_which_ranks_have_died_and_how_the_block_continues():
     screen = Screen()
 
     def lost(ranks, block, n_alive, n_ranks):
@@ -151,11 +150,11 @@ def test_it_is_told_who_has_died_and_how_the_block_goes_on():
 
     assert losses_text(screen.ledger) == ""
     (line,) = screen(lost([3], 1, 4, 3))
-    assert line.endswith("rank 3 of block 1 died: it goes on with 3 ranks, 1 spare")
+    assert line.endswith("rank 3 of block 1 died; the block continues with 3 ranks, 1 spare")
     (line,) = screen(lost([5, 6], 1, 2, 0))
-    assert line.endswith("ranks 5 and 6 of block 1 died: it is spare, as 2 left cannot train")
+    assert line.endswith("ranks 5 and 6 of block 1 died; the block is spare, as its last 2 cannot train")
     screen(lost([7], 2, 1, 1), lost([8, 9, 10], 3, 0, 0))
     assert losses_text(screen.ledger) == (
-        "Died: ranks 3, 5 and 6 of block 1 (it is spare, as 2 left cannot train); rank 7 of block 2 (it goes on with 1 "
-        "rank); ranks 8, 9 and 10 of block 3 (it is lost)."
+        "Died: ranks 3, 5 and 6 of block 1 (the block is spare, as its last 2 cannot train); rank 7 of block 2 (the "
+        "block continues with 1 rank); ranks 8, 9 and 10 of block 3 (the block is lost)."
     )
