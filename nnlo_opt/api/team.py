@@ -29,7 +29,8 @@ from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.run.endpoints import Ends
+from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.placement import Endpoints
 from nnlo_opt.run.server import RankServer, Regrouped
 from nnlo_opt.runtime.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.runtime.monitor import Monitor
@@ -200,7 +201,7 @@ class Team:
         self._coordinator = self._own.end(0)
         self._transports: list[Any] = []
         self._late: list[_LateTasks] = []
-        self._ends = Ends.of(plan, ranks.comm)
+        self._ends = Endpoints.of(plan, ranks.comm)
         self._orders: Transport = self._own.end(1)
         self._others = None
         if ranks.comm is not None:
@@ -372,7 +373,14 @@ class _NoDesk:
 
     def prepare(self) -> None: ...
 
-    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
+    def tasks(self) -> Any: ...
+
+    def judge(self, fold: dict[str, Any]) -> object: ...
+
+    @property
+    def objective(self) -> Any: ...
+
+    def inspect(self, space: Any) -> Findings:
         raise ConfigurationError("There is nothing to inspect.")
 
     def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:

@@ -17,10 +17,10 @@ from nnlo_opt.runtime.preemption import Preemption
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
+    from nnlo_opt.run.context import ProcessContext
     from nnlo_opt.run.options import Options
-    from nnlo_opt.run.roles import Own
 
-Run = Callable[["World", "Options", "Own"], int]
+Run = Callable[["World", "Options", "ProcessContext"], int]
 
 
 def optimization_driver() -> NoReturn:
@@ -86,7 +86,8 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         OutOfTimeError,
         ProtocolError,
     )
-    from nnlo_opt.run.roles import Own, story_of
+    from nnlo_opt.run.context import ProcessContext
+    from nnlo_opt.run.roles import story_of
     from nnlo_opt.runtime.log import RankOutput
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
@@ -113,8 +114,8 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
         with closing(timeline), losing_ranks():
-            own = Own(output=output, timeline=timeline, preemption=preemption, watchdog=watchdog)
-            code = run(world, options, own)
+            context = ProcessContext(output=output, timeline=timeline, preemption=preemption, watchdog=watchdog)
+            code = run(world, options, context)
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
     except KeyboardInterrupt:

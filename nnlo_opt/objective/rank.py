@@ -66,7 +66,7 @@ class ObjectiveRank:
         orders: Transport,
         block: Transport,
         objective: Objective,
-        make_comm: Callable[[Any], BlockComm],
+        make_comm: Callable[[Any], BlockComm | None],
         clock: Clock,
     ) -> None:
         """`make_comm(self)` is collective over the block; `orders` leads to the coordinator."""
@@ -168,7 +168,8 @@ class ObjectiveRank:
             self._comm = comm = self._make_comm(self)
             value = self._objective(dict(call.point), comm, self._report)
             self.meet(_RETURN)
-            comm.close()
+            if comm is not None:
+                comm.close()
             self._comm = None
             return value, ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
         except ProtocolError:

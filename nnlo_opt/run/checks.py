@@ -9,6 +9,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.space.parameters import Integer, Real, Value
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
@@ -79,18 +80,18 @@ def check_teams(topology: Topology, n_masters: int, n: int) -> None:
             )
 
 
-def check_shares(options: Options, topology: Topology, findings: dict[str, Any]) -> None:
+def check_shares(options: Options, topology: Topology, findings: Findings) -> None:
     """ConfigurationError for a fold with fewer training samples than its team has workers, or too strong a force.
 
     `findings`: what a trainer rank has found in model and data.
     """
-    if not findings["data"]:
+    if findings.data is None:
         return
     every_rank = options.training.mode == "allreduce"
     n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
     for force in elastic_forces(options, findings):
         moving_rate(force, min(n for team in topology.teams for n in team.n_children()))
-    n_train = findings["n_train_smallest"]
+    n_train = findings.n_train_smallest
     if n_train < n_workers:
         raise ConfigurationError(
             f"Every worker must have at least one training sample. Received: {n_train} samples"
@@ -99,12 +100,12 @@ def check_shares(options: Options, topology: Topology, findings: dict[str, Any])
         )
 
 
-def elastic_forces(options: Options, findings: dict[str, Any]) -> list[float]:
+def elastic_forces(options: Options, findings: Findings) -> list[float]:
     """The elastic forces that may come up in a training of a model; `findings` as in `check_shares`."""
-    if not findings["data"]:
+    if findings.data is None:
         return []
     forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
-    space = Space.from_json(findings["space"]) if findings["space"] else None
+    space = findings.space
     if space is not None and "train.elastic_force" in space.names:
         forces += corners(space, "train.elastic_force")
     return forces

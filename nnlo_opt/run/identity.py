@@ -6,6 +6,7 @@ from typing import Any
 
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.search.design import design_size
 from nnlo_opt.space.space import Space
@@ -14,34 +15,32 @@ from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import RunRequest
 
 
-def identity_of(options: Options, findings: dict[str, Any]) -> dict[str, Any]:
+def identity_of(options: Options, findings: Findings) -> dict[str, Any]:
     """The identity of the run this command asks for, as plain data for the journal."""
     return {
-        "search_space": findings["space"],
-        "model": {"name": findings["model"], "source": findings["source"], "sha256": findings["sha256"]},
-        "data": findings["data"],
-        "loss": findings["loss"],
+        "search_space": None if findings.space is None else findings.space.to_json(),
+        "model": {"name": findings.model, "source": findings.source, "sha256": findings.sha256},
+        "data": None if findings.data is None else findings.data.to_json(),
+        "loss": findings.loss,
         "n_fold": options.plan.n_fold,
         "fold_by": options.data.fold_by,
-        "features_name": findings.get("features_name"),
-        "labels_name": findings.get("labels_name"),
+        "features_name": findings.features_name,
+        "labels_name": findings.labels_name,
         "class_weights": _text_of(options.data.class_weights),
         "sample_weights_name": options.data.sample_weights_name,
         "direction": options.plan.direction,
         # One objective is kept as it is called: the default one by what it is.
         "objectives": [str(objective) for objective in options.comparison.several]
-        or [f"{findings['figure']}:{options.plan.direction}"],
+        or [f"{findings.figure}:{options.plan.direction}"],
         "objective_epoch": options.comparison.epoch,
-        "figure_function": findings.get("figure_function"),
+        "figure_function": findings.figure_function,
         "pruner": None if options.plan.pruning is None else asdict(options.plan.pruning),
         "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
         "training": options.training.to_json(),
         # Not compared but kept: a run that is given more trials must not fall back into another initial design.
-        "n_initial_points": design_size(
-            None if findings["space"] is None else Space.from_json(findings["space"]), options.plan.num_iterations
-        ),
-        "figure_of_merit": findings["figure"],
+        "n_initial_points": design_size(findings.space, options.plan.num_iterations),
+        "figure_of_merit": findings.figure,
         # What the runs had measured is in the journal, so that they need not be there when this run goes on.
         "warm_start": [str(path) for path in options.search.warm_start],
     }

@@ -9,10 +9,11 @@ from nnlo_opt.coordinator.budget import Budget, end_of
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, options_of, search_names
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import DEFAULT, MEASURED, Comparison
 from nnlo_opt.trials.run_directory import RunRequest
@@ -137,10 +138,10 @@ class Options:
 
 
 def pruning_for(
-    plan: PruningPlan, comparison: Comparison, epochs: int, n_ranks: int, findings: dict[str, Any]
+    plan: PruningPlan, comparison: Comparison, epochs: int, n_ranks: int, findings: Findings
 ) -> PruningPlan:
     """The plan for the model or objective of these findings; ConfigurationError where its epochs cannot be compared."""
-    is_objective = findings["kind"] == "objective"
+    is_objective = findings.is_objective
     if is_objective and n_ranks == 1:
         raise ConfigurationError(
             f"`--pruner` needs a coordinator beside an objective, which answers its reports. Received: `--pruner "
@@ -149,14 +150,14 @@ def pruning_for(
     if not comparison.is_of_epochs:
         raise ConfigurationError(
             f"`--pruner` needs a figure of merit that is measured after every epoch. Received: `--pruner {plan.name}` "
-            f"with {findings['figure']}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
+            f"with {findings.figure}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
         )
-    if findings["figure"] == "loss" and comparison.objectives == (DEFAULT,):
+    if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(
             f"`--pruner` compares what trials show in validation after each epoch. Received: `--pruner {plan.name}` "
             "without validation data; give `--val-data`, or leave it out."
         )
-    if not is_objective and "train.epochs" not in Space.from_json(findings["space"]).names:
+    if not is_objective and "train.epochs" not in findings.search_space.names:
         plan = replace(plan, max_epochs=plan.max_epochs or epochs)
     if plan.name == "hyperband" and plan.max_epochs is None:
         raise ConfigurationError(

@@ -1,289 +1,197 @@
-"""Every rank's part of a command: its role from the topology, its server from its role, its share of the node."""
+"""Roles of a rank, made from its placement."""
 
 import logging
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.submaster import SubMaster
-from nnlo_opt.block.task import FoldTask, FoldTaskFactory
+from nnlo_opt.block.task import FoldTask, TaskFactory
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi.gated import Gate, GatedComm
-from nnlo_opt.comm.mpi.ulfm import Watch, losing_ranks, shrink
-from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.run_messages import OpenRun
-from nnlo_opt.comm.topology import Team, Topology, rank_label, reformed
-from nnlo_opt.comm.transport import RanksLost, Transport
-from nnlo_opt.models.builders import names_objective
-from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.run.endpoints import Ends
-from nnlo_opt.run.options import Options
-from nnlo_opt.run.server import RankServer, Regrouped
-from nnlo_opt.run.watch import begin_watch, meet_node
-from nnlo_opt.run.workload import Workplace
-from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
-from nnlo_opt.runtime.log import RankOutput
-from nnlo_opt.runtime.monitor import Monitor, make_monitor
-from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.runtime.timeline import Timeline
-from nnlo_opt.runtime.watchdog import Watchdog
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.errors import NnloError
+from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.objective.rank import BlockComm, ObjectiveRank
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.server import RankServer, Regrouped, Workload
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.objectives import Comparison
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.gated import Gate, GatedComm
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """What a rank has from its first lines on."""
+class RoleSetup:
+    """Everything that the roles of one rank are made from."""
 
-    output: RankOutput
-    timeline: Timeline
-    preemption: Preemption
-    watchdog: Watchdog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What a rank has to work with, and writes to."""
-
-    n_threads: int
-    #: whether there is a second core, for what can be done beside the training
-    has_spare_core: bool
-    output: RankOutput
-    timeline: Timeline
-    #: None: what the rank takes of its machine is not measured
-    monitor: Monitor | None
-    preemption: Preemption
-    watchdog: Watchdog
     topology: Topology
-
-    @classmethod
-    def of(cls, world: World, topology: Topology, options: Options, own: Own) -> "Means":
-        """Settle and take this rank's share of its node, before a framework is imported. Collective: every rank."""
-        share = _share(world, topology, options)
-        share.take()
-        logger.info("this rank has %s", share.text())
-        team = topology.teams[0] if world.size == 1 else topology.team_of_rank(world.rank)
-        label = rank_label(world.rank, team, coordinates=world.rank == 0)
-        own.timeline.name(label)
-        meet_node(own.watchdog, world)
-        monitor = make_monitor(SystemClock(), share.gpu) if options.monitor else None
-        return cls(
-            n_threads=share.n_threads,
-            has_spare_core=share.has_spare_core,
-            output=own.output,
-            timeline=own.timeline,
-            monitor=monitor,
-            preemption=own.preemption,
-            watchdog=own.watchdog,
-            topology=topology,
-        )
+    training: TrainingOptions
+    comparison: Comparison
+    workload: Workload
+    context: ProcessContext
+    #: all trials are pieces of one training, whose checkpoints stay when a fold has ended
+    is_one_training: bool
+    #: if False, no checkpoint is written
+    writes_checkpoints: bool = True
+    #: makes the user's callbacks on worker 1; None: there are none on any rank
+    make_callbacks: Callable[[], EpochCallbacks] | None = None
+    #: what a rank raises if another rank of its team has died; None: the team regroups
+    ends_with_a_death: str | None = None
 
 
-def _share(world: World, topology: Topology, options: Options) -> NodeShare:
-    packed = world.on_node(pack_cores(cores()))
-    # Where a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
-    every_rank = options.training.mode == "allreduce" or names_objective(options.model)
-    trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=every_rank)}
-    masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
-    if world.size == 1:
-        trainers = masters = {0}
-    return share_node(
-        world.rank, {rank: unpack_cores(own) for rank, own in packed.items()}, trainers, masters, options.gpus
-    )
+class RankRoles:
+    """Makes the roles of one rank once the run is open, and once more each time its team has regrouped."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a rank stands: between the coordinator and its team."""
-
-    #: leads to the coordinator
-    orders: Transport
-    #: the team as it was planned
-    team: Team
-    #: its world ranks that live, as far as is known
-    alive: tuple[int, ...]
-    #: mpi4py communicator of those, in this order; and of those of them that train, which has what objectives send
-    comm: Any
-    training_comm: Any
-    #: its ends in the team; None for a rank that does not train, as it makes no whole worker with others
-    ends: Ends | None
-    #: made of these communicators
-    made: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(cls, team: Team, orders: Transport, comm: Any) -> "Place":
-        """Collective: every rank of `comm`, the communicator of the team."""
-        ends = Ends.of(team, comm)
-        return cls(
-            orders=orders,
-            team=team,
-            alive=team.world_ranks,
-            comm=comm,
-            training_comm=comm,
-            ends=ends,
-            made=ends.comms,
-        )
-
-    @property
-    def transports(self) -> list[Transport]:
-        """Where messages of the team come, or that ranks of it have died."""
-        return [Watch(self.comm)] if self.ends is None else self.ends.transports
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank is the lowest of the team that lives."""
-        return bool(self.comm.Get_rank() == 0)
-
-    def regrouped(self, least_children: int, calls: list[Any]) -> "Place":
-        """Among the ranks that are left. Collective: all of these; they come here as what they wait in is given up.
-
-        `least_children`: as `topology.reformed`; `calls`: communicators of the call of an objective under way.
-        """
-        comm, alive, made = self.comm, self.alive, [*self.made, *calls]
-        while True:
-            comm, positions = shrink(comm, made)
-            alive, made = tuple(alive[position] for position in positions), []
-            team = reformed(self.team, alive, least_children)
-            try:
-                with losing_ranks():
-                    trains = team is not None and comm.Get_rank() < len(team.world_ranks)
-                    part = comm.Split(0 if trains else 1, comm.Get_rank())
-                    made.append(part)
-                    ends = Ends.of(team, part, made) if team is not None and trains else None
-            except RanksLost:
-                continue  # another one has died: what was made of this one is given up too
-            return replace(self, alive=alive, comm=comm, training_comm=part, ends=ends, made=tuple(made))
-
-
-class _Roles:
-    """Makes the roles of one rank."""
-
-    def __init__(self, place: Place, options: Options, workplace: Workplace, means: Means, searches: bool) -> None:
-        self._place = place
-        self._options = options
-        self._workplace = workplace
-        self._means = means
-        self._searches = searches
-        #: what opened the run; None before
+    def __init__(self, placement: Placement, setup: RoleSetup) -> None:
+        self._placement = placement
+        self._setup = setup
+        #: message that opened the run; None before
         self._run: OpenRun | None = None
         #: communicator of the call of an objective under way, or of the last one; None before there was one
         self._call: GatedComm | None = None
+        #: tasks of all roles made here
+        self._tasks: list[_LateTasks] = []
 
     def open(self, run: OpenRun) -> None:
-        """The run is open: write to its directory."""
+        """Write to the run directory from now on."""
         self._run = run
-        self._means.output.open_log(Path(run.directory))
-        self._means.timeline.open(Path(run.directory))
-        begin_watch(self._means.watchdog, self._means.topology, Path(run.directory))
+        self._setup.context.open(Path(run.directory), self._setup.topology)
+
+    def close(self) -> None:
+        """Release the models of all tasks."""
+        for tasks in self._tasks:
+            tasks.close()
 
     def regroup(self) -> Regrouped:
+        """Return this rank's place among the ranks that are left. Collective: all of these."""
         assert self._run is not None
+        if self._setup.ends_with_a_death is not None:
+            raise NnloError(self._setup.ends_with_a_death)
         calls = [] if self._call is None else self._call.communicators
-        self._place = place = self._place.regrouped(int(self._run.settings["least_children"]), calls)
-        self._call = None
-        team = None if place.ends is None else place.ends.team
-        logger.warning("of world ranks %s are left %s", place.team.world_ranks, place.alive)
-        return Regrouped(ends=place.transports, alive=place.alive, team=team, leads=place.leads)
+        placement = self._placement.regrouped(int(self._run.settings["least_children"]), calls)
+        self._placement, self._call = placement, None
+        team = None if placement.endpoints is None else placement.endpoints.team
+        logger.warning("of world ranks %s are left %s", placement.team.world_ranks, placement.alive)
+        return Regrouped(ends=placement.transports, alive=placement.alive, team=team, leads=placement.leads)
 
     def master(self, run: OpenRun) -> Master | None:
-        directory, timeline = Path(run.directory), self._means.timeline
-        ends = self._place.ends
-        end = None if ends is None else ends.master_end
-        if ends is None or end is None or run.settings["kind"] == "objective":
+        """Return the master of the team; None on a rank that is another one's."""
+        setup, endpoints = self._setup, self._placement.endpoints
+        end = None if endpoints is None else endpoints.master_end
+        if endpoints is None or end is None or run.settings["kind"] == "objective":
             return None
-        master = Master(self._place.orders, end, directory, self._options.training, SystemClock(), timeline)
+        orders, timeline = self._placement.orders, setup.context.timeline
+        master = Master(orders, end, Path(run.directory), setup.training, SystemClock(), timeline)
         # A search keeps the weights of every fold; a training also what it takes to train on.
-        master.keeps_checkpoints = not self._searches
-        team = ends.team
+        master.keeps_checkpoints = setup.is_one_training
+        master.writes_checkpoints = setup.writes_checkpoints
+        team = endpoints.team
         master.ranks_per_worker, master.groups = team.ranks_per_worker, team.groups
-        master.comparison = self._options.comparison
+        master.comparison = setup.comparison
+        master.calls_back = setup.make_callbacks is not None
         return master
 
     def worker(self, run: OpenRun) -> Worker | None:
-        ends, means = self._place.ends, self._means
-        if run.settings["kind"] == "objective" or ends is None or not ends.is_worker:
+        """Return the worker of this rank, or the first rank of a worker group."""
+        setup, endpoints = self._setup, self._placement.endpoints
+        if run.settings["kind"] == "objective" or endpoints is None or not endpoints.is_worker:
             return None
-        world_rank = self._place.orders.rank
-        worker = Worker(ends.worker_end, self._tasks(), world_rank, ends.partners(), means.timeline, means.monitor)
-        if self._options.comparison.function is not None:
-            worker.figure = self._judge
+        world_rank, context = self._placement.orders.rank, setup.context
+        tasks, partners = self._late_tasks(), endpoints.partners()
+        worker = Worker(endpoints.worker_end, tasks, world_rank, partners, context.timeline, context.monitor)
+        if setup.comparison.function is not None:
+            worker.figure = setup.workload.judge
+        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
+            worker.callbacks = setup.make_callbacks()
         return worker
 
-    def _judge(self, fold: dict[str, Any]) -> Any:
-        # Its module is loaded when it is wanted: on worker 1 alone.
-        figure = self._workplace.figure
-        assert figure is not None
-        return figure.function(fold)
-
     def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
-        ends, world_rank, timeline = self._place.ends, self._place.orders.rank, self._means.timeline
-        if run.settings["kind"] == "objective" or ends is None:
+        """Return the sub-master of this rank, or another rank of a worker group than the first."""
+        endpoints, world_rank = self._placement.endpoints, self._placement.orders.rank
+        timeline = self._setup.context.timeline
+        if run.settings["kind"] == "objective" or endpoints is None:
             return None
-        if ends.above is not None:
-            return SubMaster(ends.above, ends.worker_end, ends.team, self._options.training, world_rank, timeline)
-        if ends.ring is None or not ends.is_follower:
+        if endpoints.above is not None:
+            end, team = endpoints.worker_end, endpoints.team
+            return SubMaster(endpoints.above, end, team, self._setup.training, world_rank, timeline)
+        if endpoints.ring is None or not endpoints.is_follower:
             return None
-        return RingFollower(ends.worker_end, ends.leader_end, self._tasks(), world_rank, ends.ring, timeline)
-
-    def _tasks(self) -> "_LateTasks":
-        return _LateTasks(self._workplace, searches=self._searches)
+        end, leader = endpoints.worker_end, endpoints.leader_end
+        return RingFollower(end, leader, self._late_tasks(), world_rank, endpoints.ring, timeline)
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None:
-        place = self._place
-        if run.settings["kind"] != "objective" or place.ends is None:
+        """Return what calls the objective on this rank."""
+        placement = self._placement
+        if run.settings["kind"] != "objective" or placement.endpoints is None:
             return None
-        # A team of one has two ends, master and worker; an objective needs one, with nobody else.
-        block = LoopbackNetwork(1).end(0) if place.training_comm.Get_size() == 1 else place.ends.worker_end
-
-        def make_comm(gate: Gate) -> GatedComm:
-            with losing_ranks():
-                self._call = GatedComm(place.training_comm, gate)
-            return self._call
-
-        objective = self._workplace.definition.objective
-        rank = ObjectiveRank(place.orders, block, objective, make_comm, SystemClock())
-        rank.comparison = self._options.comparison
+        # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
+        is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
+        block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
+        objective = self._setup.workload.objective
+        rank = ObjectiveRank(placement.orders, block, objective, self._make_comm, SystemClock())
+        rank.comparison = self._setup.comparison
         return rank
+
+    def _make_comm(self, gate: "Gate") -> BlockComm | None:
+        """Return the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""
+        comm = self._placement.training_comm
+        if comm is None:
+            return None
+        from nnlo_opt.comm.mpi.gated import GatedComm
+        from nnlo_opt.comm.mpi.ulfm import losing_ranks
+
+        with losing_ranks():
+            self._call = GatedComm(comm, gate)
+        return self._call
+
+    def _late_tasks(self) -> "_LateTasks":
+        self._tasks.append(_LateTasks(self._setup.workload, is_one_training=self._setup.is_one_training))
+        return self._tasks[-1]
 
 
 class _LateTasks:
-    """The tasks of a rank, made when the first is wanted: a master that never trains reads no data."""
+    """Tasks of a rank, made when the first is wanted: a master that never trains reads no data."""
 
-    def __init__(self, workplace: Workplace, *, searches: bool) -> None:
-        self._workplace = workplace
-        self._searches = searches
-        self._tasks: FoldTaskFactory | None = None
+    def __init__(self, workload: Workload, *, is_one_training: bool) -> None:
+        self._workload = workload
+        self._is_one_training = is_one_training
+        self._tasks: TaskFactory | None = None
 
     def open(self, start: msg.StartFold) -> FoldTask:
         if self._tasks is None:
-            self._workplace.prepare()
-            self._tasks = self._workplace.tasks()
+            self._workload.prepare()
+            self._tasks = self._workload.tasks()
         # The pieces of a training that was continued are trials to the journal, and one training to its batches.
-        return self._tasks.open(start if self._searches else replace(start, trial=0))
+        return self._tasks.open(replace(start, trial=0) if self._is_one_training else start)
 
     def close(self) -> None:
         if self._tasks is not None:
             self._tasks.close()
 
 
-def make_server(place: Place, options: Options, means: Means, *, searches: bool) -> RankServer:
-    """The server of a rank that is not only the coordinator; one of another rank is watched from now on."""
-    if means.watchdog.world_rank:
-        means.watchdog.start()
-    workplace = Workplace(options, means.n_threads, searches, gathers_ahead=means.has_spare_core)
-    roles = _Roles(place, options, workplace, means, searches)
-    server = RankServer(place.orders, place.transports, workplace, roles, means.timeline)
-    server.preemption = means.preemption
+def make_server(placement: Placement, setup: RoleSetup) -> RankServer:
+    """Return the server of a rank that is not only the coordinator."""
+    context = setup.context
+    context.start_watching()
+    roles = RankRoles(placement, setup)
+    server = RankServer(placement.orders, placement.transports, setup.workload, roles, context.timeline)
+    server.preemption = context.preemption
     return server
 
 
 def story_of(world_rank: int, error: BaseException) -> str:
-    """What to tell when this rank fails by a bug of ours: the traceback, and the messages that led to it."""
+    """Return the report of a bug of ours on this rank: the traceback, and the messages that led to it."""
     lines = [f"rank {world_rank} failed; please report this:", *traceback.format_exception(error)]
     return "\n".join(line.rstrip() for line in lines)

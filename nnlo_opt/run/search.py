@@ -13,10 +13,12 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import losses_text, outcome, point_text
 from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.earlier_runs import observations_of_runs
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
-from nnlo_opt.run.roles import Means, Own, Place, make_server
-from nnlo_opt.run.session import Session
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.session import Session, serve_command
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import SearchProcess
 from nnlo_opt.search.pruning import PruningPlan
@@ -31,23 +33,23 @@ from nnlo_opt.trials.run_directory import RunDirectory
 MAXIMAL = Objective(FIGURE, "max")
 
 
-def run(world: World, options: Options, own: Own) -> int:
+def run(world: World, options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = Topology.plan(
         world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
     )
-    means = Means.of(world, topology, options, own)
+    context = context.settled(world, topology, options)
     if world.size == 1:
         network = LoopbackNetwork(2)
-        place = Place.of(topology.teams[0], network.end(1), world.alone())
-        server = make_server(place, options, means, searches=True)
-        return SearchSession(options, topology, network.end(0), pump=server.step, own=own).run()
+        placement = Placement.of(topology.teams[0], network.end(1), world.alone())
+        server = serve_command(placement, topology, options, context, searches=True)
+        return SearchSession(options, topology, network.end(0), pump=server.step, context=context).run()
     transport = world.transport()
     comm = world.team_communicator([team.world_ranks for team in topology.teams])
     team = topology.team_of_rank(world.rank)
     if team is None:
-        return SearchSession(options, topology, transport, pump=lambda: False, own=own).run()
-    return make_server(Place.of(team, transport, comm), options, means, searches=True).serve()
+        return SearchSession(options, topology, transport, pump=lambda: False, context=context).run()
+    return serve_command(Placement.of(team, transport, comm), topology, options, context, searches=True).serve()
 
 
 class SearchSession(Session):
@@ -58,16 +60,16 @@ class SearchSession(Session):
     #: the pruner, with what is known of the model; None before that, and where there is none
     _pruning: PruningPlan | None = None
 
-    def load_space(self) -> dict[str, Any] | None:
+    def load_space(self) -> Space | None:
         # Started early: it imports its libraries while the trainer ranks import theirs.
         self._search = SearchProcess()
         if self.options.search_space is None:
             return None
-        return self._search.load_space(self.options.search_space, self.options.fix).to_json()
+        return self._search.load_space(self.options.search_space, self.options.fix)
 
-    def check_findings(self, findings: dict[str, Any]) -> None:
+    def check_findings(self, findings: Findings) -> None:
         comparison = self.options.comparison
-        if findings["kind"] == "model" and comparison.function is None and MAXIMAL in comparison.objectives:
+        if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
             raise ConfigurationError(
                 "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
                 "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
@@ -78,7 +80,7 @@ class SearchSession(Session):
                 "`--warm-start` is for searches of one objective. Received: it with "
                 f"{len(self.options.plan.objectives)}; leave it out."
             )
-        check_start_points(Space.from_json(findings["space"]), self.options.search.start_points)
+        check_start_points(findings.search_space, self.options.search.start_points)
         if self.options.plan.pruning is not None:
             self._pruning = pruning_for(
                 self.options.plan.pruning,
@@ -95,9 +97,9 @@ class SearchSession(Session):
         budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
         assert self._search is not None
-        options, space = self.options.search, Space.from_json(findings["space"])
+        options, space = self.options.search, findings.search_space
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
@@ -122,12 +124,12 @@ class SearchSession(Session):
         if self._search is not None:
             self._search.close()
 
-    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+    def greet(self, directory: RunDirectory, findings: Findings) -> None:
         options, topology = self.options, self.topology
         sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
         ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
         self.say(
-            f"Run `{directory.path}`: {options.plan.num_iterations} trials of {findings['model']} on "
+            f"Run `{directory.path}`: {options.plan.num_iterations} trials of {findings.model} on "
             f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
             f"{options.search.algorithm} search, seed {options.seed}."
         )
@@ -135,11 +137,10 @@ class SearchSession(Session):
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
         if budget := budget_text(options.plan.budget, options.walltime_s):
             self.say(f"Ends early after {budget}.")
-        if findings["data"]:
+        if (data := findings.data) is not None:
             folds = f", pooled and cut into {options.plan.n_fold} folds" if options.plan.n_fold > 1 else ""
-            data = findings["data"]
-            self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples{folds}.")
-        for line in findings["remarks"]:
+            self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples{folds}.")
+        for line in findings.remarks:
             self.say(line)
         pruning = self._pruning
         if pruning is not None and pruning.name != "median" and not pruning.pauses:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from nnlo_opt.block.master import Master
 from nnlo_opt.block.reasons import reason_of
 from nnlo_opt.block.results import Results
 from nnlo_opt.block.ring import RingFollower
 from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.task import TaskFactory
 from nnlo_opt.block.worker import Worker
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import (
     ExportModel,
     Inspect,
@@ -33,10 +35,12 @@ from nnlo_opt.comm.run_messages import (
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
 from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
-from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.objective.rank import Objective, ObjectiveRank
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.space.space import Point, Space
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +49,31 @@ COORDINATOR = 0
 LOOK_S = 5e-2
 
 
-class Desk(Protocol):
-    """What a rank can find out and do about the user's model and data, whatever the framework."""
+class Workload(Protocol):
+    """The user's model and data, or the user's objective, on one rank, whatever the framework."""
 
     def prepare(self) -> None:
         """Import what training will need."""
 
-    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
-        """Describe model and data as plain data; ConfigurationError for what is wrong with them."""
+    def inspect(self, space: Space | None) -> Findings:
+        """Describe model and data; `space`: the search space if it does not come from the model module.
 
-    def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
-        """Save the model of `point` with the weights in `weights_directory`; returns where."""
+        Raises:
+            ConfigurationError: model, space and data do not fit together.
+        """
+
+    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
+        """Save the model of `point` with the weights in `weights_directory`; return the path with its ending."""
+
+    def tasks(self) -> TaskFactory:
+        """Return the maker of this rank's tasks."""
+
+    def judge(self, fold: dict[str, Json]) -> object:
+        """Return the user's figure of merit of a fold."""
+
+    @property
+    def objective(self) -> Objective:
+        """The user's objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +114,14 @@ class RankServer:
         self,
         orders: Transport,
         team_ends: Sequence[Transport],
-        desk: Desk,
+        workload: Workload,
         roles: Roles,
         timeline: Timeline = NO_TIMELINE,
     ) -> None:
         """`orders` leads to the coordinator; the ends are this rank's places in its team (two, in a team of one)."""
         self._orders = orders
         self._team_ends = team_ends
-        self._desk = desk
+        self._workload = workload
         self._roles = roles
         self._timeline = timeline
         self._master: Master | None = None
@@ -298,11 +316,12 @@ class RankServer:
     def _inspect(self, message: Inspect) -> None:
         PULSE.expect(SLOW)
         if not message.report:
-            self._desk.prepare()
+            self._workload.prepare()
             return
         try:
-            self._desk.prepare()
-            answer = Inspected(findings=self._desk.inspect(message.space))
+            self._workload.prepare()
+            space = None if message.space is None else Space.from_json(message.space)
+            answer = Inspected(findings=self._workload.inspect(space).to_json())
         except NnloError as error:
             answer = Inspected(error=str(error))
         except (Exception, SystemExit) as error:
@@ -317,7 +336,7 @@ class RankServer:
         PULSE.expect(SLOW)
         try:
             with self._timeline.span("save the best model", "data"):
-                path = self._desk.export(message.point, Path(message.weights_path), Path(message.path))
+                path = self._workload.export(message.point, Path(message.weights_path), Path(message.path))
             answer = ModelExported(path=str(path))
         except (Exception, SystemExit) as error:
             logger.exception("could not save the best model")

@@ -34,16 +34,21 @@ from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
 from nnlo_opt.run.console import Console
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import Own
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.roles import RoleSetup, make_server
 from nnlo_opt.run.room import WaitForRoom
+from nnlo_opt.run.server import RankServer
 from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
 from nnlo_opt.run.start import record_start, settings_of
-from nnlo_opt.run.watch import begin_watch
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
+from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import RunStarted
@@ -66,15 +71,15 @@ class Session(ABC):
         topology: Topology,
         ranks: Transport,
         pump: Callable[[], bool],
-        own: Own,
+        context: ProcessContext,
     ) -> None:
         """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
         self.options = options
         self.topology = topology
-        self._ranks = ServingRanks(ranks, pump, own.preemption, options.grace_s)
-        self._timeline = own.timeline
-        self._preemption = own.preemption
-        self._watchdog = own.watchdog
+        self._ranks = ServingRanks(ranks, pump, context.preemption, options.grace_s)
+        self._timeline = context.timeline
+        self._preemption = context.preemption
+        self._context = context
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
@@ -89,15 +94,15 @@ class Session(ABC):
     # ------------------------------------------------------------ what the drivers do differently
 
     @abstractmethod
-    def load_space(self) -> dict[str, Any] | None:
+    def load_space(self) -> Space | None:
         """The search space where it does not come from the model module."""
 
     @abstractmethod
-    def check_findings(self, findings: dict[str, Any]) -> None:
+    def check_findings(self, findings: Findings) -> None:
         """ConfigurationError where this command cannot do it with this model and these data."""
 
     @abstractmethod
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
         """What suggests points; `identity` is that of the run's first start, `ledger` what happened since."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
@@ -109,7 +114,7 @@ class Session(ABC):
         return ledger.best(self.options.plan.direction)
 
     @abstractmethod
-    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
+    def greet(self, directory: RunDirectory, findings: Findings) -> None:
         """Say what is about to happen."""
 
     @abstractmethod
@@ -160,9 +165,10 @@ class Session(ABC):
             )
         refuse_existing(options.run)
 
-    def _inspect(self) -> dict[str, Any]:
+    def _inspect(self) -> Findings:
         """Have a trainer rank read model and data; its findings."""
-        space = self.load_space()
+        loaded = self.load_space()
+        space = None if loaded is None else loaded.to_json()
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
         for remark in self.options.remarks:
@@ -175,9 +181,9 @@ class Session(ABC):
         inspected = self._ranks.ask(reporter, Inspect(report=True, space=space), Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
-        return inspected.findings
+        return Findings.from_json(inspected.findings)
 
-    def _least_children(self, findings: dict[str, Any]) -> int:
+    def _least_children(self, findings: Findings) -> int:
         """Workers that a master must still have for the update rule when ranks have died."""
         return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
 
@@ -185,7 +191,7 @@ class Session(ABC):
         findings = self._inspect()
         self.check_findings(findings)
         check_shares(self.options, self.topology, findings)
-        name, remark = choose_name(self.options.run, findings["model"], self.program)
+        name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
         directory = open_run(self.options.run, name)
@@ -197,7 +203,7 @@ class Session(ABC):
         finally:
             directory.close()
 
-    def _open(self, directory: RunDirectory, findings: dict[str, Any]) -> tuple[SearchPlan, Search]:
+    def _open(self, directory: RunDirectory, findings: Findings) -> tuple[SearchPlan, Search]:
         """Begin this start, here and on all ranks: what it is to reach, and what suggests points."""
         options, ledger = self.options, directory.ledger
         identity = identity_of(options, findings)
@@ -213,16 +219,15 @@ class Session(ABC):
         search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
             clear_parts(directory.path)
-        settings = {"kind": findings["kind"], "least_children": self._least_children(findings)}
+        settings = {"kind": findings.kind, "least_children": self._least_children(findings)}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
                 self._ranks.tell(rank, opened)
         self._running = True
-        if self.options.monitor and findings["kind"] == "objective":
+        if self.options.monitor and findings.is_objective:
             self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
-        self._timeline.open(directory.path)
-        begin_watch(self._watchdog, self.topology, directory.path)
+        self._context.open(directory.path, self.topology)
         directory.journal.on_full = WaitForRoom(directory.path, self.say)
         record_start(directory, self._started(ledger, identity), self.say)
         return plan, search
@@ -275,23 +280,21 @@ class Session(ABC):
             adopted=[] if ledger.sessions else self.adopted,
         )
 
-    def _end(
-        self, directory: RunDirectory, findings: dict[str, Any], coordinator: Coordinator, reporter: Reporter
-    ) -> int:
+    def _end(self, directory: RunDirectory, findings: Findings, coordinator: Coordinator, reporter: Reporter) -> int:
         """All that is to be done when no trial runs any more; the exit code."""
         stuck = {self.topology.teams[team].block for team in coordinator.suspects}
         end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
         model_path = None
-        if coordinator.all_stopped and findings["kind"] == "model":
+        if coordinator.all_stopped and not findings.is_objective:
             model_path = self._save_best(directory, coordinator)
         if coordinator.is_complete:
             coordinator.complete()
         if not self.keeps_checkpoints:
             remove_stale_checkpoints(directory.path, directory.ledger)
         write_last_reports(reporter, directory, self.say)
-        code = self.conclude(directory, findings["figure"], model_path)
+        code = self.conclude(directory, findings.figure, model_path)
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
         if not coordinator.all_stopped or self._preemption.is_over:
@@ -312,3 +315,19 @@ class Session(ABC):
             self.say(f"The best model could not be saved: {saved.error}", sys.stderr)
             return None
         return directory.path / Path(saved.path).name
+
+
+def serve_command(
+    placement: Placement, topology: Topology, options: Options, context: ProcessContext, *, searches: bool
+) -> RankServer:
+    """Return the server of a rank of a command; `searches`: there is a search space."""
+    workload = ModuleWorkload(options, context.n_threads, searches, gathers_ahead=context.has_spare_core)
+    setup = RoleSetup(
+        topology=topology,
+        training=options.training,
+        comparison=options.comparison,
+        workload=workload,
+        context=context,
+        is_one_training=not searches,
+    )
+    return make_server(placement, setup)

@@ -20,9 +20,11 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.lines import losses_text, metrics_text
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.roles import Means, Own, Place, make_server
-from nnlo_opt.run.session import Session
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.session import Session, serve_command
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -31,20 +33,20 @@ from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
 
 
-def run(world: World, options: Options, own: Own) -> int:
+def run(world: World, options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, options.n_masters, options.n_processes)
-    means = Means.of(world, topology, options, own)
+    context = context.settled(world, topology, options)
     transport = world.transport()
     comm = world.team_communicator([topology.teams[0].world_ranks])
     if world.rank != 0:
-        place = Place.of(topology.teams[0], transport, comm)
-        return make_server(place, options, means, searches=False).serve()
+        placement = Placement.of(topology.teams[0], transport, comm)
+        return serve_command(placement, topology, options, context, searches=False).serve()
     network = LoopbackNetwork(2)
-    place = Place.of(topology.teams[0], network.end(1), comm)
-    server = make_server(place, options, means, searches=False)
+    placement = Placement.of(topology.teams[0], network.end(1), comm)
+    server = serve_command(placement, topology, options, context, searches=False)
     ranks = _WithOwnRank(transport, network.end(0))
-    return TrainingSession(options, topology, ranks, pump=server.step, own=own).run()
+    return TrainingSession(options, topology, ranks, pump=server.step, context=context).run()
 
 
 class _WithOwnRank(Transport):
@@ -134,23 +136,24 @@ class TrainingSession(Session):
     def load_space(self) -> None:
         return None
 
-    def check_findings(self, findings: dict[str, Any]) -> None: ...
+    def check_findings(self, findings: Findings) -> None: ...
 
-    def start_search(self, findings: dict[str, Any], identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
         return _OnePoint()
 
-    def greet(self, directory: RunDirectory, findings: dict[str, Any]) -> None:
-        data, training = findings["data"], self.options.training
+    def greet(self, directory: RunDirectory, findings: Findings) -> None:
+        data, training = findings.data, self.options.training
+        assert data is not None
         team = self.topology.teams[0]
         workers, groups = team.n_workers(every_rank=training.mode == "allreduce"), len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
-            f"Training {findings['model']} in `{directory.path}`: {training.epochs} epochs, {workers} "
+            f"Training {findings.model} in `{directory.path}`: {training.epochs} epochs, {workers} "
             f"worker{'s' * (workers > 1)}{below}, {pace} {training.mode}, {training.optimizer}."
         )
-        self.say(f"Data: {data['n_train']} training and {data['n_validation']} validation samples.")
-        for line in findings["remarks"]:
+        self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples.")
+        for line in findings.remarks:
             self.say(line)
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:

@@ -1,8 +1,8 @@
-"""A trainer rank's workplace: the user's model and data, opened once and used for every trial."""
+"""Workload of a command: the model and data that its options name, opened once and used for every trial."""
 
 import gc
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list
@@ -22,11 +23,13 @@ from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_o
 from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
+from nnlo_opt.objective.rank import Objective
 from nnlo_opt.run.checks import check_space, check_training
+from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
-from nnlo_opt.space.space import Space
+from nnlo_opt.space.space import Point, Space
 from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import check_metric
 from nnlo_opt.trees import leaves
@@ -51,8 +54,8 @@ class _Data:
     class_tables: list[ClassTable] | None
 
 
-class Workplace:
-    """Model and data of this rank: the `Desk` of its server, and the maker of its tasks."""
+class ModuleWorkload:
+    """Model and data of this rank, or its objective; a `Workload` of its server."""
 
     def __init__(self, options: Options, n_threads: int, searches: bool, *, gathers_ahead: bool = False) -> None:
         """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
@@ -78,7 +81,7 @@ class Workplace:
         spec = self._options.comparison.function
         return None if spec is None else load_figure(spec, self.definition.functions, self.definition.source)
 
-    # ------------------------------------------------------------ the desk
+    # ------------------------------------------------------------ what the server asks for
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
@@ -86,22 +89,23 @@ class Workplace:
             # Before the user's module, which may import it too and does not know about threads and noise.
             self._import(self._framework)
 
-    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
-        """Describe model, search space and data as plain data; ConfigurationError for what is wrong with them.
+    def inspect(self, space: Space | None) -> Findings:
+        """Describe model, search space and data; `space` is that of `--search-space`, else the module has it.
 
-        `space_data` is the space of `--search-space`; without one it is the module's own `parameter_range`.
+        Raises:
+            ConfigurationError: they are not what they should be, or do not fit together.
         """
         definition = self.definition
-        findings: dict[str, Any] = {
-            "model": definition.name,
-            "kind": definition.kind,
-            "source": str(definition.source.resolve()),
-            "sha256": definition.sha256,
-        }
-        space = self._space(space_data)
-        findings["space"] = space.to_json() if space else None
+        space = self._space(space)
+        findings = Findings(
+            model=definition.name,
+            kind=definition.kind,
+            source=str(definition.source.resolve()),
+            sha256=definition.sha256,
+            space=space,
+        )
         if definition.kind == "objective":
-            return findings | self._inspect_objective(space)
+            return replace(findings, figure=self._inspect_objective(space))
         if space is None:
             definition.check_parameters(())
         else:
@@ -109,22 +113,30 @@ class Workplace:
         verified = self._verify_data() if self._options.data.verify_data else ()
         data = self._data
         info = data.source.info
-        findings["data"] = {
-            "files": [[str(file.path.resolve()), file.n_samples] for file in info.files],
-            "n_train": data.n_train,
-            "n_validation": info.n_samples - data.n_train,
-        }
-        findings["features_name"], findings["labels_name"] = data.names
-        findings["n_train_smallest"] = min(len(fold.train) for fold in data.folds)
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
                 "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
                 "`--n-fold` of at least 2."
             )
-        found = self._inspect_model(space.middle() if space else {})
-        return findings | found | {"remarks": [*verified, *found["remarks"]]}
+        figure, loss, remarks = self._inspect_model(space.middle() if space else {})
+        function = self.figure
+        return replace(
+            findings,
+            data=DataFindings(
+                files=tuple((str(file.path.resolve()), file.n_samples) for file in info.files),
+                n_train=data.n_train,
+                n_validation=info.n_samples - data.n_train,
+            ),
+            features_name=data.names[0],
+            labels_name=data.names[1],
+            n_train_smallest=min(len(fold.train) for fold in data.folds),
+            figure=figure,
+            figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
+            loss=loss,
+            remarks=(*verified, *remarks),
+        )
 
-    def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
+    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
         """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
         adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
         weights, state = load_weights(weights_directory)
@@ -155,13 +167,23 @@ class Workplace:
         )
         return factory
 
+    def judge(self, fold: dict[str, Json]) -> object:
+        """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
+        assert self.figure is not None
+        return self.figure.function(fold)
+
+    @property
+    def objective(self) -> Objective:
+        """The function of an objective module."""
+        return self.definition.objective
+
     # ------------------------------------------------------------ the space
 
-    def _space(self, space_data: dict[str, Any] | None) -> Space | None:
+    def _space(self, given: Space | None) -> Space | None:
         if not self._searches:
             return None
-        if space_data is not None:
-            return Space.from_json(space_data)
+        if given is not None:
+            return given
         definition, fixed = self.definition, self._options.fix
         function = "objective" if definition.kind == "objective" else "get_model"
         if definition.parameter_range is None:
@@ -175,7 +197,8 @@ class Workplace:
 
     # ------------------------------------------------------------ the model
 
-    def _inspect_objective(self, space: Space | None) -> dict[str, Any]:
+    def _inspect_objective(self, space: Space | None) -> str:
+        """Return the name of the figure of merit; ConfigurationError for options that an objective has none of."""
         options = self._options
         if options.plan.n_fold > 1:
             raise ConfigurationError(
@@ -209,9 +232,10 @@ class Workplace:
                 "leave it out."
             )
         name = comparison.objectives[0].name
-        return {"figure": "value" if name == FIGURE else name, "loss": None, "data": None, "remarks": []}
+        return "value" if name == FIGURE else name
 
-    def _inspect_model(self, point: dict[str, Any]) -> dict[str, Any]:
+    def _inspect_model(self, point: Point) -> tuple[str, str | None, tuple[str, ...]]:
+        """Return the name of the figure of merit, the losses in words, and sentences for the user."""
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
@@ -242,13 +266,7 @@ class Workplace:
         elif figure == "val_loss" and self._searches:
             remarks += ("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.",)
         self._release()
-        return {
-            "figure": figure,
-            "figure_function": None if function is None else {"name": function.name, "sha256": function.sha256},
-            "loss": loss_name,
-            "loss_option": options.loss,
-            "remarks": [*remarks],
-        }
+        return figure, loss_name, remarks
 
     def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """The losses, and what was inferred of them; ConfigurationError where model, data and losses disagree."""

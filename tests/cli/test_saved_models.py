@@ -9,7 +9,7 @@ import pytest
 
 from nnlo_opt.cli.options import parse_training
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.workload import Workplace
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
 
@@ -34,7 +34,7 @@ def place(tmp_path):
     data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
 
     def make(name, *arguments):
-        made = Workplace(parse_training(["--model", str(tmp_path / name), *data, *arguments]), 1, searches=False)
+        made = ModuleWorkload(parse_training(["--model", str(tmp_path / name), *data, *arguments]), 1, searches=False)
         made.prepare()
         return made
 
@@ -78,7 +78,7 @@ def test_a_torchscript_archive_is_a_whole_model(place, torch, tmp_path):
     (tmp_path / "net.py").write_text("raise RuntimeError('this is another model')")
     desk = place("net.pt", "--loss", "CrossEntropyLoss")
     findings = desk.inspect(None)
-    assert (findings["model"], findings["loss"], findings["figure"]) == ("net", "CrossEntropyLoss", "1 - val_acc")
+    assert (findings.model, findings.loss, findings.figure) == ("net", "CrossEntropyLoss", "1 - val_acc")
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
 
@@ -90,7 +90,7 @@ def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wra
     torch.save({"state_dict": state, "epoch": 3} if wrapped else state, tmp_path / "net.pt")
     desk = place("net.pt")
     findings = desk.inspect(None)
-    assert (findings["loss"], findings["figure"]) == ("CrossEntropyLoss", "1 - val_acc")
+    assert (findings.loss, findings.figure) == ("CrossEntropyLoss", "1 - val_acc")
     assert desk.definition.defaults == {"width": 5}
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
@@ -185,8 +185,8 @@ def test_an_architecture_begins_with_the_weights_beside_it(place, tmp_path, kera
     arrays = write_weights(tmp_path / beside, keras_version)
     desk = place("old_arch.json")
     findings = desk.inspect(None)
-    assert (findings["model"], findings["loss"]) == ("old", "sparse_categorical_crossentropy")
-    assert findings["sha256"] != alone
+    assert (findings.model, findings.loss) == ("old", "sparse_categorical_crossentropy")
+    assert findings.sha256 != alone
     np.testing.assert_array_equal(weights_of(desk), np.concatenate([array.ravel() for array in arrays]))
 
 

@@ -1,30 +1,33 @@
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nnlo_opt.cli.options import parse_optimization, parse_training
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials.run_directory import RunRequest
 
 SPACE = Space([Integer(1, 8, name="n"), Real(1e-4, 1e-1, "log-uniform", name="train.learning_rate")])
-FINDINGS = {
-    "space": SPACE.to_json(),
-    "model": "mnist",
-    "source": "/home/me/mnist.py",
-    "sha256": "0" * 64,
-    "data": {"files": [["/data/a.h5", 60], ["/data/b.h5", 40]], "n_train": 80, "n_validation": 20},
-    "loss": "categorical_crossentropy",
-    "figure": "1 - val_acc",
-}
+FINDINGS = Findings(
+    space=SPACE,
+    model="mnist",
+    kind="model",
+    source="/home/me/mnist.py",
+    sha256="0" * 64,
+    data=DataFindings(files=(("/data/a.h5", 60), ("/data/b.h5", 40)), n_train=80, n_validation=20),
+    loss="categorical_crossentropy",
+    figure="1 - val_acc",
+)
 
 
 def identity(*arguments, **findings):
     options = parse_optimization(["--model", "mnist", *arguments])
-    return identity_of(options, {**FINDINGS, **findings})
+    return identity_of(options, replace(FINDINGS, **findings))
 
 
 def check(known, asked, **request):
@@ -133,15 +136,15 @@ def test_a_loss_that_was_inferred_otherwise_is_refused():
     ],
 )
 def test_another_search_space_is_refused_by_the_parameter_that_differs(space, name):
-    assert f"the search space differs: parameter `{name}`" in difference(identity(), identity(space=space.to_json()))
+    assert f"the search space differs: parameter `{name}`" in difference(identity(), identity(space=space))
 
 
 def test_the_order_of_parameters_is_no_difference():
-    assert is_the_same(identity(), identity(space=Space(reversed(SPACE.parameters)).to_json()))
+    assert is_the_same(identity(), identity(space=Space(reversed(SPACE.parameters))))
 
 
 def test_a_search_and_a_training_are_not_the_same_run():
-    training = identity_of(parse_training(["--model", "mnist"]), {**FINDINGS, "space": None})
+    training = identity_of(parse_training(["--model", "mnist"]), replace(FINDINGS, space=None))
     for known, asked in ((training, identity()), (identity(), training)):
         assert "a search was started where this is a training" in difference(known, asked)
     check(training, copy.deepcopy(training))
@@ -154,7 +157,7 @@ def test_a_changed_model_file_is_refused_by_its_path_and_a_moved_one_is_not():
 
 
 def data(files, n_train=80, n_validation=20):
-    return {"files": files, "n_train": n_train, "n_validation": n_validation}
+    return DataFindings(files=tuple(map(tuple, files)), n_train=n_train, n_validation=n_validation)
 
 
 @pytest.mark.parametrize(

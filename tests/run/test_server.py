@@ -17,8 +17,10 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.topology import plan_single_block, reformed
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.objective.rank import Objective, ObjectiveRank
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped
+from nnlo_opt.space import Space
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
@@ -28,8 +30,18 @@ from nnlo_opt.trials import unrecorded
 class NothingToDo:
     def prepare(self) -> None: ...
 
-    def inspect(self, space_data: dict[str, Any] | None) -> dict[str, Any]:
-        return {}
+    def inspect(self, space: Space | None) -> Findings:
+        raise AssertionError("nothing is looked at here")
+
+    def tasks(self) -> TaskFactory:
+        raise AssertionError("the roles have their own tasks")
+
+    def judge(self, fold: dict[str, Any]) -> object:
+        raise AssertionError("there is no figure of merit of a user")
+
+    @property
+    def objective(self) -> Objective:
+        raise AssertionError("nothing is called here")
 
     def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
         return path

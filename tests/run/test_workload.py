@@ -9,7 +9,7 @@ import pytest
 from nnlo_opt.cli.options import parse_training
 from nnlo_opt.data.sums import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.run.workload import Workplace
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.vectors import aligned_empty
@@ -54,7 +54,7 @@ def workplace(tmp_path):
         (tmp_path / "model.py").write_text(source)
         data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
         options = parse_training(["--model", str(tmp_path / "model.py"), *data, *arguments])
-        made = Workplace(options, n_threads=1, searches=False)
+        made = ModuleWorkload(options, n_threads=1, searches=False)
         made.prepare()
         return made
 
@@ -66,16 +66,16 @@ ONE_OF_EACH = ("--features-name", "features/a", "--labels-name", "labels/a")
 
 def test_several_inputs_outputs_and_losses(workplace):
     findings = workplace(FORKED, "--early-stopping", "val_kind_loss,<,2").inspect(None)
-    assert findings["figure"] == "1 - val_acc"
-    assert findings["loss"] == "sparse_categorical_crossentropy,mean_squared_error"
-    assert [remark.split(":")[0] for remark in findings["remarks"]] == [
+    assert findings.figure == "1 - val_acc"
+    assert findings.loss == "sparse_categorical_crossentropy,mean_squared_error"
+    assert [remark.split(":")[0] for remark in findings.remarks] == [
         "Loss of output 'kind'",
         "Loss of output 'energy'",
     ]
     own = "\ndef get_loss(): return {'energy': 'mae', 'kind': 'sparse_categorical_crossentropy'}"
     findings = workplace(FORKED + own).inspect(None)
-    assert findings["loss"] == "sparse_categorical_crossentropy,mean_absolute_error"
-    assert not findings["remarks"]
+    assert findings.loss == "sparse_categorical_crossentropy,mean_absolute_error"
+    assert not findings.remarks
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed: pip install nnlo_opt[torch]")
     place = workplace(HIDDEN, *ONE_OF_EACH)
     findings = place.inspect(None)
-    assert (findings["figure"], findings["loss"]) == ("1 - val_acc", "sparse_categorical_crossentropy")
+    assert (findings.figure, findings.loss) == ("1 - val_acc", "sparse_categorical_crossentropy")
     one = place._build({}, TrainingOptions(), seed=3)
     one.read_weights(weights := aligned_empty(one.n_weights))
     other = place._build({}, TrainingOptions(), seed=3)
@@ -132,7 +132,7 @@ def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplac
         workplace(source, *data).inspect(None)
     write_sums(tmp_path / "data.list", [tmp_path / "data.h5"])
     findings = workplace(source, *data).inspect(None)
-    assert findings["remarks"][0] == "Data verified: 2 files are what their checksums say."
+    assert findings.remarks[0] == "Data verified: 2 files are what their checksums say."
     with h5py.File(tmp_path / "data.h5", "a") as file:
         file["features/a"][7, 3] += 1.0
     with pytest.raises(ConfigurationError, match=r"data\.h5, whose SHA-256 is not that in"):

@@ -24,7 +24,7 @@ class GatedComm(MPI.Intracomm):
     #: what the objective has made of it
     _made: list[MPI.Comm]
 
-    def __new__(cls, comm: MPI.Intracomm, gate: "Gate") -> "GatedComm":
+    def __new__(cls, comm: MPI.Comm, gate: "Gate") -> "GatedComm":
         """Duplicate `comm`. Collective: every rank of `comm`."""
         self = super().__new__(cls, comm.Dup())
         self._gate = gate

@@ -61,7 +61,7 @@ class MpiTransport(Transport):
     #: every transport of this process, to be drained before it leaves MPI
     open_transports: ClassVar[list["MpiTransport"]] = []
 
-    def __init__(self, comm: MPI.Intracomm, vital: Collection[int] | None = None) -> None:
+    def __init__(self, comm: MPI.Comm, vital: Collection[int] | None = None) -> None:
         """Collective: every rank of `comm`. `vital`: the ends without which nothing goes on here; None: all."""
         self.open_transports.append(self)
         self._vital = frozenset(range(comm.Get_size()) if vital is None else vital)
@@ -231,7 +231,7 @@ class MpiTransport(Transport):
             return False  # its receiver is lost
 
 
-def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
+def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
     """The ranks of `comm` that this one shares memory with, and a line of their bells that no other transport has.
 
     Collective: every rank of `comm`. Two ranks share memory where both can reach each other.
@@ -261,7 +261,7 @@ def _neighbours(comm: MPI.Intracomm, bell: Bell | None) -> tuple[dict[int, Neigh
 class MpiCollective(Collective):
     """All ranks of a communicator, which carries nothing else."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
 
     def sum_in_place(self, vector: np.ndarray) -> None:

@@ -54,7 +54,7 @@ class Losses:
     any: ClassVar[bool] = False
 
 
-def acknowledge(comm: MPI.Intracomm) -> set[int]:
+def acknowledge(comm: MPI.Comm) -> set[int]:
     """Go on without the ranks of `comm` that have died; -> all that have, as far as is known here."""
     Losses.any = True
     with suppress(MPI.Exception):
@@ -65,7 +65,7 @@ def acknowledge(comm: MPI.Intracomm) -> set[int]:
     return set()
 
 
-def is_revoked(comm: MPI.Intracomm) -> bool:
+def is_revoked(comm: MPI.Comm) -> bool:
     """Whether a rank has given `comm` up for all."""
     return IS_ON and bool(comm.Is_revoked())
 
@@ -107,7 +107,7 @@ def shrink(comm: MPI.Comm, made: Iterable[MPI.Comm] = ()) -> tuple[MPI.Comm, lis
 class Watch(Transport):
     """Carries nothing: a rank that does not train hears by it that ranks of its team have died."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         """`comm` is that of the team; nothing is sent on it."""
         self._comm = comm
         self.rank = comm.Get_rank()

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +14,8 @@ from nnlo_opt.comm.mpi.transport import MpiTransport
 from nnlo_opt.comm.mpi.ulfm import IS_ON, Losses, losing_ranks
 from nnlo_opt.comm.transport import RanksLost, wait_until
 
+#: a communicator of mpi4py, as other modules name it
+Communicator: TypeAlias = MPI.Comm
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
 
@@ -20,7 +23,7 @@ LEAVE_TIMEOUT_S = 60.0
 class World:
     """This process's place in the MPI world, and the communicators cut from it."""
 
-    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
         """`comm`: another world than that of all ranks."""
         self._comm = comm or MPI.COMM_WORLD
         self.rank = self._comm.Get_rank()
@@ -30,7 +33,7 @@ class World:
         """A transport between all ranks, of which none but rank 0 is vital. Collective: every rank of the world."""
         return MpiTransport(self._comm.Dup(), vital={0} - {self.rank})
 
-    def team_communicator(self, teams: Sequence[Sequence[int]]) -> MPI.Comm | None:
+    def team_communicator(self, teams: Sequence[Sequence[int]]) -> Communicator | None:
         """The communicator of this rank's team (world ranks per team). Collective: every rank of the world.
 
         None for a rank in no team, which is the coordinator's.
@@ -51,7 +54,7 @@ class World:
         node.Free()
         return {int.from_bytes(row[:8].tobytes(), "little"): row[8:].tobytes() for row in rows}
 
-    def alone(self) -> MPI.Intracomm:
+    def alone(self) -> Communicator:
         """A communicator of this rank only."""
         return MPI.COMM_SELF
 
@@ -86,7 +89,7 @@ def finalize() -> bool:
     return True
 
 
-def drain(comm: MPI.Intracomm, transports: Sequence[MpiTransport]) -> None:
+def drain(comm: MPI.Comm, transports: Sequence[MpiTransport]) -> None:
     """Take in what still comes on `transports` until all ranks have sent all. Collective: every rank of `comm`."""
 
     def all_sent() -> bool:

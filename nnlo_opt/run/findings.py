@@ -1,0 +1,82 @@
+"""Findings of a trainer rank about model, search space and data."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from nnlo_opt.models.builders import Kind
+from nnlo_opt.space.space import Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFindings:
+    """Data files of a run, and the number of their samples."""
+
+    #: (absolute path, number of samples) of every file
+    files: tuple[tuple[str, int], ...]
+    n_train: int
+    n_validation: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, as the journal has them."""
+        return {
+            "files": [list(file) for file in self.files],
+            "n_train": self.n_train,
+            "n_validation": self.n_validation,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything that the coordinator has to know about the user's model and data.
+
+    A trainer rank finds it, because the coordinator imports no module of the user; between the two it is a message.
+    """
+
+    #: name of the model
+    model: str
+    kind: Kind
+    #: absolute path of the model file, and its checksum
+    source: str
+    sha256: str
+    #: None in a training
+    space: Space | None = None
+    #: name of the figure of merit
+    figure: str = ""
+    #: name and checksum of the user's figure of merit; None if there is none
+    figure_function: dict[str, str] | None = None
+    #: losses in words; None for an objective
+    loss: str | None = None
+    #: None for an objective
+    data: DataFindings | None = None
+    #: number of training samples of the smallest fold
+    n_train_smallest: int = 0
+    features_name: str | None = None
+    labels_name: str | None = None
+    #: sentences for the user
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_objective(self) -> bool:
+        """True if a trial is a call of the user's objective."""
+        return self.kind == "objective"
+
+    @property
+    def search_space(self) -> Space:
+        """The search space of a search."""
+        assert self.space is not None
+        return self.space
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for a message."""
+        plain = asdict(replace(self, space=None, data=None))
+        space = None if self.space is None else self.space.to_json()
+        return plain | {"space": space, "data": self.data and self.data.to_json(), "remarks": [*self.remarks]}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Findings":
+        """Inverse of `to_json`."""
+        space, data = plain["space"], plain["data"]
+        if data is not None:
+            data = DataFindings(**data | {"files": tuple((path, n_samples) for path, n_samples in data["files"])})
+        typed = {"space": space and Space.from_json(space), "data": data, "remarks": tuple(plain["remarks"])}
+        return cls(**plain | typed)

@@ -1,0 +1,187 @@
+"""Placement of a rank between the coordinator and its team."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nnlo_opt.block.local_training import Groups
+from nnlo_opt.block.ring import Ring
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.topology import Team, reformed
+from nnlo_opt.comm.transport import Collective, RanksLost, Transport
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Endpoints of one rank in its team; replaced when the team regroups.
+
+    In a team with sub-masters the masters have one transport, and every group has its own.
+    """
+
+    team: Team
+    #: endpoint among the ranks that this rank trains with; the master's own if every worker has ranks of its own
+    worker_end: Transport
+    #: endpoint as the team's master; None for any other rank
+    master_end: Transport | None
+    #: endpoint of a sub-master among the masters; None for any other rank
+    above: Transport | None = None
+    #: sums over the ranks of the team; None in a team of one, and with sub-masters
+    together: Collective | None = None
+    #: sums over the ranks of this rank's worker group; None if a worker is one rank
+    ring: Collective | None = None
+    #: communicators made of the team's, to be freed
+    comms: "tuple[Communicator, ...]" = ()
+
+    @classmethod
+    def of(cls, team: Team, comm: "Communicator | None", made: "list[Communicator] | None" = None) -> "Endpoints":
+        """Make the endpoints of this rank. Collective: every rank of `comm`.
+
+        Args:
+            comm: communicator of the team; None for a rank alone, without MPI.
+            made: list to which communicators are added as they are made, so that it is right if a rank dies meanwhile.
+        """
+        made = [] if made is None else made
+        if comm is None or comm.Get_size() == 1:
+            network = LoopbackNetwork(2, shares=True)
+            return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
+        from nnlo_opt.comm.mpi.transport import MpiCollective, MpiTransport
+
+        rank, group = comm.Get_rank(), team.group_of(comm.Get_rank())
+        above = together = None
+        if team.groups:
+            is_master = rank == 0 or (group is not None and rank == group.head)
+            # The first communicator of a worker, and the second of the top master, are never used.
+            colors = 0 if is_master else 1, 0 if group is None else group.number
+            comms = [_made(comm.Split(color, rank), made) for color in colors]
+            end = MpiTransport(comms[0] if rank == 0 else comms[1])
+            above = MpiTransport(comms[0]) if is_master and rank else None
+        else:
+            comms = [_made(comm.Dup(), made) for _ in range(2)]
+            end, together = MpiTransport(comms[0]), MpiCollective(comms[1])
+        ring = None
+        if team.ranks_per_worker > 1:
+            # Behind a master each so many ranks are a worker; a master is in a group of its own: -(-0 // n) == 0.
+            ranks = comms[1] if team.groups else comms[0]
+            ring = MpiCollective(_made(ranks.Split(-(-ranks.Get_rank() // team.ranks_per_worker), rank), made))
+        return cls(
+            team=team,
+            master_end=end if rank == 0 else None,
+            above=above,
+            worker_end=end,
+            together=together,
+            ring=ring,
+            comms=tuple(made),
+        )
+
+    @property
+    def transports(self) -> list[Transport]:
+        """Transports of this rank, each once."""
+        ends = (self.master_end, self.above, self.worker_end)
+        return list({id(end): end for end in ends if end is not None}.values())
+
+    @property
+    def leader_end(self) -> int:
+        """Number of the endpoint of the first rank of this rank's worker group."""
+        n_processes = self.team.ranks_per_worker
+        return 1 + (self.worker_end.rank - 1) // n_processes * n_processes
+
+    @property
+    def is_worker(self) -> bool:
+        """True if this rank is a worker of the master; in allreduce and in a team of one, the master is one too."""
+        if self.above is not None or (self.master_end is not None and self.team.groups):
+            return False
+        return self.ring is None or (self.master_end is None and self.worker_end.rank == self.leader_end)
+
+    @property
+    def is_follower(self) -> bool:
+        """True if this rank is in a worker group, and not its first rank."""
+        is_behind = self.master_end is None and self.above is None
+        return self.ring is not None and is_behind and self.worker_end.rank != self.leader_end
+
+    def partners(self) -> Groups:
+        """Return the ranks with which the worker of this rank computes gradients."""
+        n_processes = self.team.ranks_per_worker
+        return Groups(self.together, None if self.ring is None else Ring(self.worker_end, self.ring, n_processes))
+
+
+def _made(comm: "Communicator", made: "list[Communicator]") -> "Communicator":
+    made.append(comm)
+    return comm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Placement of one rank: its transports, its team and its communicators; replaced when ranks die."""
+
+    #: leads to the coordinator
+    orders: Transport
+    #: the team as it was planned
+    team: Team
+    #: world ranks of the team that live, as far as is known
+    alive: tuple[int, ...]
+    #: communicator of the ranks that live, in this order; None for a rank alone, without MPI
+    comm: "Communicator | None"
+    #: communicator of those of them that train, on which objectives send
+    training_comm: "Communicator | None"
+    #: endpoints in the team; None for a rank that does not train, because it makes no whole worker with other ranks
+    endpoints: Endpoints | None
+    #: communicators made of these, to be freed
+    made: "tuple[Communicator, ...]" = ()
+
+    @classmethod
+    def of(cls, team: Team, orders: Transport, comm: "Communicator | None") -> "Placement":
+        """Place this rank in `team`. Collective: every rank of `comm`, the communicator of the team."""
+        endpoints = Endpoints.of(team, comm)
+        return cls(
+            orders=orders,
+            team=team,
+            alive=team.world_ranks,
+            comm=comm,
+            training_comm=comm,
+            endpoints=endpoints,
+            made=endpoints.comms,
+        )
+
+    @property
+    def transports(self) -> list[Transport]:
+        """Transports by which messages of the team come, or the news that ranks of it have died."""
+        if self.endpoints is not None:
+            return self.endpoints.transports
+        from nnlo_opt.comm.mpi.ulfm import Watch
+
+        assert self.comm is not None
+        return [Watch(self.comm)]
+
+    @property
+    def leads(self) -> bool:
+        """True if this rank is the lowest of the team that lives."""
+        return self.comm is None or self.comm.Get_rank() == 0
+
+    def regrouped(self, least_children: int, calls: "Sequence[Communicator]") -> "Placement":
+        """Return the placement among the ranks that are left.
+
+        Collective: every rank that is left; each comes here because what it waits in is given up.
+
+        Args:
+            least_children: see `topology.reformed`.
+            calls: communicators of the call of an objective under way.
+        """
+        from nnlo_opt.comm.mpi.ulfm import losing_ranks, shrink
+
+        assert self.comm is not None
+        comm, alive, made = self.comm, self.alive, [*self.made, *calls]
+        while True:
+            comm, positions = shrink(comm, made)
+            alive, made = tuple(alive[position] for position in positions), []
+            team = reformed(self.team, alive, least_children)
+            try:
+                with losing_ranks():
+                    trains = team is not None and comm.Get_rank() < len(team.world_ranks)
+                    part = _made(comm.Split(0 if trains else 1, comm.Get_rank()), made)
+                    endpoints = Endpoints.of(team, part, made) if team is not None and trains else None
+            except RanksLost:
+                continue  # another rank has died: what was made of this communicator is given up too
+            return replace(self, alive=alive, comm=comm, training_comm=part, endpoints=endpoints, made=tuple(made))
