@@ -10,6 +10,7 @@ from nnlo_opt.cli.parsers import optimization_parser, training_parser
 from nnlo_opt.cli.parsing import HelpRequested
 from nnlo_opt.cli.run_options import LOG_LEVELS
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
@@ -627,7 +628,9 @@ def test_trials_with_several_objectives_are_not_given_up_by_the_first(option):
     assert search(*option, "--objective", "val_acc:max").plan.direction == "max"
 
 
-FOUND = {"kind": "model", "figure": "val_loss", "space": Space([Integer(1, 9, name="n")]).to_json()}
+FOUND = Findings(
+    model="m", kind="model", source="m.py", sha256="", figure="val_loss", space=Space([Integer(1, 9, name="n")])
+)
 
 
 @pytest.mark.parametrize(
@@ -641,13 +644,13 @@ FOUND = {"kind": "model", "figure": "val_loss", "space": Space([Integer(1, 9, na
 def test_a_figure_that_no_epoch_shows_cannot_prune(comparison, figure, words):
     plan = search("--pruner", "asha").plan.pruning
     with pytest.raises(ConfigurationError, match=re.escape(words)):
-        pruning_for(plan, comparison, 9, 3, {**FOUND, "figure": figure})
+        pruning_for(plan, comparison, 9, 3, replace(FOUND, figure=figure))
 
 
 def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_loss():
     plan = search("--pruner", "asha").plan.pruning
     by_loss = Comparison(objectives=(Objective("loss"),))
-    assert pruning_for(plan, by_loss, 9, 3, {**FOUND, "figure": "loss"}) == replace(plan, max_epochs=9)
+    assert pruning_for(plan, by_loss, 9, 3, replace(FOUND, figure="loss")) == replace(plan, max_epochs=9)
 
 
 @pytest.mark.parametrize(
