@@ -68,20 +68,13 @@ PURE_DATA: dict[str, list[str]] = {
 #: what decides: besides, no file, clock, process or random state of its own
 PURE_DECISIONS: dict[str, list[str]] = {
     "coordinator": [
-        "coordinator.assigner",
-        "coordinator.attempts",
-        "coordinator.blocks",
-        "coordinator.budget",
-        "coordinator.dead_ranks",
         "coordinator.ending",
         "coordinator.instructions",
         "coordinator.outcomes",
         "coordinator.policy",
-        "coordinator.records",
-        "coordinator.roster",
+        "coordinator.membership",
         "coordinator.state",
-        "coordinator.step",
-        "coordinator.stock",
+        "coordinator.suggestions",
     ],
     "block": [
         "block.fold_plan",

@@ -3,7 +3,7 @@
 import argparse
 
 from nnlo_opt.cli.values import finite, seconds, whole
-from nnlo_opt.coordinator.budget import Budget
+from nnlo_opt.coordinator.instructions import Budget
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials.objectives import EPOCHS, FIGURE, MEASURED, Comparison, Objective
 

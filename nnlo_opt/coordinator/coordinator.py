@@ -11,9 +11,9 @@ from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.roster import Roster
+from nnlo_opt.coordinator.instructions import WAS_ENDED, LastEnd
+from nnlo_opt.coordinator.membership import Membership
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.search.base import TrialRecord
@@ -93,12 +93,12 @@ class Coordinator:
     @property
     def suspects(self) -> frozenset[int]:
         """Teams that may be stuck in code of the user."""
-        return frozenset(self._state.blocks.suspects)
+        return frozenset(self._state.membership.suspects)
 
     @property
-    def roster(self) -> Roster:
-        """The teams as they stand."""
-        return self._state.roster
+    def membership(self) -> Membership:
+        """Teams, blocks, assignments of this start."""
+        return self._state.membership
 
     def begin(self, last_end: LastEnd = WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
         """Give out the first assignments; `last_end`: how the start before this one has ended.
@@ -132,7 +132,7 @@ class Coordinator:
                 for source, message in self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
-        suggestion = self._search.poll() if self._state.stock.asked else None
+        suggestion = self._search.poll() if self._state.suggestions.asked else None
         if suggestion is not None:
             todo += self._decide(
                 ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)

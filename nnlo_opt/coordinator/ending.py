@@ -1,74 +1,85 @@
-"""What ends a search, and how far it has come with that. Pure; what it costs to end is for others.
+"""Ending of a search: the phase of the run, the reason to begin no new trial, the times of a preemption.
 
-A search *drains* when no new trial begins: enough have begun, the target is reached, a budget is spent. It is
-*preempted* when what is under way has to come to a checkpoint and end as well, as this start has no more time.
+A search *drains* when no new trial begins: enough trials have begun, the target is reached, a limit is reached. It is
+*preempted* when trials under way have to write a checkpoint before they end, as this start has no more time.
 """
 
 import math
+from bisect import insort
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from nnlo_opt.coordinator.budget import Budget, Durations, Progress, by_end
-from nnlo_opt.coordinator.instructions import Finish, SearchPlan
+from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
+from nnlo_opt.coordinator.outcomes import trial_losses
 from nnlo_opt.trials.ledger import Ledger, Session
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.trials.objectives import Objective
+from nnlo_opt.trials.pareto import ParetoSet
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
 
-#: parts of a grace: for folds to come to a checkpoint, and for those that did not to stop; the rest is for reports
+#: a trial is expected to last as long as this share of the complete trials did not exceed
+QUANTILE = 0.9
+#: shares of a grace period: for folds to write a checkpoint, then for the other folds to stop; the rest is for reports
 PAUSE_PART, STOP_PART = 0.75, 0.15
-#: part of the end of a walltime for folds to come to a checkpoint; as much again is for those that did not to stop
+#: share of the end of a walltime for folds to write a checkpoint; the other folds have as long again to stop
 WALLTIME_PAUSE_PART = 0.25
 
 
 class Phase(Enum):
-    """Where the run stands."""
+    """Phase of the run; it only ever moves forward."""
 
     OPENING = auto()
     SEARCHING = auto()
-    #: no new trial begins; running ones end
+    #: no new trial begins; trials under way end
     DRAINING = auto()
     OVER = auto()
 
 
 class Ending:
-    """Knows why no new trial begins, and until when what is under way may go on."""
+    """Decides when no new trial begins; keeps the times at which preempted assignments have to stop.
+
+    Args:
+        plan: goal of the search.
+    """
 
     def __init__(self, plan: SearchPlan) -> None:
         self._plan = plan
         #: goes one way only
         self.phase = Phase.OPENING
-        #: why no new trial begins; empty while searching
+        #: reason to begin no new trial; empty while searching
         self.reason = ""
-        #: the time of this start ends the search before it is over
+        #: True if the time of this start ends before the search is over
         self.cut_short = False
-        #: whether paused trials may be promoted: until the target is reached, or time or patience are spent
+        #: True if paused trials may be promoted: until the target, or a limit of time or patience is reached
         self.promotes = True
-        #: assignments under way were told to pause or stop, and no other begins
+        #: True once assignments under way have to pause or stop; no other assignment begins
         self.preempting = False
-        #: while preempting: why
+        #: reason of the preemption; empty without one
         self.preempted_because = ""
-        #: while preempting: when what has not paused is told to stop (inf: it was), and when it no longer counts
-        self.stop_at_s = self.give_up_at_s = math.inf
-        #: False: preempted teams that did not stop in time no longer count
+        #: while preempting: time at which assignments that have not paused are ordered to stop (inf: they have been),
+        #: and time at which teams that have not stopped are no longer waited for
+        self._stop_at_s = self._abandon_at_s = math.inf
+        #: False: preempted teams that did not stop in time are no longer waited for
         self.all_stopped = True
         self._forget()
 
     def _forget(self) -> None:
-        #: what trials have lasted, and how long none was better: of the trials that have ended
+        #: durations of the trials that have ended, and number of trials since the last improvement
         self._durations, self._progress = Durations(), Progress(self._plan.objectives, self._plan.direction)
 
     # ------------------------------------------------------------ no new trial begins
 
     def begin(self) -> None:
-        """The run is open."""
+        """Enter the phase SEARCHING."""
         self.phase = Phase.SEARCHING
 
     def drain(self, reason: str) -> None:
-        """Begin no new trial, if there is not another reason for that already."""
+        """Begin no new trial; only the first reason is kept."""
         if self.phase is Phase.SEARCHING:
             self.phase, self.reason = Phase.DRAINING, reason
 
     def replay(self, ledger: Ledger) -> None:
-        """Take in what has ended so far, in the order in which it did."""
+        """Take in all trials that have ended so far, in the order in which they ended."""
         self._forget()
         for trial in by_end(ledger):
             self.take(trial)
@@ -76,7 +87,7 @@ class Ending:
             self.check_target(best)
 
     def take(self, trial: Trial) -> None:
-        """Learn from a trial that has ended what the next one may cost, and whether the search still gets better."""
+        """Take in a trial that has ended: its duration, and if it is an improvement."""
         self._durations.take(trial)
         self._progress.take(trial)
         most = self._plan.budget.n_without_improvement
@@ -85,7 +96,7 @@ class Ending:
             self.drain(f"the last {self._progress.n_without} trials have not been better than those before")
 
     def check_target(self, trial: Trial) -> None:
-        """Drain where a trial is better than the target."""
+        """Drain if a trial is better than the target."""
         target, figure = self._plan.target_objective, trial.figure_of_merit
         if target is None or figure is None:
             return
@@ -94,14 +105,14 @@ class Ending:
             self.drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
 
     def check_count(self, n_trials: int, *, is_used_up: bool) -> None:
-        """Begin no more trials than were asked for, or than the space has points."""
+        """Drain if as many trials have begun as were asked for, or as the space has points."""
         if n_trials >= self._plan.num_iterations:
             self.drain(f"all {self._plan.num_iterations} trials are done")
         if is_used_up:
             self.drain(f"the search space is used up: all its {n_trials} points have been tried")
 
     def check_time(self, sessions: Sequence[Session], now_s: float) -> None:
-        """Begin no trial that the time does not allow."""
+        """Drain if the time allows no further trial."""
         budget = self._plan.budget
         if budget.is_timed_out(sessions, now_s):
             self.promotes = False
@@ -110,33 +121,128 @@ class Ending:
             self.cut_short = True
             self.drain("the walltime leaves no time for another trial")
 
-    # ------------------------------------------------------------ what is under way ends too
+    # ------------------------------------------------------------ assignments under way end too
 
-    def preempt(self, reason: str, stop_at_s: float, give_up_at_s: float) -> None:
-        """Have what is under way end as well: told to stop at the one time, and no longer counted from the other."""
+    def preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
+        """Have assignments under way end as well.
+
+        Args:
+            reason: cause of the preemption, for people.
+            stop_at_s: time at which assignments that have not paused have to stop.
+            abandon_at_s: time at which teams that have not stopped are no longer waited for.
+        """
         self.preempting, self.preempted_because = True, reason
-        self.stop_at_s, self.give_up_at_s = stop_at_s, give_up_at_s
+        self._stop_at_s, self._abandon_at_s = stop_at_s, abandon_at_s
         self.drain(reason)
 
+    def stops(self, now_s: float) -> bool:
+        """Return True, once, when assignments that have not paused have to stop."""
+        if now_s < self._stop_at_s:
+            return False
+        self._stop_at_s = math.inf
+        return True
+
+    def abandons(self, now_s: float) -> bool:
+        """Return True when teams that have not stopped are no longer to be waited for."""
+        if now_s < self._abandon_at_s:
+            return False
+        self.all_stopped = False
+        return True
+
     def is_complete(self, *, is_left: bool) -> bool:
-        """Whether the search is over, and not only this start of it; `is_left`: a trial was to go on."""
+        """Return True if the search is over, rather than only this start; `is_left`: a trial was to continue."""
         return not (self.cut_short or is_left or self.reason == self.preempted_because)
 
     def finish(self, *, is_left: bool) -> Finish:
-        """Nothing is under way any more; `is_left`: as `is_complete`."""
+        """Enter the phase OVER, as no assignment is under way; `is_left`: as in `is_complete`."""
         self.phase = Phase.OVER
         reason = self.preempted_because if self.preempting and is_left else self.reason
         return Finish(reason=reason, complete=self.is_complete(is_left=is_left), all_stopped=self.all_stopped)
 
 
 def grace_times(now_s: float, grace_s: float) -> tuple[float, float]:
-    """(when what has not paused is told to stop, when it no longer counts) where `grace_s` seconds are left."""
+    """Return the times at which folds have to stop and at which teams are abandoned, if `grace_s` seconds are left."""
     stop_at_s = now_s + PAUSE_PART * grace_s
     return stop_at_s, stop_at_s + STOP_PART * grace_s
 
 
 def walltime_times(budget: Budget) -> tuple[float, float]:
-    """The same at the end of a walltime; the budget has a deadline."""
+    """Return the same two times at the end of a walltime; the budget must have a deadline."""
     assert budget.deadline_s is not None
     stop_at_s = budget.deadline_s - (1 - WALLTIME_PAUSE_PART) * budget.end_s
     return stop_at_s, budget.deadline_s - budget.end_s / 2 if budget.end_s else math.inf
+
+
+# ---------------------------------------------------------------- trials that have ended
+
+
+def duration_s(trial: Trial) -> float | None:
+    """Return the seconds for which a complete trial held its block, without the time for which it was paused.
+
+    None for a trial that is not complete, or that an end of the run interrupted.
+    """
+    interrupted = any(a.end in (AssignmentEnd.LOST, AssignmentEnd.PREEMPTED) for a in trial.assignments)
+    if trial.state is not TrialState.COMPLETE or trial.ended_at_s is None or not trial.assignments or interrupted:
+        return None
+    paused_s, until_s = 0.0, trial.assignments[0].assigned_at_s
+    for assignment in trial.assignments:  # in the order they were assigned
+        paused_s += max(0.0, assignment.assigned_at_s - until_s)
+        until_s = max(until_s, assignment.ended_at_s or trial.ended_at_s)
+    return trial.ended_at_s - trial.assignments[0].assigned_at_s - paused_s
+
+
+@dataclass(slots=True)
+class Durations:
+    """Durations of the complete trials, from which that of the next trial is estimated."""
+
+    #: seconds, sorted
+    _all: list[float] = field(default_factory=list, init=False)
+
+    def take(self, trial: Trial) -> None:
+        """Take in a trial that has ended."""
+        lasted_s = duration_s(trial)
+        if lasted_s is not None:
+            insort(self._all, lasted_s)
+
+    @property
+    def expected_s(self) -> float | None:
+        """Shortest duration that the share QUANTILE of the trials did not exceed; None before there is a trial."""
+        return self._all[math.ceil(QUANTILE * len(self._all)) - 1] if self._all else None
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts the trials since the last improvement.
+
+    With one objective, a trial is an improvement if it is better than all trials before it. With several objectives,
+    it is one if it enters the Pareto set and no trial before it had the same losses. Failed and pruned trials are no
+    improvements; trials that were left paused at the end of a search do not count.
+
+    Args:
+        objectives: the objectives if there are several, else none.
+        direction: "min" or "max"; direction of the figure of merit, used without several objectives.
+    """
+
+    objectives: Sequence[Objective]
+    direction: str
+    #: number of trials that have ended since the last improvement
+    n_without: int = field(default=0, init=False)
+    _pareto: ParetoSet = field(default_factory=ParetoSet, init=False)
+    #: losses that were in the set, so that another trial with the same losses is no improvement
+    _seen: set[tuple[float, ...]] = field(default_factory=set, init=False)
+
+    def take(self, trial: Trial) -> None:
+        """Take in a trial that has ended."""
+        if trial.state is TrialState.PRUNED and trial.assignments[-1].end is AssignmentEnd.PAUSED:
+            return
+        self.n_without += 1
+        found = trial_losses(trial, self.objectives, self.direction)
+        if found is not None and found not in self._seen and self._pareto.add(trial.number, found):
+            self._seen.add(found)
+            self.n_without = 0
+
+
+def by_end(ledger: Ledger) -> list[Trial]:
+    """Return the trials that have ended, in the order in which they ended."""
+    ended = [trial for trial in ledger.trials if trial.state.ended]
+    return sorted(ended, key=lambda trial: (trial.ended_at_s or 0.0, trial.number))

@@ -1,40 +1,112 @@
-"""What goes into the coordinator's state machine, and what comes out of it: plain values."""
+"""Values that the coordinator's state machine takes or returns: the plan of a search, events, instructions."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd
-from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.trial import UnrecordedFold
 
 Point: TypeAlias = dict[str, Any]
 
+#: part of a walltime that is kept to stop trials, save the best model, write the reports; in seconds at most
+END_PART, END_S = 0.1, 30.0
+
+
+# ---------------------------------------------------------------- the plan of a search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of a search besides its number of trials. Times are in seconds; None means no limit."""
+
+    #: searching time over all starts of the run
+    timeout_s: float | None = None
+    #: time at which this start must have ended; seconds since the first start of the run
+    deadline_s: float | None = None
+    #: time before the deadline that is kept for ending in good order
+    end_s: float = 0.0
+    #: number of trials that may end in a row without an improvement
+    n_without_improvement: int | None = None
+    #: time of one fold since its assignment; a trial that takes longer fails
+    trial_timeout_s: float | None = None
+
+    @property
+    def has_time(self) -> bool:
+        """True if time alone may end the search or a trial."""
+        return any(time_s is not None for time_s in (self.timeout_s, self.deadline_s, self.trial_timeout_s))
+
+    def is_overdue(self, assigned_at_s: float, now_s: float) -> bool:
+        """Return True if a fold assigned at `assigned_at_s` that has not ended takes too long."""
+        return self.trial_timeout_s is not None and now_s - assigned_at_s > self.trial_timeout_s
+
+    def is_timed_out(self, sessions: Sequence[Session], now_s: float) -> bool:
+        """Return True if `timeout_s` is spent; the last of the sessions is the one under way."""
+        return self.timeout_s is not None and searched_s(sessions, now_s) >= self.timeout_s
+
+    def leaves_no_trial(self, expected_s: float | None, now_s: float) -> bool:
+        """Return True if a trial that begins now would end too late.
+
+        Args:
+            expected_s: expected seconds of a trial; None if unknown.
+        """
+        return self.deadline_s is not None and now_s + (expected_s or 0.0) > self.deadline_s - self.end_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Return True if trials under way have to stop for this start to end in time."""
+        return self.deadline_s is not None and now_s >= self.deadline_s - self.end_s
+
+
+def end_of(walltime_s: float) -> float:
+    """Return the seconds of a walltime that are kept for its end."""
+    return min(END_S, END_PART * walltime_s)
+
+
+def searched_s(sessions: Sequence[Session], now_s: float) -> float:
+    """Return the seconds of searching so far; time between two starts does not count. Needs at least one session."""
+    *before, current = sessions
+    return sum(session.last_at_s - session.started_at_s for session in before) + now_s - current.started_at_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """What the search is to reach."""
+    """Goal of a search, with the rules by which its trials are repeated or given up."""
 
-    #: trials in the journal at the end of the run, failed ones included
+    #: number of trials in the journal at the end of the run, failed ones included
     num_iterations: int
     n_fold: int = 1
     #: "min" or "max"
     direction: str = "min"
-    #: stop when a figure of merit is better than this
+    #: the search stops when a figure of merit is better than this
     target_objective: float | None = None
-    #: what trials are compared by where that are several objectives, of which the first is the figure of merit
+    #: objectives if there are several, the figure of merit first; empty if the figure of merit alone counts
     objectives: tuple[Objective, ...] = ()
-    #: time and patience
-    budget: Budget = Budget()  # noqa: RUF009  (frozen)
-    #: how often a fold is tried whose attempts are lost with a rank
+    #: limits of time and patience
+    budget: Budget = Budget()
+    #: number of attempts at a fold whose ranks die
     max_attempts: int = 3
-    #: gives up or pauses trials by their epochs; None: every trial is trained to its end
+    #: rules by which trials are pruned or paused between epochs; None: every trial is trained to its end
     pruning: PruningPlan | None = None
-    #: give up a trial whose first folds are worse than those of the best one
+    #: prune a trial whose first folds are worse than those of the best trial
     fold_racing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastEnd:
+    """Known causes of the end of the previous start; `outcomes.loss_of` draws the consequences."""
+
+    #: team -> its rank that died first, in words, and how
+    died: Mapping[int, str] = field(default_factory=dict)
+    #: the job ended by itself for an unknown reason
+    unexplained: bool = False
+
+
+#: somebody has ended the job, as far as is known
+WAS_ENDED = LastEnd()
 
 
 # ---------------------------------------------------------------- events besides the masters' messages
@@ -42,17 +114,17 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """The run is open and every team is ready."""
+    """The run is open; every team is ready."""
 
-    #: how the start before this one has ended
+    #: causes of the end of the previous start
     last_end: LastEnd = WAS_ENDED
-    #: what folds of an earlier start came to when nobody wrote it in the journal
+    #: results of folds of an earlier start that the journal does not have
     finished: tuple[UnrecordedFold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggested:
-    """The search answers: a point, or None where every point of a finite space has been tried."""
+    """Answer of the search: a point, or None if every point of a finite space has been tried."""
 
     point: Point | None
     wall_s: float = 0.0
@@ -61,7 +133,7 @@ class Suggested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromMaster:
-    """A message of the master of team `team`."""
+    """Message from the master of team `team`."""
 
     team: int
     message: msg.Message
@@ -69,19 +141,19 @@ class FromMaster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksDied:
-    """These world ranks are dead: all that are known to be, in whatever team."""
+    """World ranks that are known to be dead, in any team; earlier ones included."""
 
     ranks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed; comes a few times a second where the budget has a time."""
+    """Time has passed; comes twice a second if the budget limits time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """This start has to end within `grace_s` seconds, its reports included; may come at any time, and again."""
+    """This start has to end within `grace_s` seconds, reports included; may come at any time, repeatedly."""
 
     reason: str
     grace_s: float
@@ -94,7 +166,7 @@ CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write these events to the journal; `durable`: before anything that follows is done."""
+    """Write these events to the journal; `durable`: wait for the disk before the next instruction."""
 
     events: tuple[ev.Event, ...]
     durable: bool = True
@@ -102,7 +174,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send to the master of team `team`, which is world rank `rank` when this is decided."""
+    """Send a message to the master of team `team`, which is world rank `rank` at the time of this decision."""
 
     team: int
     rank: int
@@ -111,9 +183,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell the search what is known of a trial: the figure of merit as returned, and its standard error.
+    """Report a trial to the search: its figure of merit as returned, with the standard error.
 
-    A paused trial is told as "pruned", with the value it has so far, and again when it has gone on.
+    A paused trial is reported as "pruned" with the value that it has so far; it is reported again after it resumes.
     """
 
     trial: int
@@ -121,30 +193,30 @@ class Tell:
     state: str
     value: float | None = None
     std: float | None = None
-    #: of several objectives, in their order: what is to be minimised; None where there are not several
+    #: values to be minimised, one for each of several objectives, in their order; None for a single objective
     losses: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Ask the search for the next suggestion, number `number`."""
+    """Ask the search for suggestion number `number`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The search is over, or this start of it (`complete` is False): it can be gone on with."""
+    """The search is over, or only this start of it (`complete` is False), which can be resumed."""
 
     reason: str
     complete: bool = True
-    #: False: teams are at work that did not stop in time, and no longer count
+    #: False: some teams did not stop in time; they are no longer waited for
     all_stopped: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """This start cannot go on: a team is stuck, which nobody can free in place."""
+    """This start cannot continue, for a reason that only a restart can remove."""
 
     reason: str
 

@@ -1,66 +1,158 @@
-"""What becomes of trials: they complete, fail, are pruned, or wait at a rung. Written down, told, and learnt from."""
+"""Translations of messages, trials, lost ranks into journal events or reports to the search: pure functions.
+
+`--max-attempts`: the loss of ranks that train a fold counts against its trial if one of them is known to have died,
+as the trial may have killed it. It counts whether the assignment is lost with these ranks or continues with the ranks
+that are left: else a trial could kill all ranks of a block, one after another. If a job ended by itself for an unknown
+reason, the attempts under way count if the whole start has brought nothing that lasts: nothing else would ever end
+the restarts. All other losses (somebody ends the job, a rank of another team dies, a node crashes in a search that
+makes progress) count against no trial. After an epoch that no attempt has reached before, the count begins anew: a
+trial that takes many starts is not given up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.coordinator.attempts import hopeless_fold
-from nnlo_opt.coordinator.ending import Ending
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.records import completion
-from nnlo_opt.coordinator.step import Step
+from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
+from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.trial import Assignment, Trial
+from nnlo_opt.trials.ledger import mean_and_std
+from nnlo_opt.trials.objectives import Objective, losses
+from nnlo_opt.trials.trial import Assignment, Loss, Trial, TrialState, UnrecordedFold
+
+#: names of the fields that an event copies from a message, all but the time; looked up once
+_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind) if f.name != "time_s")
+    for kind in (ev.FoldBegan, ev.EpochEnded, ev.AssignmentFailed, ev.AssignmentFinished, ev.AssignmentPaused)
+}
 
 
-class Outcomes:
-    """Ends trials. What still runs of one that has ended is told to stop, as its result is not needed."""
+# ---------------------------------------------------------------- messages of masters
 
-    def __init__(self, plan: SearchPlan, step: Step, ending: Ending) -> None:
-        self._plan = plan
-        self._step = step
-        self._ending = ending
 
-    def complete(self, trial: Trial) -> None:
-        """All folds of the trial have finished."""
-        self.write_complete(trial)
-        self._step.tell(trial)
-        self._ending.check_target(trial)
-        self._ending.take(trial)
+def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
+    """Return the event that records a master's message about its assignment.
 
-    def write_complete(self, trial: Trial) -> None:
-        """The same of a trial that search and budgets learn of later."""
-        self._step.record(completion(trial, self._plan, self._step.now_s))
+    No result is recorded for a trial that has ended: its folds are stopped.
 
-    def fail(self, trial: Trial, fold: int, reason: str) -> None:
-        """A fold of the trial has failed, and with it the trial."""
-        which = f"fold {fold}: " if self._plan.n_fold > 1 else ""
-        self._end(trial, ev.TrialFailed(time_s=self._step.now_s, trial=trial.number, reason=which + reason))
+    Raises:
+        ProtocolError: no master sends this type of message.
+    """
+    match message:
+        case msg.FoldStarted():
+            return _copied(message, ev.FoldBegan, now_s)
+        case msg.EpochReported():
+            return _copied(message, ev.EpochEnded, now_s)
+        case msg.FoldFailed():
+            return _copied(message, ev.AssignmentFailed, now_s)
+        case msg.FoldFinished() if not trial.state.ended:
+            return _copied(message, ev.AssignmentFinished, now_s)
+        case msg.FoldPaused() if not trial.state.ended:
+            return _copied(message, ev.AssignmentPaused, now_s)
+        case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped():
+            return ev.AssignmentStopped(time_s=now_s, assignment=assignment.number, reason=trial.reason)
+    raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
 
-    def prune(self, trial: Trial, reason: str) -> None:
-        """Give the trial up."""
-        now_s, figure = self._step.now_s, self._step.policy.figure_so_far(trial.number)
-        assert figure is not None, "a trial was judged before it had reported"
-        self._end(trial, ev.TrialPruned(time_s=now_s, trial=trial.number, figure_of_merit=figure, reason=reason))
 
-    def _end(self, trial: Trial, event: ev.Event) -> None:
-        self._step.record(event)
-        self._step.tell(trial)
-        self._ending.take(trial)
-        for assignment in trial.running:
-            self._step.send(assignment.team, msg.StopFold(assignment=assignment.number))
+def _copied(message: msg.Message, kind: type[ev.Event], now_s: float) -> ev.Event:
+    return kind(time_s=now_s, **{name: getattr(message, name) for name in _FIELDS[kind]})
 
-    def pause(self, trial: Trial) -> None:
-        """Leave the trial at its rung."""
-        figure = self._step.policy.figure_so_far(trial.number)
-        assert figure is not None, "a trial waits at a rung before it had reported"
-        self._step.record(ev.TrialPaused(time_s=self._step.now_s, trial=trial.number, figure_of_merit=figure))
 
-    def lose(self, assignment: Assignment, reason: str, *, counts: bool) -> None:
-        """An assignment has ended with ranks that ran it; `counts`: against `--max-attempts`."""
-        now_s = self._step.now_s
-        self._step.record(ev.AssignmentLost(time_s=now_s, assignment=assignment.number, reason=reason, counts=counts))
+def recorded_late(fold: UnrecordedFold, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
+    """Return the event that records a fold which had finished when the coordinator died; see `event_of`."""
+    message = msg.FoldFinished(
+        assignment=fold.assignment,
+        figure_of_merit=fold.result.figure_of_merit,
+        metrics=fold.result.metrics,
+        n_epochs=fold.result.n_epochs,
+        train_s=fold.result.train_s,
+        reason=fold.reason,
+        objectives=fold.result.objectives,
+    )
+    return event_of(message, assignment, trial, now_s)
 
-    def is_given_up(self, trial: Trial) -> bool:
-        """Fail a trial that was tried often enough."""
-        hopeless = None if trial.state.ended else hopeless_fold(trial, self._plan.max_attempts)
-        if hopeless is not None:
-            self.fail(trial, *hopeless)
-        return hopeless is not None
+
+# ---------------------------------------------------------------- trials
+
+
+def completion(trial: Trial, plan: SearchPlan, now_s: float) -> ev.TrialCompleted:
+    """Return the end of a trial whose folds are all finished, with means and standard deviations over the folds."""
+    folds = [trial.folds[fold] for fold in sorted(trial.folds)]
+    mean, std = mean_and_std([fold.figure_of_merit for fold in folds])
+    names = [objective.name for objective in plan.objectives]
+    spreads = {name: mean_and_std([fold.objectives[name] for fold in folds]) for name in names}
+    return ev.TrialCompleted(
+        time_s=now_s,
+        trial=trial.number,
+        figure_of_merit=mean,
+        figure_of_merit_std=std,
+        objectives={name: spread[0] for name, spread in spreads.items()},
+        objectives_std={name: spread[1] for name, spread in spreads.items()},
+    )
+
+
+def report_of(trial: Trial, plan: SearchPlan) -> Tell:
+    """Return the report of a trial to the search; a paused trial counts as pruned, with its figure so far."""
+    states = {TrialState.COMPLETE: "complete", TrialState.FAILED: "failed", TrialState.PRUNED: "pruned"}
+    state = states.get(trial.state, "pending" if trial.figure_so_far is None else "pruned")
+    return Tell(
+        trial=trial.number,
+        point=trial.point,
+        state=state,
+        value={"complete": trial.figure_of_merit, "pruned": trial.figure_so_far}.get(state),
+        std=trial.standard_error,
+        losses=trial_losses(trial, plan.objectives, plan.direction) if plan.objectives else None,
+    )
+
+
+def trial_losses(trial: Trial, objectives: Sequence[Objective], direction: str) -> tuple[float, ...] | None:
+    """Return the values of a trial that are minimised, one for each objective; None unless it is complete."""
+    if trial.figure_of_merit is None:
+        return None
+    if objectives:
+        return losses(objectives, trial.objectives)
+    return (-trial.figure_of_merit if direction == "max" else trial.figure_of_merit,)
+
+
+# ---------------------------------------------------------------- losses of ranks
+
+
+def loss_of(last_end: LastEnd, assignment: Assignment, *, fruitless: bool) -> tuple[str, bool]:
+    """Return why an assignment that the previous start left open was lost, and True if that counts.
+
+    Args:
+        last_end: known causes of the end of that start.
+        assignment: under way when that start ended.
+        fruitless: True if that start has brought nothing that lasts.
+    """
+    if how := last_end.died.get(assignment.team):
+        return how, True
+    if last_end.unexplained and fruitless:
+        return "the job died, nobody knows of what, before anything was achieved", True
+    return "the run was ended", False
+
+
+def losses_without_progress(trial: Trial, fold: int) -> list[Loss]:
+    """Return the losses since the fold got further than ever before."""
+    found: list[Loss] = []
+    furthest = 0
+    for assignment in trial.assignments:
+        if assignment.fold != fold:
+            continue
+        for loss in assignment.losses:
+            if loss.epoch > furthest:
+                found, furthest = [], loss.epoch
+            found.append(loss)
+        if assignment.epoch > furthest:
+            found, furthest = [], assignment.epoch
+    return found
+
+
+def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
+    """Return a fold that has lost ranks too often, with the reason for which its trial fails; None without one."""
+    for fold in sorted({a.fold for a in trial.assignments} - trial.folds.keys()):
+        found = losses_without_progress(trial, fold)
+        if len(found) >= max_attempts:
+            times = "once" if len(found) == 1 else f"{len(found)} times in a row"
+            return fold, f"ranks that trained it were lost {times} (`--max-attempts`), at last: {found[-1].reason}"
+    return None

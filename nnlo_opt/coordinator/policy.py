@@ -1,6 +1,6 @@
-"""Which trials are worth going on with: what the pruner and the race of folds say, told from the ledger.
+"""Pruning policy: verdicts of the pruner, verdicts of the race between folds, about trials in the ledger.
 
-The coordinator's state asks; nothing here acts. All that is known here comes from the ledger: at the start from its
+The state asks the policy, which never acts. All that the policy knows comes from the ledger: at the start from its
 trials, then from every event that is applied to it.
 """
 
@@ -15,14 +15,19 @@ from nnlo_opt.trials.trial import Trial
 
 
 class Policy:
-    """Judges reports, says which folds a trial may run now, and which paused trial goes on next."""
+    """Judges reports; decides which folds a trial may run now, which paused trial is promoted next.
+
+    Args:
+        plan: goal of the search, with its pruning plan.
+        ledger: trials so far; only read here, its later events come by `take`.
+    """
 
     def __init__(self, plan: SearchPlan, ledger: Ledger) -> None:
         self._plan = plan
         self._ledger = ledger
         #: None: no epoch is judged
         self.pruner: Pruner | None = None if plan.pruning is None else make_pruner(plan.pruning)
-        #: what the ledger knows of epochs, folds, rungs and ends, as a pruner sees it
+        #: epochs, folds, rungs, ends of the trials in the ledger, in the form that a pruner reads
         self.reports = Reports(plan.n_fold, plan.direction)
         for trial in ledger.trials:
             for fold, curve in trial.reports.items():
@@ -36,7 +41,7 @@ class Policy:
                 self.reports.end(trial.number)
 
     def take(self, event: ev.Event) -> None:
-        """Take in an event that the ledger has just taken."""
+        """Take in an event that was just applied to the ledger."""
         match event:
             case ev.EpochEnded() if event.figure_of_merit is not None:
                 assignment = self._ledger.assignments[event.assignment]
@@ -53,25 +58,20 @@ class Policy:
 
     @property
     def judges(self) -> bool:
-        """Whether a master is to wait for a word after each of its epochs."""
+        """True if a master has to wait for a verdict after each of its epochs."""
         return self.pruner is not None
 
-    @property
-    def pauses(self) -> bool:
-        """Whether trials may be paused."""
-        return self.pruner is not None and self.pruner.pauses
-
     def judge(self, trial: int, fold: int, epoch: int) -> Decision:
-        """What becomes of a trial that has just reported."""
+        """Return the verdict about a trial that has just reported."""
         assert self.pruner is not None
         return self.pruner.decide(trial, fold, epoch, self.reports)
 
     def pause_epochs(self, trial: int) -> list[int]:
-        """Epochs after which the trial may be paused."""
+        """Return the epochs after which the trial may be paused."""
         return [] if self.pruner is None else list(self.pruner.pause_epochs(trial, self.reports))
 
     def folds_to_run(self, trial: Trial) -> list[int]:
-        """Folds that are neither finished nor waiting at a rung, in their order."""
+        """Return the folds that are neither finished nor waiting at a rung, in their order."""
         rung = next(iter(self.pause_epochs(trial.number)), None)
         return [
             fold
@@ -80,30 +80,30 @@ class Policy:
         ]
 
     def figure_so_far(self, trial: int) -> float | None:
-        """Mean over the folds of the last that they have said, as returned."""
+        """Return the mean over the folds of the last figure of merit that each has reported; None without one."""
         return self.reports.figure_so_far(trial)
 
     # ------------------------------------------------------------ paused trials
 
     def promotion(self) -> int | None:
-        """The waiting trial that may pass its rung before all others."""
+        """Return the paused trial that is promoted next; None if none may be."""
         return self.pruner.promotion(self.reports) if self.pruner is not None else None
 
     def last_resort(self) -> int | None:
-        """The waiting trial that goes on when nothing else can, lest the search end without a result."""
+        """Return the paused trial that resumes when no other can, lest the search end without a result."""
         if self.pruner is None or self._ledger.best(self._plan.direction) is not None:
             return None
         return self.pruner.last_resort(self.reports)
 
     def why_left(self, trial: int) -> str:
-        """Why a paused trial was never promoted."""
+        """Return the reason for which a paused trial was never promoted."""
         assert self.pruner is not None
         return f"never promoted: {self.pruner.why_left(trial, self.reports)}"
 
     # ------------------------------------------------------------ folds
 
-    def why_hopeless(self, trial: Trial) -> str:
-        """Why the folds done so far say that the trial is worse than the best one; empty where they do not."""
+    def why_worse(self, trial: Trial) -> str:
+        """Return why the finished folds show that the trial is worse than the best one; empty if they do not."""
         best = self._ledger.best(self._plan.direction)
         if not self._plan.fold_racing or best is None:
             return ""

@@ -1,195 +1,230 @@
-"""The coordinator's decisions: pure, synchronous, no I/O.
+"""Decisions of the coordinator: events in, instructions out, no I/O.
 
 `CoordinatorState.handle` takes one event (a message from a master, a suggestion of the search) and returns
-instructions for the shell to carry out in order. It is the only mutator. What is written ahead comes first: an
-`Append` precedes every `Send` it justifies.
+instructions for the shell to carry out in order. It is the only mutator. Every event is recorded before the messages
+that it justifies: an `Append` precedes every `Send`.
 
-Here stands what each event leads to. What it takes is made of parts, each of which knows its own things alone: `blocks`
-and `stock` hold what there is, `ending` knows when to stop; `outcomes`, `assigner` and `dead_ranks` act on trials,
-blocks, and what ranks leave behind. All of them write to the `step` under way.
+The state alone holds the parts, and no part knows another: `membership` has teams, blocks, assignments;
+`suggestions` has points for trials to come; `ending` has the phase of the run; `policy` judges trials. `outcomes`
+translates what has happened into events and reports.
 """
 
 import logging
-import math
+from collections import deque
+from collections.abc import Sequence
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.assigner import Assigner
-from nnlo_opt.coordinator.attempts import LastEnd
-from nnlo_opt.coordinator.blocks import Blocks
-from nnlo_opt.coordinator.dead_ranks import DeadRanks
+from nnlo_opt.comm.topology import Team, Topology
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.coordinator.instructions import (
+    Append,
     Ask,
     Begin,
     CoordinatorEvent,
     FromMaster,
     GiveUp,
     Instruction,
+    LastEnd,
     Preempt,
     RanksDied,
     SearchPlan,
+    Send,
     Suggested,
     Tell,
     Tick,
 )
-from nnlo_opt.coordinator.outcomes import Outcomes
-from nnlo_opt.coordinator.records import event_of, recorded_late
-from nnlo_opt.coordinator.roster import Roster
-from nnlo_opt.coordinator.step import Step
-from nnlo_opt.coordinator.stock import Stock
+from nnlo_opt.coordinator.membership import Membership, TeamState
+from nnlo_opt.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
+from nnlo_opt.coordinator.policy import Policy
+from nnlo_opt.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.pruning import Verdict
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, TrialState, UnrecordedFold
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
-#: which events each phase takes; `Ending.drain` and `_settle` lead to the next one
+_ONCE_OPEN: frozenset[type] = frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt})
+#: events that each phase accepts; `Ending.drain` and `_settle` enter the next phase
 _ACCEPTED: dict[Phase, frozenset[type]] = {
     Phase.OPENING: frozenset({Begin, Preempt}),
-    Phase.SEARCHING: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
-    Phase.DRAINING: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
-    Phase.OVER: frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt}),
+    Phase.SEARCHING: _ONCE_OPEN,
+    Phase.DRAINING: _ONCE_OPEN,
+    Phase.OVER: _ONCE_OPEN,
 }
+#: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
+_NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
 
 class CoordinatorState:
-    """Assigns folds of trials to teams, one trial a block at a time; asks the search ahead of the blocks."""
+    """Assigns folds of trials to teams, one trial a block at a time; asks the search ahead of the blocks.
+
+    Args:
+        plan: goal of the search.
+        topology: blocks and teams of this start of the run.
+        ledger: trials of earlier starts; from now on changed by this state alone.
+    """
 
     def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger) -> None:
         self.plan = plan
         self.topology = topology
-        #: all trials; changed only by the events this state makes
+        #: all trials; changed only by the events that `_record` makes
         self.ledger = ledger
-        #: the teams as they stand
-        self.roster = Roster(topology)
-        #: what blocks and teams do
-        self.blocks = Blocks(topology, self.roster)
+        #: teams, blocks, assignments
+        self.membership = Membership(topology)
         #: suggestions not yet given to a block
-        self.stock = Stock(topology.n_blocks)
-        #: the phase, and what leads to the next one
+        self.suggestions = SuggestionBuffer(topology.n_blocks)
+        #: the phase, with the reasons to enter the next one
         self.ending = Ending(plan)
-        #: what is being decided; `handle` begins it anew
-        self._step = Step(plan, ledger, self.roster)
-        self._outcomes = Outcomes(plan, self._step, self.ending)
-        #: what idle blocks are given, and the trials that wait for one
-        self.assigner = Assigner(plan, self._step, self.blocks, self.stock, self.ending, self._outcomes)
-        self._dead_ranks = DeadRanks(self._step, self.roster, self.blocks, self.ending, self._outcomes, self.assigner)
-        #: which trials are worth going on with
-        self.policy = self._step.policy
+        #: verdicts about trials; has seen every event that the ledger has
+        self.policy = Policy(plan, ledger)
+        #: trials begun and not ended that no block holds, the first to resume first; paused trials are not among them
+        self.to_resume: deque[int] = deque()
+        #: time of the decision under way, in seconds since the first start; its events, its instructions so far
+        self._now_s = 0.0
+        self._events: list[ev.Event] = []
+        self._instructions: list[Instruction] = []
 
     @property
     def phase(self) -> Phase:
-        """Where the run stands."""
+        """Phase of the run."""
         return self.ending.phase
 
     # ------------------------------------------------------------ the one mutator
 
     def handle(self, event: CoordinatorEvent, now_s: float) -> list[Instruction]:
-        """Take in `event` at `now_s` (seconds since the first start); ProtocolError for what the phase forbids."""
+        """Take in `event`; return the instructions that follow from it, to be carried out in order.
+
+        Args:
+            event: allowed in the phase of the run.
+            now_s: seconds since the first start of the run.
+
+        Raises:
+            ProtocolError: the phase forbids the event, or the event contradicts the ledger.
+        """
         if type(event) not in _ACCEPTED[self.phase]:
             raise ProtocolError(f"{type(event).__name__} may not come while the coordinator is {self.phase.name}.")
-        self._step.begin(now_s)
+        self._now_s, self._events, self._instructions = now_s, [], []
         match event:
             case Begin():
                 self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
             case Suggested():
                 self._take_suggestion(event)
             case FromMaster(message=msg.TeamReformed() as reformed):
-                self._dead_ranks.take_reformed(event.team, reformed)
+                self._take_reformed(event.team, reformed)
             case FromMaster():
                 self._take_message(event.team, event.message)
             case RanksDied():
-                self._dead_ranks.take_deaths(event.ranks)
+                self._take_deaths(event.ranks)
             case Preempt():
                 self._preempt(event.reason, *grace_times(now_s, event.grace_s))
         if self.phase not in (Phase.OPENING, Phase.OVER):
             self._check_time()
-            self.assigner.fill_blocks()
+            self._fill_blocks()
             self._ask_ahead()
             self._settle()
         if self.phase is not Phase.SEARCHING:
-            self.stock.ready.clear()
-        return self._step.result()
+            self.suggestions.ready.clear()
+        if not self._events:
+            return self._instructions
+        durable = any(not isinstance(made, _NEWS) for made in self._events)
+        return [Append(events=tuple(self._events), durable=durable), *self._instructions]
 
     def check(self) -> None:
-        """Raise ProtocolError where an invariant does not hold; called after every step in tests."""
+        """Raise ProtocolError if an invariant does not hold; tests call it after every event."""
         running = {a.number for a in self.ledger.assignments if a.end is None}
-        if running != {a.number for a in self.blocks.assignment_of_team.values()}:
+        if running != {a.number for a in self.membership.assignment_of_team.values()}:
             raise ProtocolError("Assignments under way in the ledger and on the teams differ.")
-        self.blocks.check()
-        held = self.blocks.trial_of_block.values()
+        self.membership.check()
+        held = self.membership.trial_of_block.values()
         for trial in self.ledger.trials:
             if trial.state is TrialState.PAUSED and (trial.number in held or trial.running):
                 raise ProtocolError(f"Trial {trial.number} is paused on a block.")
-        if self.stock.ready and len(self.ledger.trials) + len(self.stock.ready) > self.plan.num_iterations:
+        n_ready = len(self.suggestions.ready)
+        if n_ready and len(self.ledger.trials) + n_ready > self.plan.num_iterations:
             raise ProtocolError("More suggestions are held than trials may begin.")
+
+    # ------------------------------------------------------------ the decision under way
+
+    def _record(self, event: ev.Event) -> None:
+        """Write an event; ledger and policy know it at once. ProtocolError if it contradicts the ledger."""
+        self.ledger.apply(event)
+        self.policy.take(event)
+        self._events.append(event)
+
+    def _send(self, team_index: int, message: msg.Message) -> None:
+        """Send a message to the master of a team, whichever rank that is now."""
+        rank = self.membership.team(team_index).master_rank
+        self._instructions.append(Send(team=team_index, rank=rank, message=message))
+
+    def _report(self, trial: Trial) -> None:
+        """Report a trial to the search."""
+        self._instructions.append(report_of(trial, self.plan))
 
     # ------------------------------------------------------------ the first event
 
     def _begin(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
-        """Go on from where the ledger says that earlier starts have come to."""
+        """Continue from the ledger of the earlier starts."""
         self.ending.begin()
         self._end_left_open(last_end, finished)
         for trial in self.ledger.trials:
-            # The end of a fold and what follows from it are one write, of which a crash may have kept the beginning.
+            # The end of a fold and its consequences are one write, of which a crash may have kept the beginning.
             failed = next((a for a in trial.assignments if a.end is AssignmentEnd.FAILED), None)
             if not trial.state.ended and failed is not None:
-                self._outcomes.fail(trial, failed.fold, failed.reason)
+                self._fail(trial, failed.fold, failed.reason)
                 continue
-            if self._outcomes.is_given_up(trial):
+            if self._gives_up(trial):
                 continue
             if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
-                self._outcomes.write_complete(trial)
+                self._record(completion(trial, self.plan, self._now_s))
             if not trial.state.ended and self.policy.folds_to_run(trial):
-                self.assigner.to_resume.append(trial.number)
+                self.to_resume.append(trial.number)
             elif not trial.state.ended and trial.state is not TrialState.PAUSED:
-                self._outcomes.pause(trial)
-            self._step.tell(trial)
+                self._pause(trial)
+            self._report(trial)
         self.ending.replay(self.ledger)
         if self.ending.preempting:
             self._check_count()
             self.ending.drain(self.ending.preempted_because)
 
     def _end_left_open(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
-        """End the assignments that an earlier start has left open: some had finished, the others are lost."""
+        """End the assignments that an earlier start has left open: some had finished, the rest are lost."""
         fruitless = len(self.ledger.sessions) > 1 and not self.ledger.sessions[-2].n_lasting
         for assignment in [a for a in self.ledger.assignments if a.end is None]:
             kept, trial = finished.get(assignment.number), self.ledger.trials[assignment.trial]
             if kept is not None and kept.is_of(assignment, trial.point):
-                self._step.record(recorded_late(kept, assignment, trial, self._step.now_s))
+                self._record(recorded_late(kept, assignment, trial, self._now_s))
             else:
-                reason, counts = last_end.loss_of(assignment, fruitless=fruitless)
-                self._outcomes.lose(assignment, reason, counts=counts)
+                reason, counts = loss_of(last_end, assignment, fruitless=fruitless)
+                self._lose(assignment, reason, counts=counts)
 
     # ------------------------------------------------------------ the search
 
     def _take_suggestion(self, suggestion: Suggested) -> None:
-        number = len(self.ledger.trials) + len(self.stock.ready)
-        self.stock.take_suggestion(suggestion)
+        number = len(self.ledger.trials) + len(self.suggestions.ready)
+        self.suggestions.add(suggestion)
         if suggestion.point is not None and self.phase is Phase.SEARCHING:
-            self._step.instruct(Tell(trial=number, point=suggestion.point, state="pending"))
+            self._instructions.append(Tell(trial=number, point=suggestion.point, state="pending"))
 
     def _ask_ahead(self) -> None:
-        """Keep a suggestion for every idle block, and a stock, as far as the number of iterations allows."""
-        n_known = len(self.ledger.trials) + len(self.stock.ready)
+        """Keep a suggestion for every idle block, with some in reserve, as far as the number of trials allows."""
+        n_known = len(self.ledger.trials) + len(self.suggestions.ready)
         may_ask = self.phase is Phase.SEARCHING and n_known < self.plan.num_iterations
-        if may_ask and self.stock.is_short(len(self.blocks.idle)):
-            self.stock.asked = True
-            self._step.instruct(Ask(number=n_known))
+        if may_ask and self.suggestions.is_short(len(self.membership.idle)):
+            self.suggestions.ask()
+            self._instructions.append(Ask(number=n_known))
 
     # ------------------------------------------------------------ masters
 
     def _take_message(self, team_index: int, message: msg.Message) -> None:
         number = getattr(message, "assignment", None)
-        assignment = self.blocks.assignment_of_team.get(team_index)
+        assignment = self.membership.assignment_of_team.get(team_index)
         if assignment is None or assignment.number != number:
             logger.info("dropped a late %s about assignment %s", type(message).__name__, number)
             return
         if not isinstance(message, msg.FoldStopped):
-            self.blocks.suspects.pop(team_index, None)
+            self.membership.suspects.pop(team_index, None)
         trial, preempting = self.ledger.trials[assignment.trial], self.ending.preempting
         match message:
             case msg.EpochReported():
@@ -197,142 +232,356 @@ class CoordinatorState:
             case msg.FoldStopped() if preempting and not trial.state.ended:
                 self._end_preempted(team_index)
             case msg.FoldFailed() if preempting and not trial.state.ended:
-                # The signal may have ended a process of the user's: the next start will tell.
+                # The signal may have ended a process of the user: the next start will show if the trial fails.
                 logger.warning("trial %d failed while it was preempted: %s", trial.number, message.reason)
                 self._end_preempted(team_index)
             case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped() | msg.FoldFailed():
                 self._end_assignment(team_index, assignment, message)
             case _:
-                self._step.record(event_of(message, assignment, trial, self._step.now_s))
+                self._record(event_of(message, assignment, trial, self._now_s))
         if assignment.end is not None:
-            self.assigner.go_on_with(self.blocks.block_of(team_index))
+            self._continue_block(self.membership.block_of(team_index))
 
     def _take_report(self, team_index: int, assignment: Assignment, message: msg.EpochReported) -> None:
-        step, trial = self._step, self.ledger.trials[assignment.trial]
-        # Gone on from a checkpoint, a master asks again about its epoch, which the journal need not know.
+        trial = self.ledger.trials[assignment.trial]
+        # After a resume from a checkpoint, a master reports its epoch again, which the journal has already.
         if message.epoch not in trial.reports.get(assignment.fold, ()) or message.epoch > assignment.epoch:
-            step.record(event_of(message, assignment, trial, step.now_s))
+            self._record(event_of(message, assignment, trial, self._now_s))
         if not message.waits or trial.state.ended or self.ending.preempting:
-            return  # it was told to stop
+            return  # the master has an order to stop
         decision = self.policy.judge(trial.number, assignment.fold, message.epoch)
         if decision.n_rungs > trial.n_rungs:
-            step.record(ev.TrialPromoted(time_s=step.now_s, trial=trial.number, n_rungs=decision.n_rungs))
-            self.assigner.assign_folds(self.blocks.block_of(team_index))  # those that were paused at the rung
+            self._record(ev.TrialPromoted(time_s=self._now_s, trial=trial.number, n_rungs=decision.n_rungs))
+            self._assign_folds(self.membership.block_of(team_index))  # the folds that were paused at the rung
         match decision.verdict:
             case Verdict.GO_ON:
-                step.send(team_index, msg.GoOn(assignment=assignment.number))
+                self._send(team_index, msg.GoOn(assignment=assignment.number))
             case Verdict.PAUSE:
-                step.send(team_index, msg.PauseFold(assignment=assignment.number))
+                self._send(team_index, msg.PauseFold(assignment=assignment.number))
             case Verdict.PRUNE:
-                self._outcomes.prune(trial, decision.reason)
+                self._prune(trial, decision.reason)
 
     def _end_assignment(self, team_index: int, assignment: Assignment, message: msg.Message) -> None:
-        """Write down how an assignment has ended, and what follows from it for its trial."""
+        """Record how an assignment has ended, with the consequences for its trial."""
         trial = self.ledger.trials[assignment.trial]
-        self._step.record(event_of(message, assignment, trial, self._step.now_s))
-        del self.blocks.assignment_of_team[team_index]
-        self._step.send(team_index, msg.FoldRecorded(assignment=assignment.number))
+        self._record(event_of(message, assignment, trial, self._now_s))
+        del self.membership.assignment_of_team[team_index]
+        self._send(team_index, msg.FoldRecorded(assignment=assignment.number))
         if trial.state.ended:
             return
         if isinstance(message, msg.FoldFailed):
-            self._outcomes.fail(trial, assignment.fold, message.reason)
+            self._fail(trial, assignment.fold, message.reason)
         elif len(trial.folds) == self.plan.n_fold:
-            self._outcomes.complete(trial)
-        elif isinstance(message, msg.FoldFinished) and (reason := self.policy.why_hopeless(trial)):
-            self._outcomes.prune(trial, reason)
+            self._record(completion(trial, self.plan, self._now_s))
+            self._report(trial)
+            self.ending.check_target(trial)
+            self.ending.take(trial)
+        elif isinstance(message, msg.FoldFinished) and (reason := self.policy.why_worse(trial)):
+            self._prune(trial, reason)
+
+    # ------------------------------------------------------------ outcomes of trials
+
+    def _fail(self, trial: Trial, fold: int, reason: str) -> None:
+        """Fail a trial because of one of its folds."""
+        which = f"fold {fold}: " if self.plan.n_fold > 1 else ""
+        self._end(trial, ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
+
+    def _prune(self, trial: Trial, reason: str) -> None:
+        figure = self.policy.figure_so_far(trial.number)
+        assert figure is not None, "a trial was judged before it had reported"
+        self._end(trial, ev.TrialPruned(time_s=self._now_s, trial=trial.number, figure_of_merit=figure, reason=reason))
+
+    def _end(self, trial: Trial, event: ev.Event) -> None:
+        """End a trial without its result; its folds under way stop, as their results are not needed."""
+        self._record(event)
+        self._report(trial)
+        self.ending.take(trial)
+        for assignment in trial.running:
+            self._send(assignment.team, msg.StopFold(assignment=assignment.number))
+
+    def _pause(self, trial: Trial) -> None:
+        """Leave a trial at its rung."""
+        figure = self.policy.figure_so_far(trial.number)
+        assert figure is not None, "a trial waits at a rung before it had reported"
+        self._record(ev.TrialPaused(time_s=self._now_s, trial=trial.number, figure_of_merit=figure))
+
+    def _lose(self, assignment: Assignment, reason: str, *, counts: bool) -> None:
+        """Record that an assignment was lost with its ranks; `counts`: against `--max-attempts`."""
+        number = assignment.number
+        self._record(ev.AssignmentLost(time_s=self._now_s, assignment=number, reason=reason, counts=counts))
+
+    def _gives_up(self, trial: Trial) -> bool:
+        """Fail a trial if a fold of it has lost ranks too often; return True if so."""
+        found = None if trial.state.ended else fold_to_give_up(trial, self.plan.max_attempts)
+        if found is not None:
+            self._fail(trial, *found)
+        return found is not None
+
+    # ------------------------------------------------------------ dead ranks
+
+    def _take_deaths(self, ranks: frozenset[int]) -> None:
+        """Wait for the rest of each team to reform; do without a team that has no rank left."""
+        for team_index in self.membership.died(ranks):
+            if self.membership.state(team_index) is TeamState.LOST:
+                self._take_losses(team_index, self.membership.team(team_index), continued=-1)
+            self._place_block(self.membership.block_of(team_index))
+
+    def _take_reformed(self, team_index: int, message: msg.TeamReformed) -> None:
+        """Take in that a team has reformed without some of its ranks."""
+        before = self.membership.team(team_index)
+        self.membership.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
+        assignment = self.membership.assignment_of_team.get(team_index)
+        continued = message.goes_on
+        # An order that a living master has not taken yet is on its way to it.
+        if assignment is not None and before.master_rank in message.world_ranks and assignment.number > message.taken:
+            continued = assignment.number
+        self._take_losses(team_index, before, continued)
+        self._place_block(self.membership.block_of(team_index))
+
+    def _take_losses(self, team_index: int, before: Team, continued: int) -> None:
+        """Record the ranks that a team has lost, with the loss of its assignment unless the team continues it.
+
+        Args:
+            team_index: the team.
+            before: the team as it trained when the ranks died.
+            continued: number of the assignment that the team continues; -1 for none.
+        """
+        assignment = self.membership.assignment_of_team.get(team_index)
+        ranks = self.membership.take_unrecorded(team_index)
+        is_lost = assignment is not None and assignment.number != continued
+        counts = assignment is not None and self._blames(assignment, ranks, before)
+        n_alive, n_training = self.membership.n_left(before.block)
+        lost = ev.RanksLost(
+            time_s=self._now_s,
+            ranks=ranks,
+            block=before.block,
+            team=team_index,
+            n_alive=n_alive,
+            n_ranks=n_training,
+            assignment=-1 if assignment is None else assignment.number,
+            counts=counts and not is_lost,
+        )
+        if ranks:
+            self._record(lost)
+        if assignment is None:
+            return
+        if is_lost:
+            del self.membership.assignment_of_team[team_index]
+            self.membership.suspects.pop(team_index, None)
+            self._lose(assignment, ev.died_text(ranks), counts=counts)
+        self._gives_up(self.ledger.trials[assignment.trial])
+
+    def _blames(self, assignment: Assignment, ranks: Sequence[int], team: Team) -> bool:
+        """Return True if the trial may have killed `ranks` of the `team`: some trained it, no other cause is known."""
+        is_wanted = not (self.ending.preempting or self.ledger.trials[assignment.trial].state.ended)
+        return is_wanted and (not ranks or not set(ranks).isdisjoint(team.world_ranks))
+
+    def _place_block(self, block: int) -> None:
+        """Have a block continue with its remaining teams, or hand its trial to another block if none can train."""
+        if block not in self.membership.trial_of_block:
+            self.membership.update_free(block)
+        elif self.membership.is_busy(block) or self.membership.may_train(block):
+            self._continue_block(block)
+        else:
+            trial = self.ledger.trials[self.membership.trial_of_block[block]]
+            if not trial.state.ended:
+                self.to_resume.appendleft(trial.number)
+            self._release(block)
+
+    # ------------------------------------------------------------ assignment
+
+    @property
+    def _has_trial(self) -> bool:
+        """True if a block holds a trial, or a trial waits to be resumed."""
+        return bool(self.membership.trial_of_block or self.to_resume)
+
+    @property
+    def _has_more(self) -> bool:
+        """True if a trial would begin or be promoted, were there a block for it."""
+        return self.phase is Phase.SEARCHING or (self.phase is Phase.DRAINING and self._next_promotion() is not None)
+
+    def _next_promotion(self) -> int | None:
+        """Return the paused trial to promote; if no other can run and none is complete, the best one."""
+        if self.ending.promotes and (number := self.policy.promotion()) is not None:
+            return number
+        is_last = self.phase is Phase.DRAINING and not (self.ending.cut_short or self.membership.trial_of_block)
+        return self.policy.last_resort() if is_last else None
+
+    def _fill_blocks(self) -> None:
+        """Give waiting trials to idle blocks: trials to resume, then promoted ones, then new suggestions."""
+        while not self.ending.preempting and self.membership.idle and (number := self._next_trial()) is not None:
+            self._assign_folds(self.membership.place(number, self._now_s))
+
+    def _next_trial(self) -> int | None:
+        if self.to_resume:
+            return self.to_resume.popleft()
+        if (promoted := self._promoted()) is not None:
+            return promoted
+        number, ready = len(self.ledger.trials), self.suggestions.ready
+        if self.phase is not Phase.SEARCHING or not ready or number >= self.plan.num_iterations:
+            return None
+        suggestion = ready.popleft()
+        self._record(
+            ev.TrialSuggested(
+                time_s=self._now_s,
+                trial=number,
+                point=suggestion.point or {},
+                suggest_s=suggestion.wall_s,
+                suggest_cpu_s=suggestion.cpu_s,
+            )
+        )
+        return number
+
+    def _promoted(self) -> int | None:
+        """Return a paused trial that resumes on an idle block; one that its block is about to leave resumes there."""
+        while (number := self._next_promotion()) is not None:
+            trial = self.ledger.trials[number]
+            self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=trial.n_rungs + 1))
+            if not trial.running:
+                return number
+            self._assign_folds(self.membership.block_of(trial.running[0].team))
+        return None
+
+    def _continue_block(self, block: int) -> None:
+        """Give the teams of a block the remaining folds of its trial, or release it when no fold is left."""
+        trial = self.ledger.trials[self.membership.trial_of_block[block]]
+        if not trial.state.ended and self.policy.folds_to_run(trial):
+            if not self.ending.preempting:
+                self._assign_folds(block)
+        elif not self.membership.is_busy(block):
+            if not trial.state.ended:
+                self._pause(trial)
+                self._report(trial)
+            self._release(block)
+
+    def _release(self, block: int) -> None:
+        self.suggestions.add_trial(self.membership.release(block, self._now_s))
+
+    def _assign_folds(self, block: int) -> None:
+        """Give each idle team of the block one of the folds still to be run."""
+        trial = self.ledger.trials[self.membership.trial_of_block[block]]
+        under_way = {assignment.fold for assignment in trial.running}
+        waiting = [fold for fold in self.policy.folds_to_run(trial) if fold not in under_way]
+        for team, fold in zip(self.membership.idle_teams(block), waiting, strict=False):
+            self._assign(team, trial, fold)
+
+    def _assign(self, team: Team, trial: Trial, fold: int) -> None:
+        number, attempt = len(self.ledger.assignments), trial.n_attempts(fold) + 1
+        self._record(
+            ev.FoldAssigned(
+                time_s=self._now_s,
+                assignment=number,
+                trial=trial.number,
+                fold=fold,
+                attempt=attempt,
+                block=team.block,
+                team=team.index,
+                n_ranks=len(team.world_ranks),
+            )
+        )
+        self.membership.assignment_of_team[team.index] = self.ledger.assignments[number]
+        self._send(
+            team.index,
+            msg.RunFold(
+                assignment=number,
+                trial=trial.number,
+                fold=fold,
+                attempt=attempt,
+                point=trial.point,
+                waits_for_word=self.policy.judges,
+                pause_epochs=self.policy.pause_epochs(trial.number),
+            ),
+        )
 
     # ------------------------------------------------------------ time
 
     def _check_time(self) -> None:
-        """Begin no trial that the time does not allow; when it is over, stop those under way."""
-        budget, now_s = self.plan.budget, self._step.now_s
+        """Begin no trial that the time does not allow; when it is over, stop the trials under way."""
+        budget = self.plan.budget
         self._check_count()
         if budget.trial_timeout_s is not None:
             self._check_trials(budget.trial_timeout_s)
-        if budget.is_over(now_s):
+        if budget.is_over(self._now_s):
             self._preempt("the walltime is over", *walltime_times(budget))
         if self.ending.preempting:
             self._hurry()
         else:
-            self.ending.check_time(self.ledger.sessions, now_s)
+            self.ending.check_time(self.ledger.sessions, self._now_s)
 
     def _check_count(self) -> None:
-        self.ending.check_count(len(self.ledger.trials), is_used_up=self.stock.is_used_up)
+        self.ending.check_count(len(self.ledger.trials), is_used_up=self.suggestions.is_used_up)
 
     def _check_trials(self, timeout_s: float) -> None:
-        """Fail trials of which a fold takes too long, and give up where the team does not come back from one."""
-        budget, now_s = self.plan.budget, self._step.now_s
-        for team_index, assignment in self.blocks.assignment_of_team.items():
+        """Fail trials whose fold takes too long; give up if a team does not return from such a fold."""
+        budget, now_s, suspects = self.plan.budget, self._now_s, self.membership.suspects
+        for team_index, assignment in self.membership.assignment_of_team.items():
             if not budget.is_overdue(assignment.assigned_at_s, now_s):
                 continue
-            told_at_s = self.blocks.suspects.get(team_index)
-            if told_at_s is None:
-                self.blocks.suspects[team_index] = now_s
+            ordered_at_s = suspects.get(team_index)
+            if ordered_at_s is None:
+                suspects[team_index] = now_s
                 trial = self.ledger.trials[assignment.trial]
-                if not trial.state.ended:  # else this fold was told to stop, and does not
-                    reason = f"it took longer than `--trial-timeout`, {timeout_s:g} s"
-                    self._outcomes.fail(trial, assignment.fold, reason)
-            elif budget.is_overdue(told_at_s, now_s):
-                self._step.instruct(
-                    GiveUp(
-                        reason=f"Block {assignment.block} is stuck in code of the model: a trial of it took longer "
-                        f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. The "
-                        "trial is recorded as failed, and nobody can free a rank from outside: the search ends here, "
-                        "the same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
-                    )
+                if not trial.state.ended:  # else the team has an order to stop this fold already
+                    self._fail(trial, assignment.fold, f"it took longer than `--trial-timeout`, {timeout_s:g} s")
+            elif budget.is_overdue(ordered_at_s, now_s):
+                self._give_up(
+                    f"Block {assignment.block} is stuck in code of the model: a trial of it took longer "
+                    f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. The "
+                    "trial is recorded as failed, and nobody can free a rank from outside: the search ends here, "
+                    "the same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
                 )
                 return
 
-    def _preempt(self, reason: str, stop_at_s: float, give_up_at_s: float) -> None:
-        """Have everything come to a checkpoint until `stop_at_s`; the next start goes on from there."""
-        nothing_left = self.phase is Phase.DRAINING and not self.assigner.has_trial
+    def _give_up(self, reason: str) -> None:
+        self._instructions.append(GiveUp(reason=reason))
+
+    def _preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
+        """Have every assignment reach a checkpoint before `stop_at_s`, from which the next start resumes."""
+        nothing_left = self.phase is Phase.DRAINING and not self._has_trial
         if self.ending.preempting or self.phase is Phase.OVER:
             return
-        if nothing_left and self.assigner.next_promotion() is None:
+        if nothing_left and self._next_promotion() is None:
             return
-        self.ending.preempt(reason, stop_at_s, give_up_at_s)
-        if self._step.now_s < stop_at_s:
-            for team_index, assignment in self.blocks.assignment_of_team.items():
-                self._step.send(team_index, msg.PreemptFold(assignment=assignment.number))
+        self.ending.preempt(reason, stop_at_s, abandon_at_s)
+        if self._now_s < stop_at_s:
+            for team_index, assignment in self.membership.assignment_of_team.items():
+                self._send(team_index, msg.PreemptFold(assignment=assignment.number))
 
     def _hurry(self) -> None:
-        """Stop what has come to no checkpoint in time, and do without those that do not stop either."""
-        ending, under_way = self.ending, self.blocks.assignment_of_team
-        if self._step.now_s >= ending.stop_at_s:
-            ending.stop_at_s = math.inf
+        """Stop assignments that have not reached a checkpoint in time; abandon teams that do not stop either."""
+        under_way = self.membership.assignment_of_team
+        if self.ending.stops(self._now_s):
             for team_index, assignment in under_way.items():
-                self._step.send(team_index, msg.StopFold(assignment=assignment.number))
-        elif self._step.now_s >= ending.give_up_at_s and under_way:
-            ending.all_stopped = False
+                self._send(team_index, msg.StopFold(assignment=assignment.number))
+        elif under_way and self.ending.abandons(self._now_s):
             for team_index in list(under_way):
                 self._end_preempted(team_index)
 
     def _end_preempted(self, team_index: int) -> None:
-        """An assignment has ended for want of time. Its master is not told that it is recorded: checkpoints stay."""
-        number, now_s = self.blocks.assignment_of_team.pop(team_index).number, self._step.now_s
+        """End an assignment for want of time. Its master gets no FoldRecorded, so it keeps its checkpoints."""
+        number = self.membership.assignment_of_team.pop(team_index).number
         reason = self.ending.preempted_because
-        self._step.record(ev.AssignmentPreempted(time_s=now_s, assignment=number, reason=reason))
+        self._record(ev.AssignmentPreempted(time_s=self._now_s, assignment=number, reason=reason))
 
     # ------------------------------------------------------------ the end
 
     def _settle(self) -> None:
-        """Enter the next phase when nothing more can begin, or nothing more runs."""
+        """Enter the next phase when nothing more can begin, or nothing is under way."""
         self._check_count()
-        ending, is_left = self.ending, self.assigner.has_trial
-        if self.roster.is_hopeless and not ending.preempting and (is_left or self.assigner.has_more):
-            reason = (
+        ending, is_left = self.ending, self._has_trial
+        if self.membership.none_may_train and not ending.preempting and (is_left or self._has_more):
+            self._give_up(
                 "No block is left that can train, as ranks of all of them have died: the search ends here, the same "
                 "command with `--opt-restore` (or `nnlo-opt launch`) goes on."
             )
-            self._step.instruct(GiveUp(reason=reason))
             return
-        is_busy = bool(self.blocks.assignment_of_team)
+        is_busy = bool(self.membership.assignment_of_team)
         if self.phase is not Phase.DRAINING or is_busy or (is_left and not ending.preempting):
             return
-        # What was told to end may have been all there was.
-        is_left = is_left or (ending.preempting and self.assigner.next_promotion() is not None)
+        # The preempted assignments may have been all there was.
+        is_left = is_left or (ending.preempting and self._next_promotion() is not None)
         if ending.is_complete(is_left=is_left):
             for trial in self.ledger.trials:
                 if trial.state is TrialState.PAUSED:
-                    self._outcomes.prune(trial, self.policy.why_left(trial.number))
-        self._step.instruct(ending.finish(is_left=is_left))
+                    self._prune(trial, self.policy.why_left(trial.number))
+        self._instructions.append(ending.finish(is_left=is_left))

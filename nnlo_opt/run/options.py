@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.coordinator.budget import Budget, end_of
-from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings

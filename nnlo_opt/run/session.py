@@ -16,9 +16,8 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
-from nnlo_opt.coordinator.attempts import LastEnd
 from nnlo_opt.coordinator.coordinator import Coordinator, Search
-from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
@@ -307,7 +306,7 @@ class Session(ABC):
         if best is None or not best.folds:
             return None
         blocks = range(1, self.topology.n_blocks + 1)
-        teams = [team for block in blocks for team in coordinator.roster.ready(block)]
+        teams = [team for block in blocks for team in coordinator.membership.ready(block)]
         candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.suspects]
         candidates = candidates or [self.topology.teams[0].first_trainer_rank]
         saved = save_model(self._ranks, candidates, directory.path, best, self.options.plan.direction)

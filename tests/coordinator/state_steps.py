@@ -7,8 +7,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.budget import Budget
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, SearchPlan, Send, Suggested
+from nnlo_opt.coordinator.instructions import Begin, Budget, FromMaster, Preempt, SearchPlan, Send, Suggested
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -88,15 +87,16 @@ def over():
 
 
 def all_of(state):
-    """The fields of the parts that it is made of, and of the ledger, by name; not those that are parts themselves."""
+    """Return the fields of the state, of its parts and of the ledger by name, without those that are parts."""
+    parts = [value for value in vars(state).values() if type(value).__module__.startswith("nnlo_opt.coordinator.")]
     own = {
         name: value
-        for part in vars(state).values()
-        if type(part).__module__.startswith("nnlo_opt.coordinator.") and hasattr(part, "__dict__")
+        for part in [state, *parts]
+        if hasattr(part, "__dict__")
         for name, value in vars(part).items()
         if isinstance(value, Enum) or not hasattr(value, "__dict__")
     }
-    assert {"phase", "trial_of_block", "to_resume", "_news", "_events", "_stock"} <= own.keys()
+    assert {"phase", "trial_of_block", "to_resume", "_unrecorded", "_events", "suggestions"} <= own.keys()
     return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 

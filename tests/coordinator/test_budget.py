@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.coordinator.budget import Budget, Durations, Progress, by_end, duration_s, end_of, searched_s
+from nnlo_opt.coordinator.ending import Durations, Progress, by_end, duration_s
+from nnlo_opt.coordinator.instructions import Budget, end_of, searched_s
 from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState

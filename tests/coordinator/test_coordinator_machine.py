@@ -13,10 +13,20 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
-from nnlo_opt.coordinator.attempts import WAS_ENDED, LastEnd, losses_in_vain
-from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Suggested, Tick
+from nnlo_opt.coordinator.instructions import (
+    WAS_ENDED,
+    Begin,
+    Budget,
+    FromMaster,
+    LastEnd,
+    Preempt,
+    RanksDied,
+    SearchPlan,
+    Suggested,
+    Tick,
+)
+from nnlo_opt.coordinator.outcomes import losses_without_progress
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.search.base import History
 from nnlo_opt.search.pruning import PruningPlan
@@ -250,7 +260,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert self.n_durable > self.index_of(number, ev.FoldAssigned), "sent before it was on disk"
                 if isinstance(instruction.message, msg.FoldRecorded):
                     assert self.ledger.assignments[number].end is not None
-                leader = self.state.roster.team(instruction.team).master_rank
+                leader = self.state.membership.team(instruction.team).master_rank
                 self.masters[instruction.team].send(leader, instruction.message)
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
@@ -445,7 +455,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_trial_that_failed_is_stopped_and_gets_no_more_results(self):
-        for team, assignment in self.state.blocks.assignment_of_team.items():
+        for team, assignment in self.state.membership.assignment_of_team.items():
             if self.ledger.trials[assignment.trial].state.ended and not self.masters[team].is_broken:
                 assert self.masters[team].told_to_stop or self.masters[team].current is None
         if self.disk and isinstance(self.disk[-1], ev.AssignmentFinished):
@@ -455,7 +465,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def a_trial_is_tried_so_often_and_given_up_for_no_other_losses(self):
         for trial in self.ledger.trials:
-            tried = max(len(losses_in_vain(trial, fold)) for fold in range(self.plan.n_fold))
+            tried = max(len(losses_without_progress(trial, fold)) for fold in range(self.plan.n_fold))
             assert tried <= self.plan.max_attempts
             if trial.state is TrialState.FAILED and "--max-attempts" in trial.reason:
                 assert tried == self.plan.max_attempts
@@ -501,8 +511,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @invariant()
     def something_is_under_way_until_the_search_is_over(self):
         if self.finished_because is None and not self.dead:
-            assert self.owed is not None or self.state.blocks.assignment_of_team
-        for team, assignment in self.state.blocks.assignment_of_team.items():
+            assert self.owed is not None or self.state.membership.assignment_of_team
+        for team, assignment in self.state.membership.assignment_of_team.items():
             master = self.masters[team]
             if master.is_broken or any(isinstance(m, msg.TeamReformed) for m in master.under_way):
                 continue
@@ -519,7 +529,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.state.ending.preempting:
             assert all(
                 self.masters[team].told_to_stop or not self.masters[team].current or self.masters[team].is_broken
-                for team in self.state.blocks.assignment_of_team
+                for team in self.state.membership.assignment_of_team
             )
         begun = [e for e in self.disk if isinstance(e, ev.TrialSuggested)]
         if begun and budget.deadline_s is not None:
@@ -539,9 +549,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def no_block_is_idle_while_a_trial_waits(self):
         if self.state.ending.preempting:
             return
-        if len(self.state.blocks.trial_of_block) + len(self.state.blocks.out) < self.state.topology.n_blocks:
-            assert not self.state.assigner.to_resume
-            assert not self.state.stock.ready
+        if len(self.state.membership.trial_of_block) + len(self.state.membership.out) < self.state.topology.n_blocks:
+            assert not self.state.to_resume
+            assert not self.state.suggestions.ready
             if self.state.ending.promotes and self.finished_because is None:
                 assert self.state.policy.promotion() is None
 

@@ -68,7 +68,7 @@ LEADS_TO = {
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
     state = PHASES[phase]()
     assert state.phase is phase
-    state.stock.asked = isinstance(event, Suggested)
+    state.suggestions.asked = isinstance(event, Suggested)
     before = all_of(state)
     if (phase, type(event)) in LEADS_TO:
         state.handle(event, 2.0)
@@ -81,7 +81,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
 
 def test_a_suggestion_nobody_asked_for_raises_and_changes_nothing():
     state = draining()
-    assert not state.stock.asked
+    assert not state.suggestions.asked
     before = all_of(state)
     with pytest.raises(ProtocolError, match="nobody asked for"):
         state.handle(Suggested(point={"n": 1}), 2.0)
@@ -128,7 +128,7 @@ def test_one_suggestion_is_held_ahead_and_no_more():
     suggest(state, n=0)
     out = suggest(state, n=1)
     assert [type(i) for i in out] == [ins.Tell]
-    assert len(state.stock.ready) == 1
+    assert len(state.suggestions.ready) == 1
     out = finish(state, 0, 0)
     assert sends_to(out, 0) == [
         msg.FoldRecorded(assignment=0),
@@ -192,9 +192,9 @@ def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
     suggest(state, n=0)
     suggest(state, n=1)
     suggest(state, n=2)
-    assert state.blocks.trial_of_block == {1: 0, 2: 1}
+    assert state.membership.trial_of_block == {1: 0, 2: 1}
     fail(state, 1, 1)
-    assert state.blocks.trial_of_block == {1: 0, 2: 2}
+    assert state.membership.trial_of_block == {1: 0, 2: 2}
     assert state.ledger.trials[0].state == "running"
 
 
@@ -235,7 +235,7 @@ def test_a_message_about_the_assignment_of_another_team_changes_nothing():
 def test_a_result_or_a_suggestion_after_the_end_is_dropped():
     state, _ = begin(num_iterations=9, target_objective=1.0)
     suggest(state, n=0)
-    assert state.stock.asked
+    assert state.suggestions.asked
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.OVER
     assert step(state, FromMaster(team=0, message=msg.FoldFailed(assignment=0, reason="late"))) == []
@@ -275,13 +275,13 @@ def test_a_failed_fold_stops_the_other_folds_and_their_results_are_not_needed():
     out = fail(state, 0, 0)
     assert [e.reason for e in events_of(out) if isinstance(e, ev.TrialFailed)] == ["fold 0: no memory"]
     assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
-    assert state.blocks.trial_of_block == {1: 0}  # the block is not free before its other team is
+    assert state.membership.trial_of_block == {1: 0}  # the block is not free before its other team is
     # The other fold had finished before the order to stop could reach it.
     out = finish(state, 1, 1)
     assert isinstance(events_of(out)[0], ev.AssignmentStopped)
     assert state.ledger.trials[0].state == "failed"
     assert state.ledger.trials[0].figure_of_merit is None
-    assert state.blocks.trial_of_block == {1: 1}
+    assert state.membership.trial_of_block == {1: 1}
 
 
 def test_two_folds_that_fail_make_one_failed_trial():
@@ -305,7 +305,7 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     assert state.phase is Phase.SEARCHING
     suggest(state, n=3)
     out = finish(state, 1, 1, figure=0.25)
-    assert not state.stock.ready
+    assert not state.suggestions.ready
     assert state.phase is Phase.DRAINING
     assert not of_type(out, ins.Finish)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]
@@ -340,9 +340,9 @@ def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended()
 def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     state, _ = begin(num_iterations=9)
     suggest(state, n=0)
-    state.stock.asked = True  # as with a search that is asked further ahead
+    state.suggestions.asked = True  # as with a search that is asked further ahead
     suggest(state, n=1)
-    state.stock.asked = True
+    state.suggestions.asked = True
     assert not of_type(suggest(state), ins.Finish)
     out = finish(state, 0, 0)
     assert sends_to(out, 0)[-1].trial == 1
@@ -428,20 +428,20 @@ def test_check_finds_what_must_never_be():
     suggest(state, n=0)
     suggest(state, n=1)
     broken = copy.deepcopy(state)
-    del broken.blocks.assignment_of_team[0]
+    del broken.membership.assignment_of_team[0]
     with pytest.raises(ProtocolError, match="differ"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.blocks.trial_of_block[1] = 7
+    broken.membership.trial_of_block[1] = 7
     with pytest.raises(ProtocolError, match="does not hold"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.stock.ready.extend([Suggested(point={"n": 2})] * 2)
+    broken.suggestions.ready.extend([Suggested(point={"n": 2})] * 2)
     with pytest.raises(ProtocolError, match="More suggestions"):
         broken.check()
     broken = copy.deepcopy(state)
-    broken.blocks.trial_of_block = {1: 0, 2: 0}
-    broken.blocks.assignment_of_team.clear()
+    broken.membership.trial_of_block = {1: 0, 2: 0}
+    broken.membership.assignment_of_team.clear()
     for assignment in broken.ledger.assignments:
         assignment.end = "lost"
     with pytest.raises(ProtocolError, match="Two blocks hold the same trial"):
@@ -498,7 +498,7 @@ def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_th
     for trial, figures in enumerate([(0.1, 0.2, 0.3), (0.5, 0.601)]):
         out = state.handle(Suggested(point={"n": trial}), 2.0)
         for figure in figures:
-            (assignment,) = state.blocks.assignment_of_team.values()
+            (assignment,) = state.membership.assignment_of_team.values()
             assert assignment.trial == trial
             finished = msg.FoldFinished(
                 assignment=assignment.number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
@@ -511,4 +511,4 @@ def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_th
     assert "after 2 of 3 folds its mean 0.5505 is worse than the 0.15 of trial 0" in trial.reason
     told = next(i for i in out if isinstance(i, ins.Tell) and i.trial == 1)
     assert (told.state, told.value) == ("pruned", trial.figure_so_far)
-    assert not state.blocks.trial_of_block
+    assert not state.membership.trial_of_block

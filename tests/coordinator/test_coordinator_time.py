@@ -28,9 +28,8 @@ from state_steps import (
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, SearchPlan, Send, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, Budget, FromMaster, SearchPlan, Send, Suggested, Tick
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -45,7 +44,7 @@ def test_a_tick_changes_nothing_while_there_is_time():
     before = all_of(state)
     assert step(state, Tick(), 5.0) == []
     after = all_of(state)
-    assert {name for name in before if before[name] != after[name]} <= {"now_s", "_instructions", "_events"}
+    assert {name for name in before if before[name] != after[name]} <= {"_now_s", "_instructions", "_events"}
 
 
 def test_a_timeout_ends_the_search_when_what_runs_has_ended():
@@ -345,7 +344,7 @@ def test_a_team_that_comes_back_gets_the_next_trial_and_its_own_time():
     out = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
     assert [order.trial for order in sends_to(out, 0) if isinstance(order, msg.RunFold)] == [1]
     step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=1, waited_s=None)), 15.0)
-    assert not state.blocks.suspects
+    assert not state.membership.suspects
     out = step(state, Tick(), 21.3)
     # It was heard of in between: its trial is too long, it is not stuck.
     assert of_type(out, ins.GiveUp) == []
@@ -371,7 +370,7 @@ def test_a_result_that_comes_before_the_stop_order_is_too_late_and_shows_that_th
     state = limited(ONE_BLOCK)
     step(state, Tick(), 11.1)
     finish(state, 0, 0)
-    assert not state.blocks.suspects
+    assert not state.membership.suspects
     assert state.ledger.trials[0].state is TrialState.FAILED
 
 

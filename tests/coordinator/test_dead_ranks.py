@@ -46,7 +46,7 @@ def test_a_fold_goes_on_with_the_ranks_that_are_left():
     done = reformed(state, 0, [1, 3], taken=0, goes_on=0)
     (lost,) = events_of(done)
     assert lost == ev.RanksLost(time_s=1.0, ranks=[2], block=1, team=0, n_alive=2, n_ranks=2, assignment=0, counts=True)
-    assert state.blocks.assignment_of_team[0].number == 0
+    assert state.membership.assignment_of_team[0].number == 0
     assert state.ledger.assignments[0].losses == [Loss(0, "rank 2 died")]
     assert state.ledger.sessions[-1].lost_ranks == {1: [2]}
     assert state.ledger.sessions[-1].lost_blocks == []
@@ -96,7 +96,7 @@ def test_a_fold_that_does_not_go_on_is_assigned_again_to_what_is_left_of_the_blo
     assert (lost.ranks, ended.assignment, ended.reason) == ([1], 0, "rank 1 died")
     assert (again.trial, again.fold, again.attempt, again.block, again.n_ranks) == (0, 0, 2, 1, 2)
     assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
-    assert state.roster.team(0).master_rank == 2
+    assert state.membership.team(0).master_rank == 2
 
 
 def test_an_order_that_is_on_its_way_to_a_master_that_lives_is_not_lost():
@@ -104,14 +104,14 @@ def test_an_order_that_is_on_its_way_to_a_master_that_lives_is_not_lost():
     died(state, 2)
     done = reformed(state, 0, [1, 3], taken=-1)
     assert [type(e) for e in events_of(done)] == [ev.RanksLost]
-    assert state.blocks.assignment_of_team[0].number == 0
+    assert state.membership.assignment_of_team[0].number == 0
 
 
 def test_the_trial_of_a_block_that_is_lost_goes_to_another():
     state, _ = training(THREE_RANKS)
     done = died(state, 1, 2, 3)
     assert [type(e) for e in events_of(done)] == [ev.RanksLost, ev.AssignmentLost]
-    assert state.blocks.out == {1}
+    assert state.membership.out == {1}
     done = finish(state, 1, 1)
     again = next(e for e in events_of(done) if isinstance(e, ev.FoldAssigned))
     assert (again.trial, again.attempt, again.block) == (0, 2, 2), "before anything new"
@@ -124,8 +124,8 @@ def test_a_block_too_small_to_train_is_spare():
     lost = events_of(done)[0]
     assert (lost.n_alive, lost.n_ranks) == (2, 0)
     assert state.ledger.sessions[-1].lost_blocks == [1]
-    assert state.blocks.out == {1}
-    assert list(state.assigner.to_resume) == [0]
+    assert state.membership.out == {1}
+    assert list(state.to_resume) == [0]
 
 
 def test_the_search_gives_up_when_no_block_is_left():
@@ -142,7 +142,7 @@ def test_a_team_that_is_broken_is_given_nothing():
     assert state.ledger.trials[0].state is TrialState.COMPLETE
     assert not [m for m in sends_to(done, 0) if isinstance(m, msg.RunFold)]
     suggest(state, n=7)
-    assert state.blocks.out == {1}
+    assert state.membership.out == {1}
     done = reformed(state, 0, [1, 3], taken=0)
     assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
 

@@ -2,9 +2,8 @@ import math
 
 import pytest
 
-from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.coordinator.instructions import Finish, SearchPlan
+from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 

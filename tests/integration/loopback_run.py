@@ -12,9 +12,8 @@ import numpy as np
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.budget import Budget
 from nnlo_opt.coordinator.coordinator import Coordinator
-from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.search.process import InlineSearch

@@ -1,4 +1,7 @@
-"""Suggestions that are held ready: few, as each knows less than one made later; enough that no block waits."""
+"""Buffer of suggestions that the search has made ahead of the blocks that will need them.
+
+It holds few, as each knows less than one made later, but enough that no block waits.
+"""
 
 import math
 from collections import deque
@@ -7,9 +10,9 @@ from dataclasses import dataclass, field
 from nnlo_opt.coordinator.instructions import Suggested
 from nnlo_opt.errors import ProtocolError
 
-#: of the blocks that end, the part that may find no suggestion ready
+#: share of the blocks that become free and may find no suggestion ready
 SHORTAGE = 0.05
-#: suggestions and trials of which the mean is taken: the latest
+#: number of latest suggestions and trials over which mean durations are taken
 N_LATEST = 16
 
 
@@ -18,27 +21,34 @@ def _latest() -> deque[float]:
 
 
 @dataclass(slots=True)
-class Stock:
-    """Holds them, and learns how long suggestions and trials take.
+class SuggestionBuffer:
+    """Holds suggestions; learns how long suggestions and trials take.
 
-    Blocks that end take from the stock, and the search fills it up, one suggestion after another: a make-to-stock queue
-    (Buzacott and Shanthikumar, 1993, Stochastic Models of Manufacturing Systems, section 4.2). With rho suggestions
-    wanted in the time that one takes, it is empty for a part rho^s of the blocks that come to a stock of s.
+    Blocks that become free take from the buffer, which the search fills with one suggestion after another: a
+    make-to-stock queue (Buzacott and Shanthikumar, 1993, Stochastic Models of Manufacturing Systems, section 4.2).
+    With rho suggestions wanted in the time that one takes, a buffer of s is empty for a share rho^s of these blocks.
+
+    Args:
+        n_blocks: number of blocks of the run.
     """
 
     n_blocks: int
-    #: not yet given to a block, oldest first
+    #: suggestions not yet given to a block, oldest first
     ready: deque[Suggested] = field(default_factory=deque, init=False)
-    #: whether the search owes an answer
+    #: True while the search owes an answer
     asked: bool = field(default=False, init=False)
-    #: whether the search has no point left to suggest
+    #: True if the search has no point left to suggest
     exhausted: bool = field(default=False, init=False)
-    #: seconds that the latest suggestions took, and that the latest trials held their blocks
+    #: seconds that the latest suggestions took, and for which the latest trials held their blocks
     _suggestions_s: deque[float] = field(default_factory=_latest, init=False)
     _trials_s: deque[float] = field(default_factory=_latest, init=False)
 
-    def take_suggestion(self, suggestion: Suggested) -> None:
-        """The answer of the search; ProtocolError where it owes none."""
+    def ask(self) -> None:
+        """Note that the search owes an answer from now on."""
+        self.asked = True
+
+    def add(self, suggestion: Suggested) -> None:
+        """Take in the answer of the search; ProtocolError if it owes none."""
         if not self.asked:
             raise ProtocolError("A suggestion came that nobody asked for.")
         self.asked = False
@@ -48,22 +58,22 @@ class Stock:
         else:
             self.ready.append(suggestion)
 
-    def take_trial(self, seconds: float) -> None:
-        """A trial has left its block after so long."""
+    def add_trial(self, seconds: float) -> None:
+        """Take in that a trial has left its block after `seconds`."""
         self._trials_s.append(seconds)
 
     @property
     def is_used_up(self) -> bool:
-        """Whether none is held and none will come."""
+        """True if the buffer is empty and the search has no point left."""
         return self.exhausted and not self.ready
 
     def is_short(self, n_idle: int) -> bool:
-        """Whether the search is to be asked for one, with so many blocks idle."""
+        """Return True if the search has to be asked for a suggestion while `n_idle` blocks are idle."""
         return not (self.asked or self.exhausted) and len(self.ready) < n_idle + self.target
 
     @property
     def target(self) -> int:
-        """Suggestions to be held beside those for idle blocks: 1 while little is known, at most one a block."""
+        """Number of suggestions to hold beside those for idle blocks: 1 while little is known, at most one a block."""
         if not self._suggestions_s or not self._trials_s:
             return 1
         wanted = self.n_blocks * _mean(self._suggestions_s)

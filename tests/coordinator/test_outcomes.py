@@ -2,7 +2,8 @@
 
 import pytest
 
-from nnlo_opt.coordinator.attempts import LastEnd, hopeless_fold, losses_in_vain
+from nnlo_opt.coordinator.instructions import LastEnd
+from nnlo_opt.coordinator.outcomes import fold_to_give_up, loss_of, losses_without_progress
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
@@ -60,25 +61,25 @@ def trial(*attempts, **more):
     ],
 )
 def test_losses_count_in_a_row_without_progress(attempts, n):
-    assert len(losses_in_vain(trial(*attempts), 0)) == n
+    assert len(losses_without_progress(trial(*attempts), 0)) == n
 
 
 def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
     twice = [attempt(fold=1), attempt(fold=1)]
-    assert hopeless_fold(trial(*twice), 3) is None
-    assert hopeless_fold(trial(attempt(fold=0), *twice), 3) is None, "of another fold"
-    fold, reason = hopeless_fold(trial(*twice, attempt(fold=1)), 3)
+    assert fold_to_give_up(trial(*twice), 3) is None
+    assert fold_to_give_up(trial(attempt(fold=0), *twice), 3) is None, "of another fold"
+    fold, reason = fold_to_give_up(trial(*twice, attempt(fold=1)), 3)
     assert fold == 1
     assert reason == f"ranks that trained it were lost 3 times in a row (`--max-attempts`), at last: {DIED}"
-    assert "lost once" in hopeless_fold(trial(attempt()), 1)[1]
+    assert "lost once" in fold_to_give_up(trial(attempt()), 1)[1]
     done = FoldResult(figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
-    assert hopeless_fold(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None
+    assert fold_to_give_up(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None
 
 
 @pytest.mark.parametrize("fruitless", [True, False])
 def test_what_is_known_of_the_end_decides_what_counts(fruitless):
     known = LastEnd(died={2: "rank 5 on n2: its process died"})
-    assert known.loss_of(attempt(team=2), fruitless=fruitless) == ("rank 5 on n2: its process died", True)
-    assert known.loss_of(attempt(team=1), fruitless=fruitless) == ("the run was ended", False)
-    assert LastEnd().loss_of(attempt(), fruitless=fruitless) == ("the run was ended", False)
-    assert LastEnd(unexplained=True).loss_of(attempt(), fruitless=fruitless)[1] == fruitless
+    assert loss_of(known, attempt(team=2), fruitless=fruitless) == ("rank 5 on n2: its process died", True)
+    assert loss_of(known, attempt(team=1), fruitless=fruitless) == ("the run was ended", False)
+    assert loss_of(LastEnd(), attempt(), fruitless=fruitless) == ("the run was ended", False)
+    assert loss_of(LastEnd(unexplained=True), attempt(), fruitless=fruitless)[1] == fruitless

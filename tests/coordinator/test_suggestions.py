@@ -1,24 +1,24 @@
 import pytest
 
 from nnlo_opt.coordinator.instructions import Suggested
-from nnlo_opt.coordinator.stock import N_LATEST, SHORTAGE, Stock
+from nnlo_opt.coordinator.suggestions import N_LATEST, SHORTAGE, SuggestionBuffer
 from nnlo_opt.errors import ProtocolError
 
 
-def answer(held: Stock, suggestion_s: float, *, is_last: bool = False) -> None:
-    held.asked = True
-    held.take_suggestion(Suggested(point=None if is_last else {"n": 1}, wall_s=suggestion_s))
+def answer(held: SuggestionBuffer, suggestion_s: float, *, is_last: bool = False) -> None:
+    held.ask()
+    held.add(Suggested(point=None if is_last else {"n": 1}, wall_s=suggestion_s))
 
 
-def stock(n_blocks: int, suggestion_s: float, trial_s: float) -> Stock:
-    result = Stock(n_blocks)
+def buffer(n_blocks: int, suggestion_s: float, trial_s: float) -> SuggestionBuffer:
+    result = SuggestionBuffer(n_blocks)
     answer(result, suggestion_s)
-    result.take_trial(trial_s)
+    result.add_trial(trial_s)
     return result
 
 
 def test_one_is_held_while_nothing_is_known():
-    learning = Stock(100)
+    learning = SuggestionBuffer(100)
     assert learning.target == 1
     answer(learning, 1.0)
     assert learning.target == 1
@@ -28,8 +28,8 @@ def test_one_is_held_while_nothing_is_known():
     ("suggestion_s", "target"),
     [(0.0, 1), (0.0125, 1), (0.0625, 3), (0.125, 5), (0.2, 14), (0.25, 20), (9.0, 20)],
 )
-def test_the_stock_is_empty_for_few_of_the_blocks_that_come(suggestion_s, target):
-    held = stock(20, suggestion_s, trial_s=5.0)
+def test_the_buffer_is_empty_for_few_of_the_blocks_that_come(suggestion_s, target):
+    held = buffer(20, suggestion_s, trial_s=5.0)
     assert held.target == target
     rho = 20 * suggestion_s / 5.0
     if 0 < target < 20:
@@ -38,21 +38,21 @@ def test_the_stock_is_empty_for_few_of_the_blocks_that_come(suggestion_s, target
 
 
 def test_only_the_latest_count():
-    held = stock(20, 9.0, trial_s=5.0)
+    held = buffer(20, 9.0, trial_s=5.0)
     for _ in range(N_LATEST):
         answer(held, 0.001)
     assert held.target == 1
 
 
 def test_trials_that_take_no_time_are_no_division_by_zero():
-    assert stock(3, 0.0, 0.0).target == 3
+    assert buffer(3, 0.0, 0.0).target == 3
 
 
 def test_one_is_asked_for_at_a_time_until_every_idle_block_has_one_and_the_target_is_held():
-    held = Stock(3)
+    held = SuggestionBuffer(3)
     n_idle, n_asked = 2, 0
     while held.is_short(n_idle):
-        held.asked = True
+        held.ask()
         assert not held.is_short(n_idle)
         answer(held, 9.0)
         n_asked += 1
@@ -60,7 +60,7 @@ def test_one_is_asked_for_at_a_time_until_every_idle_block_has_one_and_the_targe
 
 
 def test_nothing_is_asked_for_when_the_space_is_used_up_and_what_is_held_is_still_given_out():
-    held = Stock(3)
+    held = SuggestionBuffer(3)
     answer(held, 1.0)
     answer(held, 1.0, is_last=True)
     assert not held.is_short(3)
@@ -70,7 +70,7 @@ def test_nothing_is_asked_for_when_the_space_is_used_up_and_what_is_held_is_stil
 
 
 def test_an_answer_that_nobody_asked_for_is_no_answer():
-    held = Stock(3)
+    held = SuggestionBuffer(3)
     with pytest.raises(ProtocolError, match="nobody asked for"):
-        held.take_suggestion(Suggested(point={"n": 1}))
-    assert held == Stock(3)
+        held.add(Suggested(point={"n": 1}))
+    assert held == SuggestionBuffer(3)

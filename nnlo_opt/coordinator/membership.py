@@ -1,0 +1,205 @@
+"""Membership of ranks in teams, of trials in blocks, of assignments in teams, while ranks die.
+
+A team has one of these states:
+
+    READY    trains, or may be given a fold
+    BROKEN   ranks of it have died; the ranks that are left have not reported yet how they continue
+    SPARE    too few ranks are left to train; they stay idle
+    LOST     no rank is left
+
+A team only ever becomes smaller. The lowest rank that is left leads it, so a rank that no longer leads is dead.
+
+A block holds a trial, or is idle, or is out: none of its teams can train, as ranks of them have died. A block that
+holds a trial keeps it while any of its teams works on it. Nothing is decided here.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+
+from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials.trial import Assignment
+
+
+class TeamState(Enum):
+    """State of a team; the docstring of the module defines the four."""
+
+    READY = auto()
+    BROKEN = auto()
+    SPARE = auto()
+    LOST = auto()
+
+
+#: states of a team that trains, or may train after it has reformed
+_MAY_TRAIN = (TeamState.READY, TeamState.BROKEN)
+
+
+class Membership:
+    """Tracks which teams can train, which block holds which trial, which team runs which assignment."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        #: by team index: the team as it trains, or last did
+        self._teams: list[Team] = list(topology.teams)
+        #: by team index
+        self._states = [TeamState.READY] * len(topology.teams)
+        #: by team index: its ranks that are not known to be dead
+        self._alive: list[set[int]] = [set(team.world_ranks) for team in topology.teams]
+        #: world rank -> index of its team, as planned
+        self._team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
+        #: number of teams that train, or may train after they have reformed
+        self._n_may_train = len(topology.teams)
+        #: team -> ranks of it that have died and are not in the journal yet
+        self._unrecorded: dict[int, set[int]] = {}
+        #: block -> number of the trial it holds
+        self.trial_of_block: dict[int, int] = {}
+        #: same keys as `trial_of_block`: block -> time at which the trial came to it
+        self._since_s: dict[int, float] = {}
+        #: heap of the blocks that hold no trial and may be given one: the lowest number is given work first
+        self.idle = list(range(1, topology.n_blocks + 1))
+        #: blocks that hold no trial and cannot train
+        self.out: set[int] = set()
+        #: team -> assignment under way; a team not in it is idle
+        self.assignment_of_team: dict[int, Assignment] = {}
+        #: team whose trial took too long -> time at which it was ordered to stop. A team stays in it until it sends
+        #: another message than that it has stopped, as a master can say so while its workers are stuck.
+        self.suspects: dict[int, float] = {}
+
+    # ------------------------------------------------------------ teams
+
+    def team(self, index: int) -> Team:
+        """Return the team as it trains now."""
+        return self._teams[index]
+
+    def state(self, index: int) -> TeamState:
+        """Return the state of the team."""
+        return self._states[index]
+
+    def ready(self, block: int) -> list[Team]:
+        """Return the teams of a block that can train now."""
+        teams = (self._teams[team.index] for team in self._topology.teams_of(block))
+        return [team for team in teams if self._states[team.index] is TeamState.READY]
+
+    def may_train(self, block: int) -> bool:
+        """Return True if a team of the block trains, or may train after it has reformed."""
+        return any(self._states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))
+
+    @property
+    def none_may_train(self) -> bool:
+        """True if no team is left that trains or may train again."""
+        return not self._n_may_train
+
+    def n_left(self, block: int) -> tuple[int, int]:
+        """Return the numbers of ranks of the block that are not known to be dead, and of those that train."""
+        teams = [team.index for team in self._topology.teams_of(block)]
+        training = [i for i in teams if self._states[i] in _MAY_TRAIN]
+        n_training = sum(len(self._alive[i] & set(self._teams[i].world_ranks)) for i in training)
+        return sum(len(self._alive[i]) for i in teams), n_training
+
+    # ------------------------------------------------------------ deaths
+
+    def died(self, ranks: Collection[int]) -> list[int]:
+        """Take in the dead ranks, known ones included; return the teams that have lost ranks by this.
+
+        A team without any rank left is LOST then, any other is BROKEN.
+        """
+        affected: dict[int, None] = {}
+        for rank in ranks:
+            index = self._team_of.get(rank)
+            if index is not None and rank in self._alive[index]:
+                self._bury(index, {rank})
+                affected[index] = None
+        for index in affected:
+            self._enter(index, TeamState.BROKEN if self._alive[index] else TeamState.LOST)
+        return list(affected)
+
+    def reformed(self, index: int, alive: Sequence[int], world_ranks: Sequence[int], n_masters: int) -> None:
+        """Take in that a team has reformed; it is still BROKEN if more ranks have died since.
+
+        Args:
+            index: the team.
+            alive: its ranks that are left.
+            world_ranks: its ranks that train, as in `messages.TeamReformed`; none if the team is SPARE.
+            n_masters: number of masters among them.
+
+        Raises:
+            ProtocolError: a rank would have joined the team.
+        """
+        if self._states[index] is TeamState.LOST:
+            return  # the report left before the last rank died
+        if not set(world_ranks) <= set(alive) <= set(self._topology.teams[index].world_ranks):
+            raise ProtocolError(f"Team {index} cannot have become {alive}, of which {world_ranks} train.")
+        self._bury(index, self._alive[index] - set(alive))
+        if not set(alive) <= self._alive[index]:
+            return
+        if world_ranks:
+            self._teams[index] = replace(self._teams[index], world_ranks=tuple(world_ranks), n_masters=n_masters)
+        self._enter(index, TeamState.READY if world_ranks else TeamState.SPARE)
+
+    def take_unrecorded(self, index: int) -> list[int]:
+        """Return the dead ranks of a team that are not in the journal yet, in order, once."""
+        return sorted(self._unrecorded.pop(index, ()))
+
+    def _bury(self, index: int, ranks: set[int]) -> None:
+        self._alive[index] -= ranks
+        self._unrecorded.setdefault(index, set()).update(ranks)
+
+    def _enter(self, index: int, state: TeamState) -> None:
+        self._n_may_train += (state in _MAY_TRAIN) - (self._states[index] in _MAY_TRAIN)
+        self._states[index] = state
+
+    # ------------------------------------------------------------ blocks
+
+    def block_of(self, team_index: int) -> int:
+        """Return the block of a team."""
+        return self._topology.teams[team_index].block
+
+    def is_busy(self, block: int) -> bool:
+        """Return True if a team of the block has an assignment."""
+        return any(team.index in self.assignment_of_team for team in self._topology.teams_of(block))
+
+    def idle_teams(self, block: int) -> list[Team]:
+        """Return the teams of a block that may be given a fold."""
+        return [team for team in self.ready(block) if team.index not in self.assignment_of_team]
+
+    def place(self, trial: int, now_s: float) -> int:
+        """Have the first idle block hold a trial; return that block."""
+        block = heappop(self.idle)
+        self.trial_of_block[block], self._since_s[block] = trial, now_s
+        return block
+
+    def release(self, block: int, now_s: float) -> float:
+        """Have a block hold its trial no longer; return the seconds for which it did."""
+        del self.trial_of_block[block]
+        self._set_aside(block)
+        return now_s - self._since_s.pop(block)
+
+    def update_free(self, block: int) -> None:
+        """Sort a block without a trial into `idle` or `out` again, after its teams have changed."""
+        self.out.discard(block)
+        if block in self.idle:
+            self.idle.remove(block)
+            heapify(self.idle)
+        self._set_aside(block)
+
+    def _set_aside(self, block: int) -> None:
+        if self.ready(block):
+            heappush(self.idle, block)
+        else:
+            self.out.add(block)
+
+    def check(self) -> None:
+        """Raise ProtocolError if an invariant does not hold."""
+        for team_index, assignment in self.assignment_of_team.items():
+            if self.trial_of_block.get(self.block_of(team_index)) != assignment.trial:
+                raise ProtocolError(f"Team {team_index} runs a trial its block does not hold.")
+        if len(set(self.trial_of_block.values())) != len(self.trial_of_block):
+            raise ProtocolError("Two blocks hold the same trial.")
+        if sorted([*self.idle, *self.trial_of_block, *self.out]) != list(range(1, self._topology.n_blocks + 1)):
+            raise ProtocolError("A block is neither idle, nor out, nor holds a trial, or is two of these.")
+        if not all(self.ready(block) for block in self.idle):
+            raise ProtocolError("A block is idle that cannot train.")
+        if any(self._states[team] in (TeamState.LOST, TeamState.SPARE) for team in self.assignment_of_team):
+            raise ProtocolError("A team has an assignment that cannot train.")

@@ -1,0 +1,172 @@
+import copy
+
+import pytest
+
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.membership import Membership, TeamState
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.trials.trial import Assignment
+
+TWO_BLOCKS = Topology.plan(7, 3)  # ranks 1 to 3, and 4 to 6
+TWO_TEAMS = Topology.plan(5, 4, n_fold=2)  # one block of ranks 1 and 2, and 3 and 4
+
+
+def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_left() -> None:
+    membership = Membership(TWO_BLOCKS)
+    assert membership.died([2]) == [0]
+    assert membership.take_unrecorded(0) == [2]
+    assert (membership.state(0), membership.state(1)) == (TeamState.BROKEN, TeamState.READY)
+    assert membership.ready(1) == []
+    assert membership.may_train(1)
+    membership.reformed(0, [1, 3], [1, 3], 1)
+    assert membership.take_unrecorded(0) == []
+    assert [team.world_ranks for team in membership.ready(1)] == [(1, 3)]
+    assert membership.died([1, 2, 3]) == [0]
+    assert membership.take_unrecorded(0) == [1, 3], "what was known is no news"
+    assert membership.state(0) is TeamState.LOST
+    assert not membership.may_train(1)
+    assert not membership.none_may_train
+    membership.died([4, 5, 6])
+    assert membership.none_may_train
+
+
+def test_a_team_may_say_who_has_died_before_anybody_sees_it() -> None:
+    membership = Membership(TWO_BLOCKS)
+    membership.reformed(0, [2, 3], [2, 3], 1)
+    assert membership.take_unrecorded(0) == [1]
+    assert membership.team(0).master_rank == 2
+    assert membership.died([1]) == []
+    assert membership.take_unrecorded(0) == []
+    assert membership.state(0) is TeamState.READY
+
+
+def test_what_a_team_says_is_old_where_more_have_died_since() -> None:
+    membership = Membership(TWO_BLOCKS)
+    membership.died([1, 2])
+    assert membership.take_unrecorded(0) == [1, 2]
+    membership.reformed(0, [2, 3], [2, 3], 1)
+    assert membership.take_unrecorded(0) == []
+    assert membership.state(0) is TeamState.BROKEN
+    membership.reformed(0, [3], [3], 1)
+    assert membership.state(0) is TeamState.READY
+
+
+def test_a_team_that_cannot_train_is_spare_and_its_block_does_without() -> None:
+    membership = Membership(TWO_TEAMS)
+    membership.died([1])
+    membership.reformed(0, [2], [], 1)
+    assert membership.state(0) is TeamState.SPARE
+    assert [team.index for team in membership.ready(1)] == [1]
+    assert membership.n_left(1) == (3, 2)
+    membership.died([2])
+    assert membership.state(0) is TeamState.LOST
+    assert membership.n_left(1) == (2, 2)
+
+
+def test_what_a_lost_team_had_said_changes_nothing() -> None:
+    membership = Membership(TWO_BLOCKS)
+    membership.died([1, 2, 3])
+    assert membership.take_unrecorded(0) == [1, 2, 3]
+    membership.reformed(0, [2, 3], [2, 3], 1)
+    assert membership.take_unrecorded(0) == []
+    assert membership.state(0) is TeamState.LOST
+
+
+def test_a_team_cannot_become_another() -> None:
+    with pytest.raises(ProtocolError, match="Team 0 cannot have become"):
+        Membership(TWO_BLOCKS).reformed(0, [3, 4], [3, 4], 1)
+
+
+# ---------------------------------------------------------------- blocks
+
+#: three blocks of two ranks, one team each
+THREE = Topology.plan(7, 2)
+
+
+def blocks_of(topology=THREE):
+    blocks = Membership(topology)
+    blocks.check()
+    return blocks
+
+
+def assigned(blocks, team, trial):
+    blocks.assignment_of_team[team] = Assignment(
+        number=team,
+        trial=trial,
+        fold=0,
+        attempt=1,
+        block=blocks.block_of(team),
+        team=team,
+        n_ranks=2,
+        assigned_at_s=0.0,
+    )
+
+
+def test_the_idle_block_of_the_lowest_number_is_given_a_trial_first():
+    blocks = blocks_of()
+    assert [blocks.place(trial, 1.0) for trial in (7, 8, 9)] == [1, 2, 3]
+    assert blocks.trial_of_block == {1: 7, 2: 8, 3: 9}
+    assert blocks.release(3, 5.0) == 4.0
+    assert blocks.release(1, 2.5) == 1.5
+    blocks.check()
+    assert [blocks.place(trial, 9.0) for trial in (4, 5)] == [1, 3]
+    assert not blocks.idle
+
+
+def test_a_block_is_busy_while_any_of_its_teams_is_and_the_others_may_be_given_folds():
+    blocks = blocks_of(Topology.plan(5, 4, n_fold=2))
+    block = blocks.place(0, 1.0)
+    assert not blocks.is_busy(block)
+    assert [team.index for team in blocks.idle_teams(block)] == [0, 1]
+    assigned(blocks, 1, trial=0)
+    blocks.check()
+    assert blocks.is_busy(block)
+    assert [team.index for team in blocks.idle_teams(block)] == [0]
+
+
+def test_a_block_whose_team_is_broken_is_out_until_that_has_come_together():
+    blocks = blocks_of()
+    blocks.died([3])
+    blocks.update_free(2)
+    blocks.check()
+    assert (blocks.idle, blocks.out) == ([1, 3], {2})
+    blocks.reformed(1, alive=[4], world_ranks=[4], n_masters=1)
+    blocks.update_free(2)
+    blocks.check()
+    assert (sorted(blocks.idle), blocks.out) == ([1, 2, 3], set())
+
+
+def test_a_block_that_can_no_longer_train_is_out_when_its_trial_has_left_it():
+    blocks = blocks_of()
+    blocks.place(0, 1.0)
+    blocks.died([1, 2])
+    assert blocks.release(1, 2.0) == 1.0
+    blocks.check()
+    assert blocks.out == {1}
+
+
+def test_check_finds_what_must_never_be():
+    blocks = blocks_of()
+    blocks.place(0, 1.0)
+    assigned(blocks, 0, trial=0)
+    blocks.check()
+    broken = copy.deepcopy(blocks)
+    assigned(broken, 0, trial=1)
+    with pytest.raises(ProtocolError, match="does not hold"):
+        broken.check()
+    broken = copy.deepcopy(blocks)
+    broken.place(0, 1.0)
+    with pytest.raises(ProtocolError, match="Two blocks hold the same trial"):
+        broken.check()
+    broken = copy.deepcopy(blocks)
+    broken.out.add(1)
+    with pytest.raises(ProtocolError, match="is two of these"):
+        broken.check()
+    blocks.died([3, 4])
+    with pytest.raises(ProtocolError, match="idle that cannot train"):
+        blocks.check()
+    blocks.update_free(2)
+    blocks.check()
+    blocks.died([1, 2])
+    with pytest.raises(ProtocolError, match="has an assignment that cannot train"):
+        blocks.check()
