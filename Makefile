@@ -13,11 +13,12 @@ DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 -
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
 	--search-space search_spaces/mnist.py --loss categorical_crossentropy
 
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test proofs lint clean
 
 help:
 	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
 	@echo "make test   install into $(VENV), check style and types, run all tests"
+	@echo "make proofs install into $(VENV), run the tests that take minutes each"
 
 install: $(VENV)/installed
 
@@ -41,6 +42,10 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m mpi
+
+# Tests that take minutes each; a sample of them is in `make test`.
+proofs: install
+	$(BIN)/python -m pytest -m slow
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,9 @@
 """What tests of several folders share: the launcher of real ranks, and real digits made once a session."""
 
 import compileall
+import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,46 @@ import nnlo_opt
 for _folder in ("mpi", "integration", "crash", "coordinator"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
+#: package that a test may need -> the extra that installs it
+EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna"}
+#: a sentence about tests that were left out -> how many
+LEFT_OUT = pytest.StashKey[Counter]()
 
+
+def why_not(item: pytest.Item, markers: str) -> str | None:
+    """Return what would run a test that does not run here; None for a test that does."""
+    needed = [package for marker in item.iter_markers("needs") for package in marker.args]
+    missing = sorted({EXTRAS[package] for package in needed if importlib.util.find_spec(package) is None})
+    if missing:
+        return f"needs `pip install 'nnlo_opt[{','.join(missing)}]'`; .ci/run has all packages"
+    return "a proof of minutes: `make proofs`" if item.get_closest_marker("slow") and "slow" not in markers else None
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Proofs of minutes run when they are asked for: `-m slow`."""
-    if "slow" not in config.getoption("-m"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="a proof of minutes, for `-m slow`"))
+    """Leave out tests whose packages are not installed, and proofs of minutes unless `-m slow` asks for them."""
+    reasons = [why_not(item, config.getoption("-m")) for item in items]
+    config.stash[LEFT_OUT] = Counter(filter(None, reasons))
+    config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
+    items[:] = [item for item, why in zip(items, reasons, strict=True) if not why]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand a worker's left out tests to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = dict(session.config.stash.get(LEFT_OUT, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Take what a worker left out: each of them collects the same tests."""
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which tests did not run, and what runs them."""
+    for why, n_tests in config.stash.get(LEFT_OUT, Counter()).items():
+        terminalreporter.write_line(f"LEFT OUT [{n_tests}] {why}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -210,8 +210,9 @@ def test_a_model_from_json(tmp_path):
         nnlo_opt.ModelFromJson(None, filename="none.json")
 
 
+@pytest.mark.needs("torch")
 def test_a_torch_module():
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Torch(nnlo_opt.ModelBuilder):
         def build_model(self):

@@ -20,6 +20,7 @@ ANYWHERE = ["everybody_calls_train", "the_ancestors_way"]
 FAILURES = "failures_are_caught_and_the_next_training_works"
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("n_ranks", "names"),
     [
@@ -38,7 +39,6 @@ FAILURES = "failures_are_caught_and_the_next_training_works"
     ],
 )
 def test_scripts_that_work(tmp_path, n_ranks, names):
-    pytest.importorskip("torch", reason="the scripts train a torch module, which starts fast")
     outcome = run(n_ranks, tmp_path, ",".join(names))
     assert outcome.code == 0, outcome.err[-4000:]
 
@@ -55,7 +55,7 @@ def test_keras_callbacks_run_on_worker_1(tmp_path):
     [
         ("endless", "`generate_data` must return after one epoch"),
         ("the_master_raises", "RuntimeError: before the training"),
-        ("a_worker_raises_on_the_master_alone", "ZeroDivisionError"),
+        pytest.param("a_worker_raises_on_the_master_alone", "ZeroDivisionError", marks=pytest.mark.needs("torch")),
     ],
 )
 def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence):

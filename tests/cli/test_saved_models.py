@@ -55,7 +55,6 @@ def weights_of(place):
 
 @pytest.fixture
 def torch():
-    pytest.importorskip("torch", reason="torch is not installed: pip install nnlo_opt[torch]")
     from nnlo_opt.models import torch_module
 
     torch_module.import_framework(1)
@@ -71,6 +70,7 @@ def flat(module):
     return np.concatenate([parameter.detach().numpy().ravel() for parameter in module.parameters()])
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_torchscript_archive_is_a_whole_model(place, torch, tmp_path):
     module = net(torch, width=4)
@@ -82,6 +82,7 @@ def test_a_torchscript_archive_is_a_whole_model(place, torch, tmp_path):
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wrapped):
     module = net(torch)
@@ -95,6 +96,7 @@ def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wra
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
 
+@pytest.mark.needs("torch")
 def test_the_fingerprint_is_of_both_files(place, torch, tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
     torch.save(net(torch).state_dict(), tmp_path / "net.pt")
@@ -111,6 +113,7 @@ class Harmful:
         return exec, ("raise SystemExit('unpickled')",)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("what", "module", "sentence"),
     [

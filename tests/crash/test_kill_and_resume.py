@@ -74,12 +74,12 @@ def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
 
 def slow_search(folder: Path, digits: Path) -> list[str]:
     """The command of a search `K` that trains: in torch, which starts fast and checkpoints the same."""
-    pytest.importorskip("torch")
     (folder / "net.py").write_text(networks.SLOW_TORCH)
     data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *data]
 
 
+@pytest.mark.needs("torch")
 def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
     command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
     events, _ = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
@@ -106,6 +106,7 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
         assert len(history["epochs"]) == 4
 
 
+@pytest.mark.needs("torch")
 def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
     command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
@@ -147,10 +148,14 @@ def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, command: list[
     job.process.wait(30)
 
 
-@pytest.mark.parametrize("algorithm", search_names())
+#: algorithm -> packages of extras that it needs
+NEEDED = {"tpe": ("optuna",), "gp": ("optuna", "torch"), "cmaes": ("cmaes",)}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
+)
 def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
-    for package in {"tpe": ["optuna"], "gp": ["optuna", "torch"], "cmaes": ["cmaes"]}.get(algorithm, ()):
-        pytest.importorskip(package)
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]

@@ -68,8 +68,8 @@ def test_what_is_no_model_is_of_no_framework():
 
 
 @pytest.mark.keras
+@pytest.mark.needs("torch")
 def test_models_tell_their_framework():
-    pytest.importorskip("torch", reason="torch is not installed: pip install nnlo_opt[torch]")
     code = """
 from nnlo_opt.models.framework import framework_named, framework_of
 keras_model, torch_module = framework_named("keras"), framework_named("torch")

@@ -1,6 +1,5 @@
 """Keras on the backends that this process does not hold: the same tests in a process of their own."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,10 +16,14 @@ pytestmark = pytest.mark.keras
 FEWER = "SeveralInputs or dropout or kerass_own or masked or float16 or subclassed or saved"
 
 
-@pytest.mark.parametrize(("backend", "selection"), [("jax", FEWER), ("torch", "test")])
+@pytest.mark.parametrize(
+    ("backend", "selection"),
+    [
+        pytest.param("jax", FEWER, marks=pytest.mark.needs("jax")),
+        pytest.param("torch", "test", marks=pytest.mark.needs("torch")),
+    ],
+)
 def test_conformance(backend, selection):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: pip install nnlo_opt[{backend}]")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(CONFORMANCE), "-q", "-k", selection],
         env=os.environ | {"KERAS_BACKEND": backend},

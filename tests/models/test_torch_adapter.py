@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import importlib.util
 import itertools
 import json
 import logging
@@ -20,7 +19,7 @@ from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.needs("torch"),
     # TorchScript is the one saved form that can be trained.
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]

@@ -1,7 +1,6 @@
 """Names of losses, which ones fit, and what they compute beside Keras's own and PyTorch's own."""
 
 import importlib
-import importlib.util
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from nnlo_opt.models import keras_model, losses, torch_losses, torch_module
 from nnlo_opt.models.loss_terms import Labels, LossTerm, Output, make_terms
 from nnlo_opt.models.torch_comparison import Comparison, activation_of
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+needs_torch = pytest.mark.needs("torch")
 
 
 class LateTorch:

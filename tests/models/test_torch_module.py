@@ -1,7 +1,6 @@
 """torch as a framework: modules described, saved models read, and the example."""
 
 import importlib
-import importlib.util
 import itertools
 import os
 import runpy
@@ -21,7 +20,7 @@ from nnlo_opt.models.loss_terms import Labels, Output, make_terms
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.needs("torch"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"

@@ -39,6 +39,7 @@ get_model.parameter_range = [Categorical([True, False], name="hangs")]
 """
 
 
+@pytest.mark.needs("torch")
 def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_goes_on_without_it(tmp_path, digits):
     data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     options = ["--epochs", "1", "--num-iterations", "2", "--hang-timeout", "2", "--max-attempts", "1"]

@@ -194,7 +194,10 @@ def test_refused_before_anything_is_imported(tmp_path, digits, light, name):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("name", LATE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.needs("torch")) if ".pt" in LATE[name][1] else name for name in LATE],
+)
 def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
     options, word = LATE[name]
     said, _ = refused(with_keras.run, options, tmp_path, digits)

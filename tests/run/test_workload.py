@@ -101,8 +101,8 @@ def test_a_point_whose_model_does_not_fit_is_the_trials_fault(workplace):
         place._build({"n": 5}, TrainingOptions(), seed=0)
 
 
+@pytest.mark.needs("torch")
 def test_a_module_whose_text_does_not_say_torch(workplace, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed: pip install nnlo_opt[torch]")
     place = workplace(HIDDEN, *ONE_OF_EACH)
     findings = place.inspect(None)
     assert (findings.figure, findings.loss) == ("1 - val_acc", "sparse_categorical_crossentropy")

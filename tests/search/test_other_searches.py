@@ -17,6 +17,7 @@ from nnlo_opt.search.start_points import StartPointSearch, check_start_points, p
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
 
+OPTUNAS = [pytest.param(name, marks=pytest.mark.needs("optuna", "cmaes")) for name in ("tpe", "cmaes")]
 PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
 
 
@@ -56,21 +57,21 @@ class TestSobolSearch(SearchConformance):
         return SobolSearch(space, seed)
 
 
+@pytest.mark.needs("optuna")
 class TestTpe(SearchConformance):
     n_trials = 16
 
     @staticmethod
     def make(space, seed):
-        pytest.importorskip("optuna", reason="the extra [optuna]")
         return make_search("tpe", space, seed, {})
 
 
+@pytest.mark.needs("optuna", "cmaes")
 class TestCmaEs(SearchConformance):
     n_trials = 40
 
     @staticmethod
     def make(space, seed):
-        pytest.importorskip("cmaes", reason="the extra [optuna]")
         return make_search("cmaes", space, seed, {})
 
 
@@ -83,24 +84,22 @@ class TestStartPoints(SearchConformance):
         return StartPointSearch(RandomSearch(space, seed), check_start_points(space, [space.sample(rng) for _ in "ab"]))
 
 
-@pytest.mark.parametrize("name", ["genetic", "tpe", "cmaes"])
+@pytest.mark.parametrize("name", ["genetic", *OPTUNAS])
 def test_what_learns_is_better_than_what_does_not(name):
-    pytest.importorskip("optuna", reason="the extra [optuna]")
     learns, does_not = (
         [best_of(make_search(which, PLANE, seed, {}), 100) for seed in range(5)] for which in (name, "random")
     )
     assert np.median(learns) < 0.3 * np.median(does_not)
 
 
+@pytest.mark.needs("optuna", "torch")
 def test_optunas_gaussian_process_finds_a_bowl():
-    pytest.importorskip("optuna", reason="the extra [optuna]")
-    pytest.importorskip("torch", reason="the extra [torch]")
     assert best_of(make_search("gp", PLANE, 0, {}), 25) < 0.01
 
 
+@pytest.mark.needs("optuna")
 @pytest.mark.parametrize(("missing", "name"), [("optuna", "tpe"), ("cmaes", "cmaes"), ("torch", "gp")])
 def test_a_missing_package_is_said_in_a_sentence(missing, name):
-    pytest.importorskip("optuna", reason="the extra [optuna]")
     code = (
         "import importlib.util as u; found = u.find_spec\n"
         f"u.find_spec = lambda name, *rest: None if name == {missing!r} else found(name, *rest)\n"
@@ -233,10 +232,8 @@ class HalfSpace(Space):
         return point
 
 
-@pytest.mark.parametrize("name", ["bayesian", "bayesian-skopt", "genetic", "sobol", "tpe", "cmaes"])
+@pytest.mark.parametrize("name", ["bayesian", "bayesian-skopt", "genetic", "sobol", *OPTUNAS])
 def test_only_feasible_points_are_suggested(name):
-    if name in ("tpe", "cmaes"):
-        pytest.importorskip("optuna", reason="the extra [optuna]")
     space = HalfSpace(PLANE.parameters)
     search = SimulatedSearch(make_search(name, space, 0, {}), History(space), 2)
     for _ in range(16):

@@ -13,12 +13,14 @@ from nnlo_opt.space import Integer, Space
 SPACE = Space([Integer(0, 99, name="n")])
 
 
-@pytest.mark.parametrize("name", search_names())
+#: algorithm -> packages of extras that it needs
+NEEDED = {"tpe": ("optuna",), "gp": ("optuna", "torch"), "cmaes": ("cmaes",)}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
+)
 def test_every_name_makes_a_search(name):
-    if name in ("tpe", "gp", "cmaes"):
-        pytest.importorskip("optuna", reason="the extra [optuna]")
-    if name == "gp":
-        pytest.importorskip("torch", reason="the extra [torch]")
     assert SPACE.contains(make_search(name, SPACE, 0, {}).suggest(History(SPACE)))
 
 

@@ -38,7 +38,8 @@ def trajectory(optimizer, weights, steps):
 @pytest.mark.parametrize("learning_rate", [None, 0.05])
 @variants
 def test_every_step_is_kerass(name, parameters, learning_rate):
-    keras = pytest.importorskip("keras")
+    import keras
+
     rate = {} if learning_rate is None else {"learning_rate": learning_rate}
     theirs = getattr(keras.optimizers, {"sgd": "SGD", "rmsprop": "RMSprop"}.get(name, name.capitalize()))(
         **parameters, **rate
@@ -56,7 +57,8 @@ def test_every_step_is_kerass(name, parameters, learning_rate):
 @pytest.mark.keras
 @pytest.mark.parametrize("name", optimizer_names())
 def test_defaults_are_kerass(name):
-    keras = pytest.importorskip("keras")
+    import keras
+
     config = keras.optimizers.get(name).get_config()
     optimizer = make_optimizer(name, 1)
     assert optimizer.learning_rate == pytest.approx(config["learning_rate"], rel=1e-6)
