@@ -9,18 +9,29 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
+from nnlo_opt.run.option_kinds import FLAG, PATH
+from nnlo_opt.run.option_table import SEED, Option
+
+#: options of `BuildModel`
+OPTIONS = (
+    Option("out", "FILE", PATH, "file to write", shown="<name>_arch.json", example="model.json"),
+    Option("weights", "", FLAG, "also write the initial weights, as <name>.weights.h5", default=False),
+    replace(SEED, help="seed of the initial weights"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write NAME_arch.json, and with `--weights` NAME.weights.h5; the exit code."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().values(argv)
         definition = open_model(arguments.model)
         if definition.kind != "model":
             raise ConfigurationError(
@@ -42,18 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `BuildModel --help` lists the options.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="BuildModel", description="Write the architecture of a model as JSON.")
+def _parser() -> Parser:
+    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model as JSON.")
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
-    parser.add_argument("--out", metavar="FILE", help="where to write (default: <name>_arch.json)")
-    parser.add_argument("--weights", action="store_true", help="also write the initial weights, as <name>.weights.h5")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights (default: 0)")
     return parser
 
 

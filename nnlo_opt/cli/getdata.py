@@ -3,17 +3,16 @@
 GetData mnist --n-train-files 24 --n-test-files 4
 """
 
-import argparse
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.data.download import images_from_keras
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import bundled_digits, images_from_file
@@ -21,8 +20,29 @@ from nnlo_opt.data.images import IMAGE_SHAPES, Images, ImageSet
 from nnlo_opt.data.lists import write_list
 from nnlo_opt.data.sums import sums_path, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.run.option_kinds import PATH, TEXT, whole
+from nnlo_opt.run.option_table import SEED, Option, read
 
 DEFAULT_N_FILES = (24, 4)
+
+
+# fmt: off
+#: options of `GetData`
+OPTIONS = (
+    Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits",
+        help="folder to write to"),
+    Option("source", "auto|keras|bundled|FILE", TEXT, default="auto", example="mnist.npz",
+        help="auto: Keras's loader, else the bundled digits; FILE: a .npz file as Keras's mnist.npz, or "
+             "cifar-10-binary.tar.gz"),
+    Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8",
+        help="files to train on"),
+    Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2",
+        help="files to test with"),
+    replace(SEED, help="seed of the order of the samples"),
+    Option("n_samples", "N", whole(2), example="500",
+        help="most samples in all files together"),
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +59,6 @@ class Request:
     seed: int = 0
     #: train and test together; None: all there are
     n_samples: int | None = None
-
-    def __post_init__(self) -> None:
-        for option, value, lowest in (
-            ("--n-train-files", self.n_train_files, 1),
-            ("--n-test-files", self.n_test_files, 1),
-            ("--seed", self.seed, 0),
-            ("--n-samples", self.n_samples, 2),
-        ):
-            if value is not None and value < lowest:
-                raise ConfigurationError(
-                    f"`{option}` must be at least {lowest}. Received: {value}. Leave it out for the default."
-                )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,44 +82,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `GetData --help` lists the options.")
-
-
 def _parse(argv: Sequence[str] | None) -> Request:
-    n_train, n_test = DEFAULT_N_FILES
-    parser = _Parser(prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels.")
+    parser = Parser(
+        OPTIONS, prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels."
+    )
     parser.add_argument("name", choices=sorted(IMAGE_SHAPES), help="the data set")
     parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: data/<name>)")
-    parser.add_argument(
-        "--source",
-        default="auto",
-        metavar="auto|keras|bundled|FILE",
-        help="auto: Keras's loader, else the bundled digits; FILE: a .npz file as Keras's mnist.npz, or "
-        "cifar-10-binary.tar.gz (default: auto)",
-    )
-    parser.add_argument("--n-train-files", type=int, metavar="N", help=f"files to train on (default: {n_train})")
-    parser.add_argument("--n-test-files", type=int, metavar="N", help=f"files to test with (default: {n_test})")
-    parser.add_argument("--seed", type=int, default=0, help="decides the order of the samples (default: 0)")
-    parser.add_argument("--n-samples", type=int, metavar="N", help="at most N samples in all files together")
     given = parser.parse_intermixed_args(argv)
+    values = read(vars(given), OPTIONS)
     if len(given.n_files) > 2:
         parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
     by_position = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
-    by_option = (given.n_train_files, given.n_test_files)
+    by_option = (values.n_train_files, values.n_test_files)
     n_train, n_test = (
         position if option is None else option for position, option in zip(by_position, by_option, strict=True)
     )
     return Request(
         name=given.name,
-        out=given.out or Path("data") / given.name,
-        source=given.source,
+        out=Path(values.out or f"data/{given.name}"),
+        source=values.source,
         n_train_files=n_train,
         n_test_files=n_test,
-        seed=given.seed,
-        n_samples=given.n_samples,
+        seed=values.seed,
+        n_samples=values.n_samples,
     )
 
 

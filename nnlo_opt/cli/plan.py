@@ -2,52 +2,41 @@
 
 import argparse
 import shlex
+from dataclasses import replace
 
-from nnlo_opt.cli.values import whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.launcher.planning import NOTICE_S, SCHEDULERS, JobPlan, Memory
 from nnlo_opt.run.checks import check_mode, check_teams
+from nnlo_opt.run.option_kinds import one_of, whole
+from nnlo_opt.run.option_table import BY_NAME, Option
+from nnlo_opt.training.options import MODES
 
-MODES = ("downpour", "easgd", "gem", "allreduce")
+# fmt: off
+_KNOWN = Memory()
+#: options of `nnlo-opt plan`
+OPTIONS = (
+    Option("n_ranks", "RANKS", whole(), short="-n", example="129",
+        help="ranks of the job; required"),
+    *(replace(BY_NAME[name], group="") for name in ("block_size", "n_fold", "n_masters", "n_processes")),
+    replace(BY_NAME["mode"], kind=one_of(*MODES), group=""),
+    Option("node_cores", "CORES", whole(), default=64, example="128",
+        help="ranks on a node"),
+    Option("walltime", "MINUTES", whole(5, "minutes"), default=240, example="60",
+        help="time of one allocation"),
+    Option("scheduler", "NAME", one_of(*SCHEDULERS), shown="none", example=SCHEDULERS[0],
+        help=f"also print a batch script of {' or '.join(SCHEDULERS)}"),
+    *(
+        Option(f"{role}_mb", "MB", whole(0, "MB"), default=getattr(_KNOWN, role), example="1000",
+            help=f"memory of a {role}, without samples and weights")
+        for role in ("coordinator", "search", "master", "worker")
+    ),
+)
+# fmt: on
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `run`."""
-    parser.add_argument("-n", metavar="RANKS", type=whole(), dest="n_ranks", required=True, help="ranks of the job")
-    parser.add_argument(
-        "--block-size", metavar="RANKS", type=whole(), default=2, help="as OptimizationDriver (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--n-fold", metavar="FOLDS", type=whole(), default=1, help="as OptimizationDriver (default: %(default)s)"
-    )
-    for option, of in (("--n-masters", "masters of a team"), ("--n-processes", "ranks of a worker")):
-        parser.add_argument(
-            option, metavar="N", type=whole(), default=1, help=f"{of}, as OptimizationDriver (default: %(default)s)"
-        )
-    parser.add_argument(
-        "--mode", choices=MODES, default=MODES[0], help="update rule, as OptimizationDriver (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--node-cores", metavar="CORES", type=whole(), default=64, help="ranks on a node (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--walltime",
-        metavar="MINUTES",
-        type=whole(5, "minutes"),
-        default=240,
-        help="of one allocation (default: %(default)s)",
-    )
-    parser.add_argument("--scheduler", choices=SCHEDULERS, help="print a batch script too (default: none)")
-    known = Memory()
-    for role in ("coordinator", "search", "master", "worker"):
-        parser.add_argument(
-            f"--{role}-mb",
-            metavar="MB",
-            type=whole(0, "MB"),
-            default=getattr(known, role),
-            help="memory of this role, less samples and weights (default: %(default)s)",
-        )
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add what follows the options."""
     parser.add_argument(
         "command",
         metavar="-- OPTION ...",
@@ -58,6 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    if arguments.n_ranks is None:
+        raise ConfigurationError("`-n` must say how many ranks the job has. Received: nothing; give `-n RANKS`.")
     if arguments.n_ranks > 1 and arguments.block_size > arguments.n_ranks - 1:
         raise ConfigurationError(
             f"`--block-size` must leave a rank for the coordinator. Received: {arguments.block_size} of "

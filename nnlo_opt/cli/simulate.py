@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.comparing import add_target
-from nnlo_opt.cli.run_options import add_seed
-from nnlo_opt.cli.values import finite, share, whole
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import duration
+from nnlo_opt.run.option_kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
+from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of
@@ -29,6 +28,48 @@ from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+#: options of `nnlo-opt simulate`
+# fmt: off
+OPTIONS = (
+    Option("blocks", "N", many(whole(), "extend"), default=(10,), shown="10", example="10",
+        help="numbers of blocks, one simulation each"),
+    Option("trials", "TRIALS", whole(), default=100, example="500",
+        help="trials of a search, failed ones included"),
+    replace(BY_NAME["hyper_opt"], default="random", group=""),
+    Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
+        help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "
+             "MODULE:FUNCTION, that returns a number, or a list with one number an epoch"),
+    Option("search_space", "MODULE", TEXT, shown="the function's own `parameter_range`", example="space.py",
+        help="search space of the function"),
+    Option("optimum", "FIGURE", finite(), shown="the function's own `optimum`", example="-3.32",
+        help="best value of the function, for the regret"),
+    Option("duration", "SECONDS", TEXT, default="lognormal:60:0.5", example="constant:60",
+        help="time a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
+             "`train_s`, such as results.csv), or a function of a point as with --objective"),
+    Option("startup", "SECONDS", finite(0, "seconds"), default=0.0, example="5",
+        help="time from the assignment to the start of a training"),
+    Option("epochs", "EPOCHS", whole(), default=1, example="10",
+        help="reports of a trial whose objective returns a number"),
+    Option("failures", "SHARE", SHARE, default=0.0, example="0.05",
+        help="probability that an attempt at a fold fails"),
+    replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
+    replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
+    replace(BY_NAME["direction"], default="min", help="minimise (min) or maximise (max) the objective", group=""),
+    replace(TARGET, help="stop when a figure of merit is better than this", group=""),
+    Option("suggestion_cost", "COST", TEXT, default="free", example="0.1",
+        help="time of a suggestion: free, measured (as long as it takes here), or seconds"),
+    Option("coordinator_cost", "COST", TEXT, default="free", example="measured",
+        help="time to handle a message: free, measured (as long as it takes here), or seconds"),
+    replace(SEED, help="seed of all draws"),
+    Option("fsync", "", FLAG, default=False,
+        help="wait for the disk as a run does; without this option nothing is synced"),
+    Option("out", "DIRECTORY", PATH, example="simulated",
+        help="keep the journal in this directory, for `nnlo-opt show`"),
+    Option("json", "", FLAG, default=False,
+        help="print one JSON object for each number of blocks"),
+)
+# fmt: on
 
 #: lines of the table of improvements
 _MOST_IMPROVEMENTS = 15
@@ -201,76 +242,3 @@ def _told(cost: str) -> str:
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("trials", "hyper_opt", "objective", "duration", "failures", "epochs", "seed", "suggestion_cost")
     return {name: getattr(arguments, name) for name in (*names, "coordinator_cost")}
-
-
-# ---------------------------------------------------------------- options
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `nnlo-opt simulate`."""
-    add = parser.add_argument
-    add(
-        "--blocks",
-        metavar="N",
-        type=whole(),
-        nargs="+",
-        default=[10],
-        help="numbers of blocks, one simulation each (10)",
-    )
-    add("--trials", metavar="TRIALS", type=whole(), default=100, help="trials of a search, failed ones included (100)")
-    add("--hyper-opt", metavar="NAME", default="random", help="search algorithm, as in OptimizationDriver (random)")
-    add(
-        "--objective",
-        metavar="FUNCTION",
-        default="hartmann6",
-        help="what a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or MODULE:FUNCTION, "
-        "that returns a number, or a list with one an epoch (hartmann6)",
-    )
-    add("--search-space", metavar="MODULE", help="its search space (the function's own `parameter_range`)")
-    add(
-        "--optimum",
-        metavar="FIGURE",
-        type=finite(),
-        help="its best value, for the regret (the function's own `optimum`)",
-    )
-    add(
-        "--duration",
-        metavar="SECONDS",
-        default="lognormal:60:0.5",
-        help="how long a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
-        "`train_s`, such as results.csv), or a function of a point as with --objective (lognormal:60:0.5)",
-    )
-    add(
-        "--startup",
-        metavar="SECONDS",
-        type=finite(0, "seconds"),
-        default=0.0,
-        help="from the order to the start of a training (0)",
-    )
-    add(
-        "--epochs", metavar="EPOCHS", type=whole(), default=1, help="reports of a trial whose objective is a number (1)"
-    )
-    add(
-        "--failures",
-        metavar="SHARE",
-        type=share,
-        default=0.0,
-        help="probability that an attempt at a fold fails (0)",
-    )
-    add("--n-fold", metavar="FOLDS", type=whole(), default=1, help="folds of a trial (1)")
-    add(
-        "--block-size",
-        metavar="RANKS",
-        type=whole(),
-        default=1,
-        help="ranks of a block: of 2 * FOLDS, folds share it (1)",
-    )
-    add("--direction", choices=("min", "max"), default="min", help="whether the objective is minimised (min)")
-    add_target(parser)
-    costs = "free, measured (as long as it takes here), or seconds (%(default)s)"
-    add("--suggestion-cost", metavar="COST", default="free", help=f"time that a suggestion takes: {costs}")
-    add("--coordinator-cost", metavar="COST", default="free", help=f"time to handle a message: {costs}")
-    add_seed(parser, "of all draws")
-    add("--fsync", action="store_true", help="wait for the disk as a run does; without it nothing is synced")
-    add("--out", metavar="DIRECTORY", help="keep the journal there, for `nnlo-opt show`")
-    add("--json", action="store_true", help="print one JSON object for each number of blocks")

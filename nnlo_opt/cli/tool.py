@@ -5,10 +5,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import nnlo_opt
-from nnlo_opt.cli.parsing import Parser
+from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -21,8 +22,17 @@ from nnlo_opt.errors import (
 from nnlo_opt.reporting.lines import outcome
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.run.option_kinds import whole
+from nnlo_opt.run.option_table import BY_NAME, SEED, Option
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+#: options of `nnlo-opt space`
+SPACE_OPTIONS = (
+    Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
+    replace(SEED, help="seed of the points"),
+    replace(BY_NAME["fix"], group=""),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,52 +94,69 @@ def _simulate(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import simulate
 
     parser = Parser(
+        simulate.OPTIONS,
         prog="nnlo-opt simulate",
         description="Run a search with the real coordinator, journal and search algorithm on virtual blocks, in "
         "virtual time: how many blocks it keeps busy and what it finds. Nothing is trained.",
     )
-    simulate.add_options(parser)
     try:
-        return simulate.run(parser.parse_args(argv))
+        return simulate.run(parser.values(argv))
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
 def _space(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import spaces
+    """Print a search space. The module is executed in this process."""
+    import numpy as np
+
+    from nnlo_opt.reporting.space_table import points_table, size_text, space_table
+    from nnlo_opt.space.loading import load_space
 
     parser = Parser(
-        prog="nnlo-opt space", description="Print the parameters of a search space, and some of its points."
+        SPACE_OPTIONS,
+        prog="nnlo-opt space",
+        description="Print the parameters of a search space, and some of its points.",
     )
-    spaces.add_options(parser)
-    return spaces.run(parser.parse_args(argv))
+    parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
+    arguments = parser.values(argv)
+    space = load_space(arguments.module, arguments.fix)
+    print(space_table(space, f"Search space of {arguments.module}"))
+    print(f"\n{size_text(space)}")
+    if arguments.samples:
+        rng = np.random.default_rng(arguments.seed)
+        points = [space.sample(rng) for _ in range(arguments.samples)]
+        print(f"\n{points_table(space, points, 'Some points, drawn by the priors')}")
+    sys.stdout.flush()
+    return EXIT_OK
 
 
 def _launch(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import launch
 
     parser = Parser(
+        launch.OPTIONS,
         prog="nnlo-opt launch",
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
         description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
         "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
         "preempted (the same command goes on), 2 wrong request, 1 otherwise.",
     )
-    launch.add_options(parser)
-    return launch.run(parser.parse_args(argv))
+    launch.add_command(parser)
+    return launch.run(parser.values(argv))
 
 
 def _plan(argv: Sequence[str]) -> int:
     from nnlo_opt.cli import plan
 
     parser = Parser(
+        plan.OPTIONS,
         prog="nnlo-opt plan",
         description="Print which rank of a search plays which role, what memory nodes need, and a batch script. "
         "Nothing is started.",
     )
-    plan.add_options(parser)
-    return plan.run(parser.parse_args(argv))
+    plan.add_command(parser)
+    return plan.run(parser.values(argv))
 
 
 def _look(arguments: argparse.Namespace) -> int:

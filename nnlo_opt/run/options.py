@@ -1,22 +1,32 @@
 """What a command was asked for, as frozen values, validated where they are made."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan, end_of
+from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, read
 from nnlo_opt.runtime.devices import GpuRequest
-from nnlo_opt.search.pruning import PruningPlan
-from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, options_of, search_names
+from nnlo_opt.search.pruning import PRUNERS, PruningPlan
+from nnlo_opt.search.racing import MIN_FOLDS
+from nnlo_opt.search.registry import options_of, search_names
 from nnlo_opt.space.space import Point
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.objectives import DEFAULT, MEASURED, Comparison
+from nnlo_opt.trials.objectives import DEFAULT, FIGURE, MEASURED, Comparison, Objective
 from nnlo_opt.trials.run_directory import RunRequest
 
+_THREAD_VALIDATION = (
+    "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
+)
+#: which pruner takes which of the options of `PruningPlan`
+_PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
 #: options that belong to some search algorithms: what `make_search` calls them, and what the command line does
 SEARCH_OPTIONS = {"surrogate": "--surrogate", "acquisition": "--acquisition", "population": "--ga-populations"}
 
@@ -61,21 +71,12 @@ class SearchOptions:
     warm_start: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.algorithm not in search_names():
-            raise ConfigurationError(
-                f"`--hyper-opt` must be one of {', '.join(search_names())}. Received: {self.algorithm}; choose one."
-            )
         for name, option in SEARCH_OPTIONS.items():
             if getattr(self, name) is not None and name not in options_of(self.algorithm):
                 owner = next(owner for owner in search_names() if name in options_of(owner))
                 raise ConfigurationError(
-                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: it with {self.algorithm}; leave it "
-                    f"out, or choose {owner}."
-                )
-        for name, choices in (("surrogate", SURROGATES), ("acquisition", ACQUISITIONS)):
-            if getattr(self, name) not in (None, *choices):
-                raise ConfigurationError(
-                    f"`--{name}` must be one of {', '.join(choices)}. Received: {getattr(self, name)}; choose one."
+                    f"`{option}` is an option of `--hyper-opt {owner}`. Received: `--hyper-opt {self.algorithm}`; drop "
+                    f"`{option}`, or choose {owner}."
                 )
         if self.population == 1:
             raise ConfigurationError(
@@ -134,6 +135,191 @@ class Options:
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: seconds that this start may take; None: any
     walltime_s: float | None = None
+
+
+def optimization_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:
+    """Return the options of OptimizationDriver.
+
+    Args:
+        given: option names with underscores -> text, or values in Python; None stands for the default.
+        command_line: what was typed, for the journal.
+
+    Raises:
+        ConfigurationError: a value is wrong, or options contradict each other.
+    """
+    values = read(given, OPTIMIZATION_OPTIONS)
+    comparison = _comparison(values)
+    plan = SearchPlan(
+        num_iterations=values.num_iterations,
+        n_fold=values.n_fold,
+        direction=comparison.objectives[0].direction,
+        target_objective=values.target_objective,
+        objectives=comparison.several,
+        budget=Budget(
+            timeout_s=values.timeout,
+            n_without_improvement=values.stop_after_no_improvement,
+            trial_timeout_s=values.trial_timeout,
+        ),
+        pruning=_pruning(values, comparison),
+        fold_racing=_fold_racing(values, comparison),
+        max_attempts=values.max_attempts,
+    )
+    search = SearchOptions(
+        algorithm=values.hyper_opt,
+        surrogate=values.surrogate,
+        acquisition=values.acquisition,
+        population=values.ga_populations,
+        start_points=tuple(values.start_point),
+        warm_start=tuple(map(Path, values.warm_start)),
+    )
+    return Options(
+        **_common(values, values.model or values.example),
+        data=_data(values, values.fold_by),
+        run=_run_request(values, values.checkpoint, restore=values.opt_restore),
+        command_line=tuple(command_line),
+        block_size=values.block_size,
+        search=search,
+        search_space=values.search_space,
+        fix=values.fix,
+        plan=plan,
+        comparison=comparison,
+        walltime_s=values.walltime,
+    )
+
+
+def training_options(given: Mapping[str, object], command_line: Sequence[str] = ()) -> Options:
+    """Return the options of TrainingDriver; `given`, `command_line` and errors as of `optimization_options`."""
+    values = read(given, TRAINING_OPTIONS)
+    return Options(
+        **_common(values, values.model),
+        data=_data(values),
+        run=_run_request(
+            values,
+            values.restore or values.checkpoint,
+            restore=values.restore is not None,
+            restore_option="--restore",
+            # A training may be given more epochs, and another target.
+            may_change=frozenset({"checkpoint_interval", "epochs", "target_metric"}),
+        ),
+        command_line=tuple(command_line),
+        plan=SearchPlan(num_iterations=1, max_attempts=values.max_attempts),
+    )
+
+
+def _common(values: SimpleNamespace, model: str | None) -> dict[str, Any]:
+    """Return the fields of `Options` that mean the same in both drivers."""
+    if not model:
+        raise ConfigurationError(
+            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10) or an arch.json. "
+            "Received: nothing."
+        )
+    names = {f.name for f in fields(TrainingOptions)} - {"shuffle"}
+    return {
+        "model": model,
+        "training": TrainingOptions(shuffle=not values.no_shuffle, **{name: getattr(values, name) for name in names}),
+        "trial_name": values.trial_name or "train",
+        "n_processes": values.n_processes,
+        "n_masters": values.n_masters,
+        "backend": values.backend,
+        "keras_backend": values.keras_backend,
+        "seed": values.seed,
+        "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),
+        "monitor": values.monitor,
+        "timeline": values.timeline,
+        "grace_s": values.grace,
+        "hang_timeout_s": values.hang_timeout,
+        "remarks": (_THREAD_VALIDATION,) if values.thread_validation else (),
+        "log_level": "debug" if values.verbose else values.log_level,
+        "log_file": Path(values.log_file) if values.log_file else None,
+    }
+
+
+def _data(values: SimpleNamespace, fold_by: str = "samples") -> DataOptions:
+    cache = values.cache_data or os.environ.get("DATA_CACHE")
+    if values.copy_command is not None and not cache:
+        raise ConfigurationError(
+            "`--copy-command` copies to the folder of `--cache-data`. Received: the command without a folder; give "
+            "both, or neither."
+        )
+    command = None
+    if cache and (text := values.copy_command or os.environ.get("DATA_COPY_COMMAND")):
+        command = parse_copy_command(text, "--copy-command" if values.copy_command else "DATA_COPY_COMMAND")
+    return DataOptions(
+        train_data=Path(values.train_data) if values.train_data else None,
+        val_data=Path(values.val_data) if values.val_data else None,
+        features_name=values.features_name,
+        labels_name=values.labels_name,
+        fold_by=fold_by,
+        verify_data=values.verify_data,
+        cache=Path(cache) if cache else None,
+        copy_command=command,
+        memory_bytes=None if values.memory_limit is None else values.memory_limit << 20,
+        n_ahead=values.preload_data,
+        class_weights=values.class_weights,
+        sample_weights_name=values.sample_weights_name,
+    )
+
+
+def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
+    """Return which run is meant; `checkpoint`: its name, or a path; None: as `--trial-name` says."""
+    root, name = Path(RUNS), checkpoint or values.trial_name
+    if checkpoint and Path(checkpoint).name != checkpoint:
+        root, name = Path(checkpoint).parent, Path(checkpoint).name
+    return RunRequest(root=root, name=name, overwrite=values.overwrite, **rest)
+
+
+def _comparison(values: SimpleNamespace) -> Comparison:
+    given = tuple(values.objective)
+    if given and values.direction is not None:
+        raise ConfigurationError(
+            f"`--direction` must be left out with `--objective`, which has its own. Received: {values.direction} "
+            f"and {', '.join(map(str, given))}."
+        )
+    if len(given) > 1 and values.target_objective is not None:
+        raise ConfigurationError(
+            "`--target-objective` is for one objective: no single number ends a search for a Pareto set. Received: "
+            f"{values.target_objective:g} with {len(given)} objectives; take `--stop-after-no-improvement` or "
+            "`--timeout`."
+        )
+    objectives = given or (Objective(FIGURE, values.direction or "min"),)
+    return Comparison(objectives=objectives, epoch=values.objective_epoch, function=values.figure_of_merit)
+
+
+def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | None:
+    """Return the plan of `--pruner`, as far as it is known without the model; None without a pruner."""
+    name = values.pruner
+    options = {option: getattr(values, f"pruner_{option}") for option in ("min_epochs", *_PRUNER_TAKES)}
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        takers = _PRUNER_TAKES.get(option, PRUNERS)
+        if name not in takers:
+            raise ConfigurationError(
+                f"`--pruner-{option.replace('_', '-')}` is for `--pruner {'` or `'.join(takers)}`. Received: "
+                f"`--pruner {name}`; leave it out."
+            )
+    if name == "none":
+        return None
+    _check_one(f"--pruner {name}", comparison)
+    return PruningPlan(name=name, **given)
+
+
+def _fold_racing(values: SimpleNamespace, comparison: Comparison) -> bool:
+    if values.fold_racing:
+        _check_one("--fold-racing", comparison)
+    if values.fold_racing and values.n_fold <= MIN_FOLDS:
+        raise ConfigurationError(
+            f"`--fold-racing` looks at a trial after {MIN_FOLDS} folds, so `--n-fold` must be at least "
+            f"{MIN_FOLDS + 1}. Received: {values.n_fold}."
+        )
+    return bool(values.fold_racing)
+
+
+def _check_one(option: str, comparison: Comparison) -> None:
+    if comparison.several:
+        raise ConfigurationError(
+            f"`{option}` stops trials by one objective, and the worst in that may be the best in another. Received: "
+            f"{len(comparison.several)} objectives. Drop `{option}`, or keep one `--objective`."
+        )
 
 
 def pruning_for(

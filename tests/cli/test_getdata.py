@@ -149,7 +149,9 @@ def test_auto_without_a_network_takes_the_bundled_digits(
 
 def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[str]) -> None:
     for option, value in (("--n-train-files", "0"), ("--n-test-files", "-1"), ("--seed", "-1"), ("--n-samples", "1")):
-        assert f"`{option}` must be at least" in refused(capsys, "mnist", "--source", npz, option, value)
+        assert f"`{option}` must be a whole number, at least" in refused(
+            capsys, "mnist", "--source", npz, option, value
+        )
     assert "invalid choice: 'mnits'" in refused(capsys, "mnits")
     assert "invalid int value" in refused(capsys, "mnist", "many")
     assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.options import normalise, parse_optimization, parse_training
-from nnlo_opt.cli.parsers import optimization_parser, training_parser
-from nnlo_opt.cli.parsing import HelpRequested
-from nnlo_opt.cli.run_options import LOG_LEVELS
+from nnlo_opt.cli.arguments import (
+    HelpRequested,
+    normalise,
+    optimization_parser,
+    parse_optimization,
+    parse_training,
+    training_parser,
+)
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.option_table import LOG_LEVELS
 from nnlo_opt.run.options import SearchOptions, budget_text, check_objectives, pruning_for, with_walltime
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.space import Integer, Space
@@ -175,7 +180,7 @@ def options_of(parser, hidden=False):
     return {
         option: action
         for action in parser._actions
-        if not action.__class__.__name__.startswith("Refuse") and (hidden or action.help is not argparse.SUPPRESS)
+        if not action.__class__.__name__.startswith("_Refuse") and (hidden or action.help is not argparse.SUPPRESS)
         for option in action.option_strings
         if option != "-h"
     }
@@ -360,7 +365,7 @@ WRONG_SEARCH = [
     ("--n-fold", ["0", "x"], "a whole number, at least 1"),
     ("--block-size", ["0", "-2", "2.0"], "a whole number of ranks, at least 1"),
     ("--objective", ["val_loss", "val_loss:up", ":min", "x:"], "a metric and its direction"),
-    ("--objective-epoch", ["first", "1"], "last or best"),
+    ("--objective-epoch", ["first", "1"], "one of last, best"),
     ("--timeout", ["0", "-1", "nan", "inf", "x", "1:60:00"], "a time above 0, in seconds or as HH:MM:SS"),
     ("--walltime", ["0", "-1", "nan", "1:00", "1:00:00:00"], "a time above 0, in seconds or as HH:MM:SS"),
     ("--stop-after-no-improvement", ["0", "-1", "1.5", "nan"], "a whole number, at least 1"),
@@ -623,8 +628,8 @@ def test_an_option_of_a_pruner_that_does_not_take_it_is_refused(arguments, words
 @pytest.mark.parametrize("option", [["--pruner", "asha"], ["--fold-racing", "--n-fold", "4"]])
 def test_trials_with_several_objectives_are_not_given_up_by_the_first(option):
     sentence = refused(search, *option, "--objective", "val_loss:min", "--objective", "n_weights:min")
-    assert f"`{' '.join(option[:2]) if option[0] == '--pruner' else option[0]}` gives up trials" in sentence
-    assert "Received: it with 2 objectives" in sentence
+    assert f"`{' '.join(option[:2]) if option[0] == '--pruner' else option[0]}` stops trials" in sentence
+    assert "Received: 2 objectives. Drop " in sentence
     assert search(*option, "--objective", "val_acc:max").plan.direction == "max"
 
 

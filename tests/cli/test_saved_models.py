@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.options import parse_training
+from nnlo_opt.cli.arguments import parse_training
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.options import parse_optimization, parse_training
+from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nnlo_opt.cli.options import parse_optimization, parse_training
+from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.identity import check_same, identity_of

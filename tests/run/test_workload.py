@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.options import parse_training
+from nnlo_opt.cli.arguments import parse_training
 from nnlo_opt.data.sums import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.workload import ModuleWorkload

@@ -1,0 +1,152 @@
+"""Command lines as values: the parsers that the table of options makes."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NoReturn
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
+from nnlo_opt.run.options import Options, optimization_options, training_options
+
+_ACTIONS: dict[str, Any] = {"switch": argparse.BooleanOptionalAction}
+
+
+class HelpRequested(Exception):
+    """Text that `--help` asks for; rank 0 prints it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that raises ConfigurationError for a wrong command line, as one of many ranks must say it and all leave.
+
+    Args:
+        options: options of the command; a group of them is a group in the help.
+        kwargs: as of `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, options: Iterable[Option] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+        self._options = tuple(options)
+        for title, group in groupby(self._options, key=lambda option: option.group):
+            container = self.add_argument_group(title) if title else self
+            for option in group:
+                container.add_argument(option.flag, **_argument(option))
+
+    def given(self, argv: Sequence[str] | None) -> dict[str, Any]:
+        """Return the texts of the options that `argv` gives, by name; ConfigurationError or HelpRequested."""
+        return vars(self.parse_args(argv))
+
+    def values(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
+        given = self.given(argv)
+        return argparse.Namespace(**{**given, **vars(read(given, self._options))})
+
+    def error(self, message: str) -> NoReturn:
+        text = message.removeprefix("argument ")
+        if message.startswith("argument ") and ": " in text:
+            option, rule = text.split(": ", 1)
+            raise ConfigurationError(f"`{option.split('/')[0]}` {rule}")
+        if message.startswith("unrecognized arguments: "):
+            raise ConfigurationError(self._unknown(message.removeprefix("unrecognized arguments: ")))
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
+
+    def _unknown(self, arguments: str) -> str:
+        first = next(iter(arguments.split()), "an empty one")
+        close = difflib.get_close_matches(first, self._option_string_actions, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"see `{self.prog} --help`."
+        return f"Every argument must be an option of {self.prog} or its value. Received: {first}; {hint}"
+
+
+def _argument(option: Option) -> dict[str, Any]:
+    """Return the arguments of `add_argument`; a value stays a text, and what is not given is left out."""
+    action = option.kind.action
+    argument: dict[str, Any] = {
+        "dest": option.name,
+        "action": _ACTIONS.get(action, action),
+        "default": argparse.SUPPRESS,
+        "help": option.help_text.replace("%", "%%"),
+    }
+    if option.metavar:
+        argument["metavar"] = option.metavar
+    if action == "extend":
+        argument["nargs"] = "+"
+    if option.bare is not None:
+        argument |= {"nargs": "?", "const": option.bare}
+    return argument
+
+
+class _Help(argparse.Action):
+    """`--help` as HelpRequested."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show this text and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        raise HelpRequested(parser.format_help())
+
+
+class _RefuseRestore(argparse.Action):
+    """`--restore` of OptimizationDriver, which belongs to the other driver."""
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        raise ConfigurationError("`--restore` belongs to TrainingDriver. Resume a search with `--opt-restore`.")
+
+
+def optimization_parser() -> Parser:
+    """Return the parser of OptimizationDriver."""
+    parser = _driver_parser(
+        "OptimizationDriver",
+        "Search hyperparameters: rank 0 coordinates, every other rank trains in a block of --block-size ranks.",
+        OPTIMIZATION_OPTIONS,
+    )
+    parser.add_argument(
+        "--restore", action=_RefuseRestore, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    return parser
+
+
+def training_parser() -> Parser:
+    """Return the parser of TrainingDriver."""
+    return _driver_parser(
+        "TrainingDriver",
+        "Train one model on all ranks: rank 0 is the master, the others are its workers; one rank trains by itself.",
+        TRAINING_OPTIONS,
+    )
+
+
+def _driver_parser(program: str, description: str, options: Iterable[Option]) -> Parser:
+    parser = Parser(
+        options,
+        prog=program,
+        usage=f"mpirun -np RANKS {program} --model MODEL [options]",
+        description=description,
+        add_help=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+        epilog="Options may be written with - or _ and shortened while they stay unambiguous.",
+    )
+    parser.add_argument("-h", "--help", action=_Help)
+    return parser
+
+
+def parse_optimization(argv: Sequence[str]) -> Options:
+    """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
+    return optimization_options(optimization_parser().given(normalise(argv)), argv)
+
+
+def parse_training(argv: Sequence[str]) -> Options:
+    """Return the options of TrainingDriver; ConfigurationError or HelpRequested."""
+    return training_options(training_parser().given(normalise(argv)), argv)
+
+
+def normalise(argv: Sequence[str]) -> list[str]:
+    """Return `--train_data=x` as `--train-data=x`: NNLO wrote some options with underscores."""
+
+    def dashed(argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        return name.replace("_", "-") + equals + value
+
+    return [dashed(argument) if argument.startswith("--") else argument for argument in argv]

@@ -1,0 +1,67 @@
+"""Write docs/reference/options.md, the page of all options, from the table of options.
+
+python -m nnlo_opt.cli.reference > docs/reference/options.md
+"""
+
+import shlex
+from collections.abc import Iterable
+from itertools import groupby
+
+from nnlo_opt.cli import buildmodel, getdata, launch, plan, simulate, tool
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+
+_HEAD = """# Options
+
+Generated from the table of options (`nnlo_opt/run/option_table.py`) by `python -m nnlo_opt.cli.reference`.
+
+Options may be written with `-` or `_` and shortened while they stay unambiguous: `--train_data=train.list`,
+`--early val_loss,<,3`. In Python, `nnlo_opt.optimize` takes the options marked *py* as arguments with `_` for `-`:
+`batch=64`, `hyper_opt="sobol"`, `n_fold=5`. A value may be given there as on the command line or as a Python value;
+options that may be repeated take a list.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [_HEAD, "## OptimizationDriver and TrainingDriver\n"]
+    both = [option for option in OPTIMIZATION_OPTIONS if option in TRAINING_OPTIONS]
+    parts += _groups(both)
+    parts.append("## OptimizationDriver\n")
+    parts += _groups(option for option in OPTIMIZATION_OPTIONS if option not in both)
+    parts.append("## TrainingDriver\n")
+    parts += _groups(option for option in TRAINING_OPTIONS if option not in both)
+    for command, options in (
+        ("nnlo-opt launch", launch.OPTIONS),
+        ("nnlo-opt plan", plan.OPTIONS),
+        ("nnlo-opt simulate", simulate.OPTIONS),
+        ("nnlo-opt space", tool.SPACE_OPTIONS),
+        ("GetData", getdata.OPTIONS),
+        ("BuildModel", buildmodel.OPTIONS),
+    ):
+        parts += [f"## {command}\n", _table(options, python=False)]
+    return "\n".join(parts)
+
+
+def _groups(options: Iterable[Option]) -> list[str]:
+    groups = [(title, [*group]) for title, group in groupby(options, key=lambda option: option.group)]
+    return [f"### {title[:1].upper()}{title[1:]}\n\n{_table(group, python=True)}" for title, group in groups]
+
+
+def _table(options: Iterable[Option], *, python: bool) -> str:
+    lines = ["| option | value | default | what it does | example |", "|---|---|---|---|---|"]
+    for option in options:
+        flag = f"`--{option.name.replace('_', '-')}`, `--no-{option.name}`" if option.kind.action == "switch" else ""
+        name = flag or f"`{f'{option.flag} {option.metavar}'.strip()}`"
+        cells = [
+            name + " *py*" * (python and option.python),
+            option.kind.rule if option.metavar else "",
+            option.default_text,
+            option.help,
+            f"`{option.flag} {shlex.quote(option.example)}`" if option.example else f"`{option.flag}`",
+        ]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

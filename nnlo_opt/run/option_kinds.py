@@ -1,0 +1,196 @@
+"""Kinds of option values: each reads a value from its text or checks one given in Python.
+
+The refusal of a wrong value names the rule and the value: "must be a whole number of samples, at least 1. Received: 0."
+The caller puts the option's name in front.
+"""
+
+import ast
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnlo_opt.data.weights import ClassWeights, parse_class_weights
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.start_points import parse_start_point
+from nnlo_opt.space.space import Point
+from nnlo_opt.trials.objectives import Objective
+
+_CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+
+
+class WrongValueError(ValueError):
+    """Rule that a value breaks, and the value; the name of the option belongs in front."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of option value.
+
+    Args:
+        rule: completes "must be ...".
+        type: type of the value in Python.
+        convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
+        action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
+            may be repeated) or extend (the same, with one value or several at a time).
+        choices: names of which the value is one; empty if it may be another value.
+    """
+
+    rule: str
+    type: Any
+    convert: Callable[[Any], Any]
+    action: str = "store"
+    choices: tuple[str, ...] = ()
+
+    def __call__(self, value: Any) -> Any:
+        """Return the value that `value` stands for; WrongValueError if it breaks the rule."""
+        try:
+            return self.convert(value)
+        except WrongValueError:
+            raise
+        except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
+            raise WrongValueError(f"must be {self.rule}. Received: {value}.") from None
+
+
+def whole(low: int = 1, unit: str = "") -> Kind:
+    """Return the kind of whole numbers of at least `low`, counted in `unit`."""
+
+    def convert(value: Any) -> int:
+        return _within(int(value) if isinstance(value, str) else operator.index(_no_flag(value)), low)
+
+    return Kind(rule=f"a whole number{f' of {unit}' * bool(unit)}, at least {low}", type=int, convert=convert)
+
+
+def finite(low: float | None = None, unit: str = "") -> Kind:
+    """Return the kind of finite numbers, of at least `low` if given, measured in `unit`."""
+    least = "" if low is None else f", at least {low:g}"
+    return Kind(
+        rule=f"a finite number{f' of {unit}' * bool(unit)}{least}",
+        type=float,
+        convert=lambda value: _within(_finite(value), low),
+    )
+
+
+def one_of(*choices: str) -> Kind:
+    """Return the kind of names, each one of `choices`."""
+
+    def convert(value: Any) -> str:
+        return choices[choices.index(value)]
+
+    return Kind(rule=f"one of {', '.join(choices)}", type=str, convert=convert, choices=choices)
+
+
+def many(each: Kind, action: str = "append") -> Kind:
+    """Return the kind of lists of `each`; a single item stands for a list of one."""
+
+    def convert(value: Any) -> list[Any]:
+        return [each(item) for item in ([value] if isinstance(value, str | os.PathLike | Mapping) else value)]
+
+    kind: Any = each.type | Sequence[each.type]  # type: ignore[name-defined]
+    return Kind(rule=f"a list of {each.rule}", type=kind, convert=convert, action=action)
+
+
+def _within(value: Any, low: float | None, high: float | None = None) -> Any:
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError(value)
+    return value
+
+
+def _finite(value: Any) -> float:
+    number = float(_no_flag(value))
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _path(value: Any) -> str:
+    return _text(os.fspath(value))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _seconds(value: Any) -> float:
+    clock = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
+    if clock:
+        value = 3600.0 * int(clock[1]) + 60 * int(clock[2]) + int(clock[3])
+    return float(_within(_finite(value), math.ulp(0.0)))
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    value = ast.literal_eval(value) if isinstance(value, str) else value
+    return {_text(name): item for name, item in _items(value)}
+
+
+def _items(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise TypeError(value)
+    return value.items()
+
+
+def _fixed(value: Any) -> dict[str, str]:
+    """Values of parameters by name, given as texts NAME=VALUE or as a mapping; ConfigurationError."""
+    if isinstance(value, Mapping):
+        return {_text(name): str(item) for name, item in value.items()}
+    fixed: dict[str, str] = {}
+    for text in value:
+        name, equals, item = (part.strip() for part in text.partition("="))
+        if not name or not equals:
+            raise ConfigurationError(
+                f"`--fix` must be given as NAME=VALUE. Received: {text!r}. Write it as `--fix dropout=0.5`."
+            )
+        if name in fixed:
+            raise ConfigurationError(
+                f"`--fix` must give a parameter one value. Received: {fixed[name]!r} and {item!r} for {name!r}. "
+                "Leave one of them out."
+            )
+        fixed[name] = item
+    return fixed
+
+
+def _start_point(value: Any) -> Point:
+    return parse_start_point(value) if isinstance(value, str) else _dictionary(value)
+
+
+def _objective(value: Any) -> Objective:
+    return Objective.parse(_text(value))
+
+
+def _class_weights(value: Any) -> ClassWeights:
+    return parse_class_weights(str(value))
+
+
+TEXT = Kind(rule="a text", type=str, convert=_text)
+PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
+#: given or not, without a value on the command line
+FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
+#: `--option` or `--no-option`
+SWITCH = Kind(rule="True or False", type=bool, convert=_flag, action="switch")
+POSITIVE = Kind(
+    rule="a finite number above 0", type=float, convert=lambda value: _within(_finite(value), math.ulp(0.0))
+)
+SHARE = Kind(rule="a number from 0 to 1", type=float, convert=lambda value: _within(_finite(value), 0, 1))
+TIME = Kind(rule="a time above 0, in seconds or as HH:MM:SS", type=float | str, convert=_seconds)
+DICTIONARY = Kind(rule="a dictionary such as \"{'momentum': 0.9}\"", type=Mapping[str, Any], convert=_dictionary)
+CLASS_WEIGHTS = Kind(rule="balanced, or a dictionary", type=ClassWeights, convert=_class_weights)
+OBJECTIVE = Kind(rule="a metric and its direction, such as val_loss:min", type=str, convert=_objective)
+START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
+FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")

@@ -1,0 +1,389 @@
+"""The table of options: name, unit, default, help, example, group and commands of each option, once.
+
+The parsers of the command line, the reference page docs/reference/options.md and the arguments of `nnlo_opt.optimize`
+are made from this table. `run.options` makes the validated values of a command.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.option_kinds import (
+    CLASS_WEIGHTS,
+    DICTIONARY,
+    FIXED,
+    FLAG,
+    OBJECTIVE,
+    PATH,
+    POSITIVE,
+    START_POINT,
+    SWITCH,
+    TEXT,
+    TIME,
+    Kind,
+    WrongValueError,
+    finite,
+    many,
+    one_of,
+    whole,
+)
+from nnlo_opt.search.pruning import PRUNERS
+from nnlo_opt.search.registry import ACQUISITIONS, SURROGATES, search_names
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.objectives import EPOCHS, MEASURED
+
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
+#: folder of all runs
+RUNS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a command.
+
+    Args:
+        name: as in Python, with underscores; `flag` is its form on the command line.
+        metavar: stands for the value in the help: its unit, or what it names; empty for a flag.
+        kind: how a value is read and checked.
+        help: what the option does, without its default.
+        default: value if the option is not given.
+        shown: the default in words if its value alone does not say it.
+        example: a value as text.
+        bare: value of the option if it is given without one; None if it must have one.
+        short: the option's only form on the command line if that is not `--name`.
+        python: True if `nnlo_opt.optimize` has the option too.
+        group: title of its group in the help.
+    """
+
+    name: str
+    metavar: str
+    kind: Kind
+    help: str
+    default: Any = None
+    shown: str = ""
+    example: str = ""
+    bare: str | None = None
+    short: str = ""
+    python: bool = True
+    group: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line, such as `--train-data`."""
+        return self.short or "--" + self.name.replace("_", "-")
+
+    @property
+    def default_text(self) -> str:
+        """The default in words; empty if there is nothing to say of it."""
+        if self.shown or self.default is None or self.default is False or self.default in ((), {}):
+            return self.shown
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def help_text(self) -> str:
+        """What the option does, with its default."""
+        return f"{self.help} (default: {self.default_text})" if self.default_text else self.help
+
+    @property
+    def python_type(self) -> Any:
+        """Type of the value as an argument in Python."""
+        return self.kind.type | None if self.default is None else self.kind.type
+
+    def read(self, value: Any) -> Any:
+        """Return what `value` stands for, text or a value given in Python; ConfigurationError if it is wrong."""
+        try:
+            return self.kind(value)
+        except WrongValueError as error:
+            raise ConfigurationError(f"`{self.flag}` {error}") from None
+
+
+def read(given: Mapping[str, Any], options: Iterable[Option]) -> SimpleNamespace:
+    """Return the value of every option by name: as `given`, as text or in Python, else its default.
+
+    Raises:
+        ConfigurationError: a value is wrong. None stands for the default.
+    """
+    values = {option.name: (option, given.get(option.name)) for option in options}
+    return SimpleNamespace(
+        **{name: option.default if value is None else option.read(value) for name, (option, value) in values.items()}
+    )
+
+
+def _group(title: str, *options: Option) -> tuple[Option, ...]:
+    return tuple(replace(option, group=title) for option in options)
+
+
+_DEFAULTS = TrainingOptions()
+
+
+def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
+    """Return an option of the same name as a field of `TrainingOptions`, with its default."""
+    return Option(name, metavar, kind, default=getattr(_DEFAULTS, name), **more)
+
+
+# A table, laid out by hand.
+# fmt: off
+_NUMBER = finite()
+SEED = Option("seed", "N", whole(0), default=0, example="42",
+    help="seed of the search, the folds, the initial weights and the shuffling")
+GRACE = Option("grace", "SECONDS", finite(1, "seconds"), default=60.0, example="120",
+    help="time after SIGUSR1 to end with a checkpoint of each running trial and exit code 75, so that the run can "
+         "be resumed")
+
+MODEL_AND_DATA = _group(
+    "model and data",
+    Option("model", "MODEL", TEXT, example="my_model.py", python=False,
+        help="file.py with get_model(**parameters) or objective(parameters, comm, report); a builtin name (mnist, "
+             "cifar10); or an architecture arch.json of Keras 3"),
+    Option("train_data", "LIST", PATH, example="train.list",
+        help="text file that lists HDF5 files of training samples, one a line"),
+    Option("val_data", "LIST", PATH, example="test.list",
+        help="text file that lists HDF5 files of validation samples, one a line"),
+    Option("features_name", "NAME", TEXT, shown="features", example="images",
+        help="data set of the features; for several inputs a group, or names separated by commas"),
+    Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
+        help="data set of the labels; for several outputs a group, or names separated by commas"),
+    _training("loss", "NAME", TEXT, shown="get_loss of the model module, else inferred and announced",
+        example="mean_squared_error",
+        help="Keras name of the loss"),
+    Option("backend", "NAME", one_of("keras", "torch"), shown="as the model module says", example="torch",
+        help="library the model is made with: keras, or torch for a torch.nn.Module"),
+    Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
+        example="jax",
+        help="library Keras computes with: tensorflow, jax or torch"),
+)
+READING = _group(
+    "reading and weighting samples",
+    Option("class_weights", "DICT", CLASS_WEIGHTS, shown="every sample 1", example="balanced",
+        help='weight in training of a sample of each class, such as "{0: 1.0, 1: 5.0}", classes not named 1; or '
+             "balanced: all classes weigh the same in sum"),
+    Option("sample_weights_name", "NAME", TEXT, shown="every sample 1", example="weights",
+        help="data set with the weight of each sample in training"),
+    Option("memory_limit", "MIB", whole(0, "MiB"),
+        shown="a quarter of the node's free memory, divided among its ranks", example="4096",
+        help="memory for samples in each rank; more samples than that are read from the files in every pass, in "
+             "the same order"),
+    Option("preload_data", "N", whole(0), default=1, example="2",
+        help="windows of 64 MiB that a thread reads ahead if samples are not held in memory"),
+    Option("verify_data", "", FLAG, default=False,
+        help="before training, compare all data files with the SHA-256 in LIST.sha256 beside each list, which "
+             "GetData writes"),
+    Option("cache_data", "DIR", PATH, shown="$DATA_CACHE, else files are read in place", example="/local/cache",
+        help="folder on the node for copies of the files whose samples its ranks read; the copies are removed at "
+             "the end"),
+    Option("copy_command", "COMMAND", TEXT, shown="$DATA_COPY_COMMAND, else this process copies", example="cp {} {}",
+        help="command, run without a shell, that copies one file, such as 'scp {} {}'"),
+)
+TRAINING = _group(
+    "training (may be searched too, as train.batch, train.learning_rate, …)",
+    _training("batch", "SAMPLES", whole(unit="samples"), example="64",
+        help="samples a worker takes for one gradient"),
+    _training("epochs", "EPOCHS", whole(unit="epochs"), example="10",
+        help="passes over the training data, counted over all workers"),
+    _training("mode", "RULE", TEXT, example="allreduce",
+        help="update rule: downpour, easgd, gem, or allreduce, in which every rank trains"),
+    _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
+        help="average the gradients of all workers"),
+    _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
+        help="batches between two exchanges of a worker with its master"),
+    _training("optimizer", "NAME", TEXT, example="sgd",
+        help="optimizer at the master: sgd, adam, rmsprop or adadelta, with Keras's defaults"),
+    _training("learning_rate", "RATE", POSITIVE, shown="the optimizer's own", example="1e-3",
+        help="learning rate of the optimizer"),
+    _training("optimizer_params", "DICT", DICTIONARY, example="{'momentum': 0.9}",
+        help="arguments of the optimizer, such as \"{'momentum': 0.9}\""),
+    _training("warmup_epochs", "EPOCHS", finite(0, "epochs"), example="0.5",
+        help="epochs over which the learning rate rises linearly from 0 to its value; fractions allowed"),
+    _training("lr_schedule", "RULE", TEXT, example="cosine",
+        help="constant, linear, cosine (both to 0 at the last epoch), exponential:RATE (times RATE each epoch) or "
+             "step:EVERY:FACTOR (times FACTOR every EVERY epochs)"),
+    _training("early_stopping", "RULE", TEXT, example="val_loss,<,3",
+        help="metric,<,patience: stop after so many epochs without improvement and keep the best weights; ~< "
+             "compares means over as many epochs; a metric of one output or model is name:metric, such as "
+             "energy:val_loss"),
+    _training("target_metric", "RULE", TEXT, example="val_accuracy,>,0.97",
+        help="metric,>,value: stop when the metric is past the value; a metric of one output or model is "
+             "name:metric"),
+    Option("n_processes", "RANKS", whole(unit="ranks"), default=1, example="2",
+        help="ranks of each worker, which average their gradients before they push; not searchable"),
+    Option("n_masters", "MASTERS", whole(unit="masters"), default=1, example="3",
+        help="masters of a block: above 1 its first rank is a top master and the rest are sub-masters, each of "
+             "which leads a group of workers and is one worker to the top master; not searchable"),
+    _training("exchange", "HOW", TEXT, example="messages",
+        help="auto: workers that are all on their master's node update its weights themselves, in shared memory, "
+             "unless they wait for each other; in allreduce each rank updates a part of them; messages: everything "
+             "is sent"),
+    _training("overlap", "", SWITCH,
+        shown="on if updates are sent as messages and workers do not wait for each other",
+        help="a worker computes its next batch while the master answers, so that its gradients are a batch older; "
+             "implies --exchange messages"),
+    _training("staleness", "POLICY", TEXT, example="drop:8",
+        help="downpour: weight of an update that is n versions old: none (always 1), scale (1/(1+n)), or drop:N (0 "
+             "beyond N)"),
+    _training("worker_optimizer", "NAME", TEXT, shown="easgd: --optimizer; else sgd", example="adam",
+        help="optimizer of a worker's own steps between exchanges"),
+    _training("worker_optimizer_params", "DICT", DICTIONARY, example="{'beta_1': 0.5}",
+        help="arguments of the worker's optimizer, as --optimizer-params"),
+    _training("elastic_force", "BETA", _NUMBER, example="0.5",
+        help="easgd: elastic force; each of n workers is tied by BETA / n"),
+    _training("elastic_lr", "RATE", _NUMBER, shown="--learning-rate", example="0.1",
+        help="easgd: learning rate of the workers' own steps"),
+    _training("elastic_momentum", "DELTA", _NUMBER, example="0.9",
+        help="easgd: Nesterov momentum of the workers' own steps (EAMSGD)"),
+    _training("gem_lr", "RATE", _NUMBER, example="0.05",
+        help="gem: learning rate of a worker; an update is scaled by up to 5"),
+    _training("gem_momentum", "MU", _NUMBER, example="0.5",
+        help="gem: momentum of a worker"),
+    _training("gem_kappa", "KAPPA", _NUMBER, example="1.5",
+        help="gem: how much faster than one worker alone all workers together may move the weights"),
+    Option("no_shuffle", "", FLAG, default=False,
+        help="keep the order of samples in every epoch"),
+)
+RUN = _group(
+    "run",
+    Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run",
+        help=f"name of the run, whose directory is {RUNS}/NAME, or a path"),
+    Option("trial_name", "NAME", TEXT, shown="train", example="first",
+        help="name of the run in its files"),
+    _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
+        help="epochs between two checkpoints of a training"),
+    GRACE,
+    Option("hang_timeout", "SECONDS", finite(0, "seconds"), default=600.0, example="1800",
+        help="end a rank that trains no batch and receives no message for so long (three times that while a model "
+             "is built or compiled), or that is stopped, with the stacks of its threads in its log; your own code "
+             "that computes an objective or a figure of merit may take any time, which --trial-timeout bounds; 0: "
+             "no rank is watched"),
+    Option("max_attempts", "N", whole(), default=3, example="5",
+        help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
+             "--hang-timeout) so many times in a row without completing another epoch"),
+    Option("overwrite", "", FLAG, default=False,
+        help="replace a run of the same name"),
+    SEED,
+    Option("log_level", "LEVEL", one_of(*LOG_LEVELS), default="info", example="warn",
+        help=f"detail of the logs: {', '.join(LOG_LEVELS)}"),
+    Option("log_file", "FILE", PATH, example="search.log",
+        help="also write what rank 0 prints to this file"),
+    Option("verbose", "", FLAG, default=False,
+        help="the same as --log-level debug"),
+)
+MACHINE = _group(
+    "devices and monitoring",
+    Option("max_gpus", "N", whole(0, "GPUs"), shown="all that the batch system left visible", example="4",
+        help="most GPUs used on each node, in turn by the ranks that train; 0: CPU only"),
+    Option("master_gpu", "", FLAG, default=False, shown="masters see none",
+        help="give masters a GPU too, in turn with the workers; only useful if masters compute"),
+    Option("monitor", "", FLAG, default=False, shown="off",
+        help="record CPU (% of a core), memory (MB) and NVIDIA GPU of every worker for each epoch in the history"),
+    Option("timeline", "", FLAG, default=False, shown="off",
+        help="write timeline.json, the activity of every rank over time; open it in ui.perfetto.dev"),
+    Option("thread_validation", "", FLAG, default=False, python=False,
+        help="ignored, kept for compatibility with NNLO"),
+)
+SEARCH = _group(
+    "search",
+    Option("search_space", "MODULE", TEXT, shown="get_model.parameter_range of the model module",
+        example="search_spaces/mnist.py", python=False,
+        help="Python file or dotted module with a list of Real, Integer and other parameters; `nnlo-opt space` "
+             "prints it"),
+    Option("fix", "NAME=VALUE", FIXED, default={}, example="dropout=0.5",
+        help="fix a parameter of the search space to one value; repeatable"),
+    Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol",
+        help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol; with the extra [optuna] tpe, gp "
+             "and cmaes"),
+    Option("surrogate", "NAME", one_of(*SURROGATES), shown="gp", example="et",
+        help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
+             "(gradient boosting)"),
+    Option("acquisition", "NAME", one_of(*ACQUISITIONS), shown="ei", example="lcb",
+        help="acquisition function of bayesian-skopt: ei (expected improvement), lcb (lower confidence bound) or "
+             "pi (probability of improvement)"),
+    Option("ga_populations", "TRIALS", whole(), shown="10", example="20",
+        help="population of genetic: completed trials of one generation"),
+    Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
+        help="point of the search space to try first; repeatable"),
+    Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
+        help="directories of earlier runs, whose complete trials the search learns from; they do not count as "
+             "trials of this run"),
+    Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4",
+        help="ranks that train one trial: a master and its workers; 1: a single-process trainer"),
+    Option("n_fold", "FOLDS", whole(), default=1, example="5",
+        help="folds of the cross validation; 1: the given training and validation data"),
+    Option("fold_by", "UNIT", TEXT, default="samples", example="files",
+        help="unit folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
+             "values stay together"),
+    Option("opt_restore", "", FLAG, default=False,
+        help="resume the run from where it stopped"),
+    Option("example", "NAME", TEXT, example="mnist", python=False,
+        help="builtin model (mnist, cifar10) if no --model is given"),
+)
+PRUNING = _group(
+    "stopping trials early",
+    Option("pruner", "NAME", one_of("none", *PRUNERS), default="none", example="asha",
+        help="none; median: stop a trial that is worse than the median of the others at the same epoch; asha: "
+             "pause all but the best trials at rungs of more and more epochs, and resume a trial when it is among "
+             "the best; hyperband: the same with several first rungs"),
+    Option("pruner_eta", "N", whole(2), shown="3", example="4",
+        help="asha, hyperband: one trial in N goes past a rung, and the next rung has N times its epochs"),
+    Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown="1", example="2",
+        help="epochs every trial is given: the first rung, or the epoch from which the median rule applies"),
+    Option("pruner_min_trials", "TRIALS", whole(unit="trials"), shown="4", example="6",
+        help="median: other trials that must have come as far"),
+    Option("pruner_max_epochs", "EPOCHS", whole(unit="epochs"), shown="--epochs", example="27",
+        help="asha, hyperband: epochs of a whole training, of which the rungs are fractions"),
+    Option("fold_racing", "", FLAG, default=False,
+        help="stop a trial whose first folds, at least 2, are worse than those of the best trial (paired t-test, p "
+             "< 0.05)"),
+)
+COMPARISON = _group(
+    "comparing trials",
+    Option("objective", "METRIC:DIRECTION", many(OBJECTIVE), default=(), shown="figure_of_merit:min",
+        example="val_accuracy:max",
+        help="metric to compare trials by, such as val_loss:min or val_acc:max; given several times, the search "
+             "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
+             "objective is the figure of merit. A metric of one output is name:metric:DIRECTION. Besides metrics: "
+             f"{', '.join(MEASURED)}; with an objective module: the keys of its dict, and train_s"),
+    Option("figure_of_merit", "FUNCTION", TEXT, shown="1 - val_acc, else val_loss", example="my_figure.py:figure",
+        help="file.py:function, module:function, or the name of a function of the model module, which is called "
+             "with the results of a fold and returns a number"),
+    Option("objective_epoch", "WHICH", one_of(*EPOCHS), default="last", example="best",
+        help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
+             "best) or the one in which the first objective was best"),
+    Option("direction", "WAY", one_of("min", "max"), shown="min", example="max",
+        help="minimise (min) or maximise (max) the value of an objective module or of --figure-of-merit, unless "
+             "--objective says it"),
+)
+TARGET = Option("target_objective", "FIGURE", _NUMBER, example="0.02",
+    help="stop when a figure of merit is better than this; not with several objectives")
+BUDGET = _group(
+    "when a search stops (may be changed on resume; running trials end first)",
+    Option("num_iterations", "TRIALS", whole(), default=10, example="50",
+        help="trials in the journal at the end, failed ones included; may be raised on resume"),
+    Option("timeout", "TIME", TIME, example="3600",
+        help="begin no trial after so many seconds, or HH:MM:SS, of searching, summed over all starts of the run"),
+    Option("walltime", "TIME", TIME, example="3:55:00",
+        help="time of this start, in seconds or as HH:MM:SS: begin no trial that would not end in time, estimated "
+             "from earlier trials; shortly before the end, stop and checkpoint what still runs and exit with code "
+             "75, so that the run can be resumed"),
+    Option("trial_timeout", "TIME", TIME, example="0:30:00",
+        help="fail a trial if one of its folds takes longer than so many seconds, or HH:MM:SS, since it was "
+             "assigned, whether it trains or hangs (--hang-timeout is for ranks that do nothing); if its block "
+             "does not return from your own code, the search ends with code 1 and can be resumed"),
+    Option("stop_after_no_improvement", "TRIALS", whole(), example="20",
+        help="stop after so many trials in a row that are not better than those before; with several objectives: "
+             "that do not enter the Pareto set"),
+    TARGET,
+)
+RESTORE = _group(
+    "training driver",
+    Option("restore", "NAME", TEXT, shown="name: that of --checkpoint or --trial-name", example="my-run", bare="",
+        help="resume from the last checkpoint of the run NAME"),
+)
+# fmt: on
+
+_BOTH = (*MODEL_AND_DATA, *READING, *TRAINING, *RUN, *MACHINE)
+#: options of OptimizationDriver, in the order of its help
+OPTIMIZATION_OPTIONS = (*_BOTH, *SEARCH, *PRUNING, *COMPARISON, *BUDGET)
+#: options of TrainingDriver
+TRAINING_OPTIONS = (*_BOTH, *RESTORE)
+BY_NAME = {option.name: option for option in (*OPTIMIZATION_OPTIONS, *RESTORE)}

@@ -1,0 +1,92 @@
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from nnlo_opt.cli.arguments import optimization_parser, training_parser
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.option_table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
+from nnlo_opt.run.options import optimization_options, training_options
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.objectives import Objective
+
+
+def test_every_option_stands_in_the_table_once():
+    for options in (OPTIMIZATION_OPTIONS, TRAINING_OPTIONS):
+        names = [option.name for option in options]
+        assert len(names) == len(set(names))
+    assert [name for name, option in BY_NAME.items() if not option.help or not option.group] == []
+
+
+@pytest.mark.parametrize("option", BY_NAME.values(), ids=BY_NAME)
+def test_every_example_is_a_value_that_the_option_takes(option):
+    if option.metavar:
+        assert option.read([option.example] if option.kind.action == "append" else option.example) is not None
+
+
+def test_the_parsers_have_the_options_of_the_table():
+    for parser, options in ((optimization_parser(), OPTIMIZATION_OPTIONS), (training_parser(), TRAINING_OPTIONS)):
+        shown = {action.dest for action in parser._actions if action.help is not argparse.SUPPRESS}
+        assert shown == {option.name for option in options} | {"help"}
+
+
+def test_a_training_option_has_the_default_of_its_field():
+    defaults = TrainingOptions()
+    for name in {f.name for f in fields(TrainingOptions)} - {"shuffle"}:
+        assert BY_NAME[name].default == getattr(defaults, name)
+
+
+#: (name, value in Python, the same as text)
+BOTH_WAYS = [
+    ("batch", 64, "64"),
+    ("learning_rate", 0.001, "1e-3"),
+    ("walltime", 5405, "1:30:05"),
+    ("optimizer_params", {"momentum": 0.9}, "{'momentum': 0.9}"),
+    ("class_weights", {0: 1.0, 1: 5.0}, "{0: 1, 1: 5}"),
+    ("start_point", {"x": 1, "how": "relu"}, ["x=1,how=relu"]),
+    ("start_point", [{"x": 1}, {"x": 2}], ["x=1", "x=2"]),
+    ("warm_start", "runs/one", ["runs/one"]),
+    ("fix", {"n": 8}, ["n=8"]),
+    ("objective", "val_loss:min", ["val_loss:min"]),
+    ("target_objective", -1, "-1"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), BOTH_WAYS)
+def test_a_value_in_python_is_what_its_text_is(name, value, text):
+    option = BY_NAME[name]
+    assert option.read(value) == option.read(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("batch", 1.5, "`--batch` must be a whole number of samples, at least 1. Received: 1.5."),
+        ("batch", True, "`--batch` must be a whole number of samples"),
+        ("learning_rate", float("nan"), "`--learning-rate` must be a finite number above 0. Received: nan."),
+        ("synchronous", "yes", "`--synchronous` must be True or False. Received: yes."),
+        ("synchronous", 1, "`--synchronous` must be True or False. Received: 1."),
+        ("hyper_opt", "annealing", "`--hyper-opt` must be one of bayesian, "),
+        ("model", 3, "`--model` must be a text. Received: 3."),
+        ("optimizer_params", [1], "`--optimizer-params` must be a dictionary"),
+        ("start_point", [3], "`--start-point` must be written as name=value,name=value"),
+        ("objective", [3], "`--objective` must be a metric and its direction"),
+        ("warm_start", 3, "`--warm-start` must be a list of a path. Received: 3."),
+    ],
+)
+def test_a_wrong_value_in_python_is_refused_by_the_rule_of_the_option(name, value, rule):
+    with pytest.raises(ConfigurationError) as refusal:
+        BY_NAME[name].read(value)
+    assert rule in str(refusal.value)
+
+
+def test_none_stands_for_the_default():
+    values = read({"batch": None, "seed": 3}, OPTIMIZATION_OPTIONS)
+    assert (values.batch, values.seed, values.overlap, values.fix) == (100, 3, None, {})
+
+
+def test_options_of_both_commands_are_made_of_values_in_python_too():
+    options = optimization_options({"model": "m.py", "n_fold": 5, "objective": ["val_acc:max"], "log_file": "a.log"})
+    assert (options.plan.n_fold, options.plan.direction) == (5, "max")
+    assert options.comparison.objectives == (Objective("val_acc", "max"),)
+    assert training_options({"model": "m.py", "restore": ""}).run.restore
