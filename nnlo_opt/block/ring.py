@@ -44,8 +44,8 @@ class Ring:
         n_all, first = start.n_workers * self.n_ranks, (start.worker - 1) * self.n_ranks + 1
         self.n_all = n_all
         for i, end in enumerate(self._ends, 1):
-            self._block.send(end, replace(start, worker=first + i, n_workers=n_all))
-        return replace(start, worker=first, n_workers=n_all)
+            self._block.send(end, start.replaced(worker=first + i, n_workers=n_all))
+        return start.replaced(worker=first, n_workers=n_all)
 
     def tell(self, message: msg.Message, payload: np.ndarray | None = None) -> None:
         """Send to all followers."""

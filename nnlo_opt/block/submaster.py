@@ -8,7 +8,7 @@ does here in `block.group`.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class SubMaster:
         self._fold = _Fold(assignment=start.assignment, options=options, state=state)
         for worker in self._group.workers:
             # Shards are those of all workers of the team, as without sub-masters.
-            self._send(worker, replace(start, worker=worker, n_workers=self._n_workers))
+            self._send(worker, start.replaced(worker=worker, n_workers=self._n_workers))
 
     def _take(self, fold: _Fold, received: Received) -> None:
         message = received.message
@@ -176,7 +176,7 @@ class SubMaster:
             case HandIn(message=message):
                 states = [fold.model_states[worker] for worker in self._group.workers]
                 mean = average_states(states, [1] * len(states)).astype(np.float32)
-                self._above.send(TOP, replace(message, files=fold.written), mean)
+                self._above.send(TOP, message.replaced(files=fold.written), mean)
                 fold.written = {}
                 self._timeline.flush()
 

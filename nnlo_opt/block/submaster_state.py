@@ -14,7 +14,7 @@ makes one update of it and pushes that, and what comes back goes to all of them.
 Synchronously a worker that has passed over its shard waits at the fence, and the group is through when all of it are.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
@@ -150,7 +150,7 @@ class GroupState:
         if positions is None:
             return [Adopt(message=message), PassDown(workers=self.workers, message=message)]
         each = [
-            PassDown(workers=(worker,), message=replace(message, position=positions[str(worker)]))
+            PassDown(workers=(worker,), message=message.replaced(position=positions[str(worker)]))
             for worker in self.workers
         ]
         return [Adopt(message=message), *each]
@@ -225,7 +225,7 @@ class GroupState:
                     "`get_model` must build the same model on every worker, and all must see the same data; worker "
                     f"{worker} has (weights, state, training samples) {_size_of(other)}, another has {_size_of(first)}"
                 )
-        return replace(first, n_shard=sum(answer.n_shard for answer in answers))
+        return first.replaced(n_shard=sum(answer.n_shard for answer in answers))
 
     def _reached(self, answers: list[msg.FenceReached]) -> msg.FenceReached:
         workers = {}

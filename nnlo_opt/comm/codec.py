@@ -5,33 +5,21 @@
 The payload starts at a multiple of 64 bytes, so that a view of it in an aligned buffer is aligned too.
 """
 
-import json
 import struct
-from dataclasses import fields
 
 import numpy as np
 
-from nnlo_opt.comm import messages, objective_messages, run_messages
+from nnlo_opt.comm import objective_messages, run_messages  # noqa: F401  (whose classes are read too)
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.records import Reader
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 _HEAD = struct.Struct("<II")
 #: room kept for head and JSON in front of a payload; longer JSON moves the payload back
 _USUAL_OFFSET = 512
 
-#: message classes by name: what is accepted, and nothing else
-MESSAGE_TYPES: dict[str, type[Message]] = {
-    name: cls
-    for module in (messages, objective_messages, run_messages)
-    for name, cls in vars(module).items()
-    if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
-}
-#: a dataclass's own fields and their defaults, which need not travel; looked up once: `dataclasses.asdict` would copy
-#: deeply and costs ten times as much
-_FIELDS = {cls: tuple((f.name, f.default) for f in fields(cls)) for cls in MESSAGE_TYPES.values()}
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_DECODER = json.JSONDecoder()
+_READER = Reader[Message](Message.__subclasses__())
 
 
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
@@ -39,14 +27,11 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
 
     `head` is put in front of it all, where no payload is, for `decode` to be given what follows.
     """
-    cls = type(message)
     try:
-        values = {name: v for name, default in _FIELDS[cls] if (v := getattr(message, name)) is not default}
-        body = _ENCODER.encode([cls.__name__, values]).encode()
+        body = message.to_json().encode()
     except (ValueError, TypeError) as error:
-        raise ProtocolError(
-            f"{cls.__name__} holds what may not travel (non-finite, or not plain data): {message}"
-        ) from error
+        name = type(message).__name__
+        raise ProtocolError(f"{name} holds what may not travel (non-finite, or not plain data): {message}") from error
     if payload is None:
         return np.frombuffer(b"".join((head, _HEAD.pack(len(body), 0), body)), np.uint8)
     if payload.dtype != np.float32 or payload.ndim != 1:
@@ -70,11 +55,8 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
             fits = end_of_json == buffer.size
         if not fits:
             raise ValueError(f"{n_json} bytes of JSON and a payload at {offset} do not fit")
-        (name, values), end = _DECODER.raw_decode(text := buffer[_HEAD.size : end_of_json].tobytes().decode())
-        if end != len(text):
-            raise ValueError(f"{len(text) - end} characters behind the JSON")
-        message = MESSAGE_TYPES[name](**values)
+        message = _READER.read(buffer[_HEAD.size : end_of_json].tobytes())
         payload = buffer[offset:].view(np.float32) if offset else None
-    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (struct.error, ValueError, TypeError) as error:
         raise ProtocolError(f"Received {buffer.size} bytes that are no message of ours: {error!r}") from error
     return message, payload

@@ -16,21 +16,20 @@ Those of a run as a whole are in `comm.run_messages`, those between ranks that r
 `comm.objective_messages`.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from nnlo_opt.records import Record, field
 
 Json: TypeAlias = Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Record, tag_field="message"):
     """Base of all messages."""
 
 
 # ---------------------------------------------------------------- coordinator and master
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFold(Message):
     """Train one fold of a trial; go on from its last valid checkpoint if there is one."""
 
@@ -45,42 +44,36 @@ class RunFold(Message):
     pause_epochs: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn(Message):
     """Of a reported epoch that waits for a word: train the next."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseFold(Message):
     """Of a reported epoch that waits for a word: end this assignment, its checkpoint is needed."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StopFold(Message):
     """End this assignment now; whatever it has reached counts."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptFold(Message):
     """End this assignment at its next epoch fence, with a checkpoint; an objective runs on."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldRecorded(Message):
     """The journal has the end of this assignment: its checkpoints may go."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TeamReformed(Message):
     """Ranks of this team have died, and the others have come together again; from the first of them."""
 
@@ -96,7 +89,6 @@ class TeamReformed(Message):
     goes_on: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldStarted(Message):
     """All workers are ready; `epoch` epochs are already done (from a checkpoint).
 
@@ -108,7 +100,6 @@ class FoldStarted(Message):
     waited_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReported(Message):
     """`epoch` epochs are done, with these metrics and this figure of merit, all finite."""
 
@@ -121,7 +112,6 @@ class EpochReported(Message):
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldFinished(Message):
     """The fold is trained. `figure_of_merit` as returned, finite; `metrics` are those of the epoch it is from."""
 
@@ -135,14 +125,12 @@ class FoldFinished(Message):
     objectives: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldStopped(Message):
     """The fold ended because of a StopFold; it has no result."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldPaused(Message):
     """The fold ended because of a PauseFold, after `epoch` epochs."""
 
@@ -150,7 +138,6 @@ class FoldPaused(Message):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldFailed(Message):
     """The fold cannot be trained: `reason` in a sentence, where it happened, and the text of the traceback."""
 
@@ -164,7 +151,6 @@ class FoldFailed(Message):
 # ---------------------------------------------------------------- master and worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartFold(Message):
     """Build the model of this point and load the shard of this worker (numbered from 1)."""
 
@@ -178,7 +164,6 @@ class StartFold(Message):
     overlap: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady(Message):
     """Model and shard are there. Payload of worker 1: initial trainable weights, then float model state."""
 
@@ -191,7 +176,6 @@ class WorkerReady(Message):
     has_validation: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Train(Message):
     """Adopt the answer and train on. Payload: what `adopt` says; at an epoch's start also the float model state.
 
@@ -216,7 +200,6 @@ class Train(Message):
     shared: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PushUpdate(Message):
     """An update from weights of `base_version`. Payload: what the update rule pushes (`block.local`).
 
@@ -235,7 +218,6 @@ class PushUpdate(Message):
     applied: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence(Message):
     """The epoch is full: push what is computed, then hand in the float model state and the position.
 
@@ -249,7 +231,6 @@ class Fence(Message):
     mid_epoch: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceReached(Message):
     """Payload: float model state. `position`: data position and discrete model state; `files`: what was written.
 
@@ -275,28 +256,24 @@ class FenceReached(Message):
         return {int(n): FenceReached(assignment=self.assignment, **own) for n, own in self.workers.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RingStep(Message):
     """Of the leader of a ring to its followers: compute the next gradient here. Payload: weights."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Halt(Message):
     """End the epoch with the step under way: sent to one worker, which tells the others in that step (allreduce)."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Validate(Message):
     """Validate these weights on this worker's share. Payload: central weights, then float model state."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Validated(Message):
     """Sums over the validation samples of this worker; a sub-master's are in those of its `workers`, by number."""
 
@@ -312,7 +289,6 @@ class Validated(Message):
         return {int(n): Validated(assignment=self.assignment, **own) for n, own in self.workers.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CallBack(Message):
     """To worker 1: call the user's callbacks. Payload: central weights, then float model state.
 
@@ -327,7 +303,6 @@ class CallBack(Message):
     is_last: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CalledBack(Message):
     """What the callbacks want. Payload, where they have changed the model: weights, then float model state."""
 
@@ -337,7 +312,6 @@ class CalledBack(Message):
     stop: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judge(Message):
     """To worker 1: call the user's figure of merit with what the training of this fold gave (`trials.figure`)."""
 
@@ -345,7 +319,6 @@ class Judge(Message):
     fold: dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged(Message):
     """What the user's figure of merit returned, a finite number."""
 
@@ -353,14 +326,12 @@ class Judged(Message):
     figure_of_merit: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EndFold(Message):
     """The assignment is over: release the model."""
 
     assignment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed(Message):
     """This worker cannot train the trial."""
 

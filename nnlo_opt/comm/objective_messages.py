@@ -4,12 +4,9 @@ root -> the others    CallObjective, ObjectiveProceed, ObjectiveFailed
 another -> root       ObjectiveArrived, ObjectiveReturned
 """
 
-from dataclasses import dataclass
-
 from nnlo_opt.comm.messages import Json, Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CallObjective(Message):
     """Call the objective at this point, together with all ranks of the block."""
 
@@ -17,7 +14,6 @@ class CallObjective(Message):
     point: dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveArrived(Message):
     """This rank waits for the others in a collective call of the objective: `at` says in which."""
 
@@ -25,7 +21,6 @@ class ObjectiveArrived(Message):
     at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveProceed(Message):
     """All ranks have arrived at the same call: make it. `go_on` is the answer of `report`."""
 
@@ -33,7 +28,6 @@ class ObjectiveProceed(Message):
     go_on: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveReturned(Message):
     """This rank is out of the objective; `error` is empty unless it raised."""
 
@@ -44,7 +38,6 @@ class ObjectiveReturned(Message):
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveFailed(Message):
     """The call cannot succeed any more (a rank raised, or the ranks disagree): give it up."""
 

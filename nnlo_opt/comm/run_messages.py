@@ -5,12 +5,10 @@ coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator
 any rank -> coordinator      PreemptionHeard
 """
 
-from dataclasses import dataclass, field
-
 from nnlo_opt.comm.messages import Json, Message
+from nnlo_opt.records import field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun(Message):
     """The run is open: its directory, and what every rank has to know of it."""
 
@@ -18,14 +16,12 @@ class OpenRun(Message):
     settings: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown(Message):
     """Leave with this exit code."""
 
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspect(Message):
     """Read the model module and the data; `report`: say what they are (one rank), else only be ready.
 
@@ -36,7 +32,6 @@ class Inspect(Message):
     space: Json = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected(Message):
     """What a trainer rank found: `findings` as plain data, or `error`, the sentence for the user."""
 
@@ -44,12 +39,10 @@ class Inspected(Message):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionHeard(Message):
     """This rank was sent SIGUSR1; from any rank at any time, once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportModel(Message):
     """Build the model at `point`, load `weights_path` into it and save it as `path`."""
 
@@ -58,7 +51,6 @@ class ExportModel(Message):
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelExported(Message):
     """The model is at `path`; or `error` says why not."""
 

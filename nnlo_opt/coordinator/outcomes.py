@@ -10,7 +10,6 @@ trial that takes many starts is not given up.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
@@ -22,7 +21,7 @@ from nnlo_opt.trials.trial import Assignment, Loss, Trial, TrialState, Unrecorde
 
 #: names of the fields that an event copies from a message, all but the time; looked up once
 _FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
-    kind: tuple(f.name for f in fields(kind) if f.name != "time_s")
+    kind: tuple(name for name in kind.__struct_fields__ if name != "time_s")
     for kind in (ev.FoldBegan, ev.EpochEnded, ev.AssignmentFailed, ev.AssignmentFinished, ev.AssignmentPaused)
 }
 

@@ -3,7 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,7 +174,7 @@ class _LateTasks:
             self._workload.prepare()
             self._tasks = self._workload.tasks()
         # The pieces of a training that was continued are trials to the journal, and one training to its batches.
-        return self._tasks.open(replace(start, trial=0) if self._is_one_training else start)
+        return self._tasks.open(start.replaced(trial=0) if self._is_one_training else start)
 
     def close(self) -> None:
         if self._tasks is not None:

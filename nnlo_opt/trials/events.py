@@ -4,23 +4,21 @@ Every event carries `time_s`, seconds since the start of the first run of this j
 format: a field may be added with a default, nothing is renamed or removed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
 from typing import Any
 
 from nnlo_opt.errors import JournalError
+from nnlo_opt.records import Reader, Record, field
 
 JOURNAL_FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Record, tag_field="event"):
     """Base of all events."""
 
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """A command opened the run: the first line, and one more for each resume."""
 
@@ -36,8 +34,16 @@ class RunStarted(Event):
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: int = JOURNAL_FORMAT
 
+    def __post_init__(self) -> None:
+        if self.format > JOURNAL_FORMAT:
+            versions = self.settings.get("versions")
+            version = versions.get("nnlo_opt") if isinstance(versions, dict) else "unknown"
+            raise JournalError(
+                f"A journal must have format {JOURNAL_FORMAT} or an older one. Received: {self.format}; use the "
+                f"version that wrote it, nnlo_opt {version}, or a later one."
+            )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class TrialSuggested(Event):
     """The search chose a point; it is trial number `trial`. `suggest_s`: time the search took."""
 
@@ -47,7 +53,6 @@ class TrialSuggested(Event):
     suggest_cpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldAssigned(Event):
     """One fold of a trial goes to a team of `n_ranks` ranks of block `block`."""
 
@@ -60,7 +65,6 @@ class FoldAssigned(Event):
     n_ranks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldBegan(Event):
     """The workers are ready and begin to train; `epoch` epochs were restored from a checkpoint.
 
@@ -72,7 +76,6 @@ class FoldBegan(Event):
     waited_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded(Event):
     """`epoch` epochs are trained; metrics and figure of merit of the last one."""
 
@@ -83,7 +86,6 @@ class EpochEnded(Event):
     figure_of_merit: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentFinished(Event):
     """The fold is trained."""
 
@@ -97,7 +99,6 @@ class AssignmentFinished(Event):
     objectives: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentFailed(Event):
     """The fold cannot be trained."""
 
@@ -108,7 +109,6 @@ class AssignmentFailed(Event):
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentStopped(Event):
     """The fold was ended on purpose, its result is not needed."""
 
@@ -116,7 +116,6 @@ class AssignmentStopped(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentPaused(Event):
     """The fold waits for the rest of its trial, or to be promoted, with a checkpoint of `epoch`."""
 
@@ -124,7 +123,6 @@ class AssignmentPaused(Event):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksLost(Event):
     """World ranks of a team have died, and the others have come together, or there are none.
 
@@ -142,7 +140,6 @@ class RanksLost(Event):
     counts: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLost(Event):
     """The ranks that ran it are gone, or the job; the fold is assigned again. `counts`: against `--max-attempts`."""
 
@@ -151,7 +148,6 @@ class AssignmentLost(Event):
     counts: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentPreempted(Event):
     """The fold was ended because the time of this start is over; it goes on from its last checkpoint."""
 
@@ -159,7 +155,6 @@ class AssignmentPreempted(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCompleted(Event):
     """All folds are finished: mean and standard deviation of their figures of merit, and of several objectives."""
 
@@ -170,7 +165,6 @@ class TrialCompleted(Event):
     objectives_std: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailed(Event):
     """A fold failed, and with it the trial."""
 
@@ -178,7 +172,6 @@ class TrialFailed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPaused(Event):
     """All folds are paused or finished: the trial waits at a rung. `figure_of_merit`: mean over the folds so far."""
 
@@ -186,7 +179,6 @@ class TrialPaused(Event):
     figure_of_merit: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPromoted(Event):
     """The trial passes a rung, its `n_rungs`-th, and goes on."""
 
@@ -194,7 +186,6 @@ class TrialPromoted(Event):
     n_rungs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPruned(Event):
     """The trial is given up. `figure_of_merit`: mean over the folds of the last that they have said."""
 
@@ -203,7 +194,6 @@ class TrialPruned(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted(Event):
     """The search is over: nothing is left to do."""
 
@@ -211,7 +201,6 @@ class RunCompleted(Event):
     coordinator_cpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPreempted(Event):
     """The time of this start is over, in good order; the search is not."""
 
@@ -239,42 +228,24 @@ def died_text(ranks: Sequence[int]) -> str:
     return f"{ranks_text(ranks)} died" if ranks else "ranks died"
 
 
-EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
-#: names of an event's fields, looked up once: `dataclasses.asdict` would copy deeply and costs ten times as much
-_FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in EVENT_TYPES.values()}
-
-#: what sets a field of a new event: the `__init__` of a frozen class takes twice as long, which a replay would notice
-_SETTERS: dict[type[Event], dict[str, Callable[[Event, Any], None]]] = {
-    cls: {name: getattr(cls, name).__set__ for name in names} for cls, names in _FIELDS.items()
-}
+_READER = Reader[Event](Event.__subclasses__())
 
 
-def event_to_json(event: Event) -> dict[str, Any]:
-    """Plain data of an event, its name first; points and metrics are the event's own, to be read only."""
-    cls = type(event)
-    return {"event": cls.__name__, **{name: getattr(event, name) for name in _FIELDS[cls]}}
+def event_from_json(text: bytes) -> Event:
+    """Return the event of one line's JSON.
 
-
-def event_from_json(values: dict[str, Any]) -> Event:
-    """Inverse of `event_to_json`; JournalError for what is no event of ours, or of a later format."""
-    name = values.get("event")
+    Raises:
+        ValueError: `text` is no JSON.
+        JournalError: `text` is no event of ours, or one of a later format.
+    """
     try:
-        cls = EVENT_TYPES[name]  # type: ignore[index]  # whatever it is, KeyError or TypeError
-        setters = _SETTERS[cls]
-        if len(values) == len(setters) + 1:
-            event = object.__new__(cls)
-            for field_name, value in values.items():
-                if field_name != "event":
-                    setters[field_name](event, value)
-        else:  # by an older version, without the fields that came later
-            event = cls(**{field_name: value for field_name, value in values.items() if field_name != "event"})
-    except (KeyError, TypeError) as error:
+        return _READER.read(text)
+    except TypeError as error:
         raise JournalError(
-            f"The journal holds an event this version does not know: {name!r} ({error}); use the version that wrote it."
+            f"The journal holds an event that this version does not know ({error}): use the version that wrote it."
         ) from error
-    if type(event) is RunStarted and event.format > JOURNAL_FORMAT:
-        raise JournalError(
-            f"A journal must have format {JOURNAL_FORMAT} or an older one. Received: {event.format}; use the version "
-            f"that wrote it, nnlo_opt {event.settings.get('versions', {}).get('nnlo_opt', 'unknown')}, or a later one."
-        )
-    return event
+
+
+def events_from_json(text: bytes) -> list[Event]:
+    """Return the events of a JSON array; TypeError for one that `event_from_json` refuses."""
+    return _READER.read_all(text)

@@ -9,7 +9,6 @@ off at open; damage anywhere before it is refused, because nothing can be said o
 
 import errno
 import gc
-import json
 import logging
 import os
 import re
@@ -20,26 +19,25 @@ from pathlib import Path
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.files import sync_directory, write_fully
-from nnlo_opt.trials.events import Event, event_from_json, event_to_json
+from nnlo_opt.trials.events import Event, event_from_json, events_from_json
 
 logger = logging.getLogger(__name__)
 
 #: lines of which the checksums are compared, and which are then parsed, together
 BATCH_LINES = 1000
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True)
 #: how every line begins; inside a JSON string the quotes would be escaped
 _BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 
 def encode_line(seq: int, event: Event) -> bytes:
     """One journal line, newline included."""
-    body = _ENCODER.encode(event_to_json(event))
+    body = event.to_json()
     return f'{{"seq":{seq},"crc":"{_checksum(seq, body)}",{body[1:]}\n'.encode()
 
 
 def decode_line(seq: int, line: bytes) -> Event:
     """Inverse of `encode_line` (without the newline); ValueError where number or checksum do not agree."""
-    return event_from_json(json.loads(_body(seq, line)))
+    return event_from_json(_body(seq, line))
 
 
 def _body(seq: int, line: bytes) -> bytes:
@@ -81,11 +79,10 @@ def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
             try:
                 bodies = [_body(seq, line) for seq, line in enumerate(batch, first)]
                 # One call of the parser for many lines: a call for each takes twice as long.
-                batch_values = json.loads(b"[" + b",".join(bodies) + b"]")
-                if len(batch_values) != len(batch):
+                events += events_from_json(b"[" + b",".join(bodies) + b"]")
+                if len(events) != first + len(batch):
                     raise ValueError("a line is not one object")
-                events += map(event_from_json, batch_values)
-            except ValueError:
+            except (ValueError, TypeError):
                 del events[first:]
                 break
     for seq in range(len(events), len(lines)):  # one by one, to say which is damaged

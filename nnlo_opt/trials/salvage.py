@@ -7,7 +7,7 @@ gaps, so those behind a lost one move up; `moved` says which, as their files are
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nnlo_opt.errors import JournalError, ProtocolError
@@ -58,7 +58,7 @@ def salvage(data: bytes, name: str) -> Salvage:
     if not isinstance(sound[first], ev.RunStarted):
         # What does not change between starts is in each: a later one tells the first.
         start = starts[0]
-        sound[-1] = replace(start, time_s=0.0, unix_s=start.unix_s - start.time_s)
+        sound[-1] = start.replaced(time_s=0.0, unix_s=start.unix_s - start.time_s)
     with without_collection():
         _replay((event for _, event in sorted(sound.items())), result)
     return result
@@ -164,7 +164,7 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
             for name, numbers in (("trial", trials), ("assignment", assignments)):
                 if hasattr(event, name):
                     changes[name] = numbers[getattr(event, name)]
-    return replace(event, **changes) if changes else event
+    return event.replaced(**changes) if changes else event
 
 
 def _check_folds(ledger: Ledger, number: int) -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import nnlo_opt
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.codec import MESSAGE_TYPES, decode, encode
+from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.run_messages import Inspected
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
 
+MESSAGE_TYPES = {cls.__name__: cls for cls in msg.Message.__subclasses__()}
 finite = st.floats(allow_nan=False, allow_infinity=False)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | finite | st.text(max_size=8),
@@ -144,7 +145,7 @@ def test_garbage_is_refused(data):
         decode(np.frombuffer(data, np.uint8))
 
 
-GOOD_BODY = json.dumps(["Shutdown", {"exit_code": 0}]).encode()
+GOOD_BODY = json.dumps({"message": "Shutdown", "exit_code": 0}).encode()
 
 
 @pytest.mark.parametrize(
@@ -154,18 +155,32 @@ GOOD_BODY = json.dumps(["Shutdown", {"exit_code": 0}]).encode()
         frame(b"5"),
         frame(b"null"),
         frame(b'"Shutdown"'),
-        frame(b'["Shutdown"]'),
-        frame(b'["Shutdown",{"exit_code":0},1]'),
-        frame(b'["Shutdown",[0]]'),
-        frame(b'["Shutdown",null]'),
-        frame(b'["Shutdown",{}]'),
-        frame(b'["Shutdown",{"exit_code":0,"more":1}]'),
-        frame(b'["Message",{}]'),
-        frame(b'["os.system",{"command":"true"}]'),
-        frame(b'[["Shutdown"],{"exit_code":0}]'),
-        frame(b'[{},{"exit_code":0}]'),
+        frame(b"{}"),
+        frame(b"[" + GOOD_BODY + b"]"),
+        frame(GOOD_BODY + b" 1"),
+        frame(GOOD_BODY * 2),
+        frame(b'{"message":"Shutdown"}'),
+        frame(b'{"exit_code":0}'),
+        frame(b'{"message":"Shutdown","exit_code":0,"more":1}'),
+        frame(b'{"message":"Shutdown","exit_code":null}'),
+        frame(b'{"message":"Shutdown","exit_code":"0"}'),
+        frame(b'{"message":"Shutdown","exit_code":0.0}'),
+        frame(b'{"message":"Shutdown","exit_code":true}'),
+        frame(b'{"message":"Shutdown","exit_code":[0]}'),
+        frame(b'{"message":"Message"}'),
+        frame(b'{"message":"os.system","command":"true"}'),
+        frame(b'{"message":["Shutdown"],"exit_code":0}'),
+        frame(b'{"message":{},"exit_code":0}'),
+        frame(b'{"message":"Judged","assignment":0,"figure_of_merit":null}'),
+        frame(b'{"message":"Judged","assignment":0,"figure_of_merit":NaN}'),
+        frame(b'{"message":"Judged","assignment":0,"figure_of_merit":-Infinity}'),
+        frame(b'{"message":"Judged","assignment":0,"figure_of_merit":1e999}'),
+        frame(b'{"message":"FoldFailed","assignment":0,"reason":"\\udc80","world_rank":"a"}'),
+        frame(b'{"message":"FoldFailed","assignment":0,"reason":"\\udc80","world_rank":NaN}'),
         frame(b"\xff\xfe"),
         frame(b"[" * 100_000),
+        frame(b'{"message":"Inspect","report":true,"space":' + b"[" * 100_000),
+        frame(b'{"message":"Inspect","report":true,"space":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
         frame(GOOD_BODY, n_json=len(GOOD_BODY) - 1),
         frame(GOOD_BODY, n_json=len(GOOD_BODY) + 1),
         frame(GOOD_BODY, n_json=2**32 - 1),
@@ -194,6 +209,21 @@ def test_a_message_cut_short_anywhere_is_refused():
     for n in range(buffer.size):
         with pytest.raises(ProtocolError, match="no message of ours"):
             decode(buffer[:n])
+
+
+@given(message=messages, data=st.data())
+@settings(deadline=None, max_examples=200)
+def test_a_message_with_one_field_of_another_type_is_refused_by_a_protocol_error_and_nothing_else(message, data):
+    values = json.loads(message.to_json())
+    hints = {name: hint for name, hint in get_type_hints(type(message)).items() if hint is not Any}
+    name = data.draw(st.sampled_from(sorted({"message", *hints})))
+    values[name] = data.draw(plain)
+    buffer = frame(json.dumps(values).encode())
+    try:
+        again = decode(buffer)[0]
+    except ProtocolError:
+        return
+    assert decode(encode(again))[0] == again  # it was of the right type after all
 
 
 def test_names_of_messages_are_unique_and_complete():

@@ -1,5 +1,4 @@
 import copy
-from dataclasses import replace
 
 import pytest
 from state_steps import (
@@ -219,7 +218,7 @@ def test_a_late_message_changes_nothing(message, assignment):
     suggest(state, n=1)
     assert sends_to(finish(state, 0, 0), 0)[-1].assignment == 1
     before = all_of(state)
-    assert step(state, FromMaster(team=0, message=replace(message, assignment=assignment))) == []
+    assert step(state, FromMaster(team=0, message=message.replaced(assignment=assignment))) == []
     assert vars(state.ledger) == {name: before[name] for name in vars(state.ledger)}
 
 

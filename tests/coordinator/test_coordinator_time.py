@@ -1,7 +1,5 @@
 """Budgets of time and progress, preemption, and trials that take too long."""
 
-from dataclasses import replace
-
 import pytest
 from state_steps import (
     LATE,
@@ -85,7 +83,7 @@ def test_no_trial_begins_that_would_not_end_before_the_walltime():
     assert step(state, Tick(), 50.0) == []
     step(state, Tick(), 50.1)
     assert state.phase is Phase.DRAINING
-    out = step(state, FromMaster(team=0, message=replace(message, assignment=1)), 80.0)
+    out = step(state, FromMaster(team=0, message=message.replaced(assignment=1)), 80.0)
     assert of_type(out, ins.Finish) == [
         ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
     ]

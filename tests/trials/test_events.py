@@ -1,7 +1,7 @@
 import json
-from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +27,7 @@ BY_TYPE = {
     dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
 }
 
+EVENT_TYPES = {cls.__name__: cls for cls in ev.Event.__subclasses__()}
 #: what format 1 requires of a line; a field added later has a default and is not among these
 FORMAT_1 = {
     "RunStarted": {"time_s", "unix_s", "n_ranks", "n_blocks", "identity"},
@@ -44,6 +45,10 @@ FORMAT_1 = {
 }
 
 
+def read(values):
+    return ev.event_from_json(json.dumps(values).encode())
+
+
 def event_of(cls):
     strategies = {name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()}
     if cls is ev.RunStarted:
@@ -51,23 +56,22 @@ def event_of(cls):
     return st.builds(cls, **strategies)
 
 
-@pytest.mark.parametrize("cls", ev.EVENT_TYPES.values(), ids=list(ev.EVENT_TYPES))
+@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=list(EVENT_TYPES))
 def test_every_type_of_event_comes_back_from_json_as_it_was(cls):
     @given(event=event_of(cls))
     @settings(max_examples=25, deadline=None)
     def check(event):
-        values = json.loads(json.dumps(ev.event_to_json(event)))
-        assert next(iter(ev.event_to_json(event))) == "event"
-        assert ev.event_from_json(values) == event
-        assert values["event"] == cls.__name__  # what was read is left as it was
+        values = json.loads(event.to_json())
+        assert next(iter(values.items())) == ("event", cls.__name__)
+        assert ev.event_from_json(event.to_json().encode()) == event
 
     check()
 
 
 def test_all_events_and_required_fields_of_format_1_stay():
     required = {
-        name: {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
-        for name, cls in ev.EVENT_TYPES.items()
+        name: {field.name for field in msgspec.structs.fields(cls) if field.required}
+        for name, cls in EVENT_TYPES.items()
     }
     assert {name: required.get(name) for name in FORMAT_1} == FORMAT_1
     assert ev.JOURNAL_FORMAT == 1
@@ -77,7 +81,7 @@ def test_all_events_and_required_fields_of_format_1_stay():
 def test_a_line_with_nothing_but_the_required_fields_is_read(name):
     some = {"point": {"n": 1}, "identity": {}, "metrics": {}, "reason": "r"}
     values = {"event": name} | {field: some.get(field, 1) for field in FORMAT_1[name]}
-    assert type(ev.event_from_json(values)).__name__ == name
+    assert type(read(values)).__name__ == name
 
 
 @pytest.mark.parametrize(
@@ -91,16 +95,68 @@ def test_a_line_with_nothing_but_the_required_fields_is_read(name):
         {"event": "TrialFailed", "time_s": 0.0, "trial": 0},
         {"event": "TrialFailed", "time_s": 0.0, "trial": 0, "reason": "r", "mood": "bad"},
         {"time_s": 0.0, "trial": 0, "reason": "r"},
+        {"event": "TrialFailed", "time_s": "0", "trial": 0, "reason": "r"},
+        {"event": "TrialFailed", "time_s": 0.0, "trial": 0.5, "reason": "r"},
+        {"event": "TrialFailed", "time_s": 0.0, "trial": True, "reason": "r"},
+        {"event": "TrialFailed", "time_s": 0.0, "trial": 0, "reason": None},
+        {"event": "TrialFailed", "time_s": 0.0, "trial": None, "reason": "half a pair \udc80"},
+        {"event": "TrialSuggested", "time_s": 0.0, "trial": 0, "point": [1]},
+        {"event": "AssignmentPaused", "time_s": 0.0, "assignment": 0, "epoch": {"n": 1}},
+        [],
+        7,
+        "TrialFailed",
+        None,
     ],
     ids=str,
 )
 def test_what_is_no_event_of_this_version_is_refused_with_a_remedy(values):
     with pytest.raises(JournalError, match="use the version that wrote it"):
-        ev.event_from_json(values)
+        read(values)
 
 
 def test_a_journal_of_a_later_format_is_refused_with_the_version_that_wrote_it():
     start = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
-    later = ev.event_to_json(start) | {"format": ev.JOURNAL_FORMAT + 1, "settings": {"versions": {"nnlo_opt": "9.9"}}}
+    later = json.loads(start.to_json()) | {
+        "format": ev.JOURNAL_FORMAT + 1,
+        "settings": {"versions": {"nnlo_opt": "9.9"}},
+    }
     with pytest.raises(JournalError, match=rf"Received: {ev.JOURNAL_FORMAT + 1}; use .* nnlo_opt 9\.9"):
-        ev.event_from_json(later)
+        read(later)
+
+
+def test_half_a_surrogate_pair_in_a_text_is_read_as_it_was_written():
+    event = ev.TrialFailed(time_s=1.5, trial=3, reason="no file \udc80.h5")
+    assert ev.event_from_json(event.to_json().encode()) == event
+    assert ev.events_from_json(f"[{event.to_json()},{event.to_json()}]".encode()) == [event, event]
+
+
+@pytest.mark.parametrize("versions", [{}, 3, None, [], "9"], ids=repr)
+def test_a_journal_of_a_later_format_is_refused_whatever_its_settings_hold(versions):
+    start = {"event": "RunStarted", "time_s": 0, "unix_s": 0, "n_ranks": 1, "n_blocks": 1, "identity": {}}
+    with pytest.raises(JournalError, match="an older one"):
+        read(start | {"format": ev.JOURNAL_FORMAT + 1, "settings": {"versions": versions}})
+
+
+@given(event=st.sampled_from(list(EVENT_TYPES.values())).flatmap(event_of), data=st.data())
+@settings(deadline=None, max_examples=200)
+def test_an_event_with_one_thing_wrong_is_refused_by_a_journal_error_and_nothing_else(event, data):
+    values = json.loads(event.to_json())
+    match data.draw(st.sampled_from(["another value", "a field less", "a field more"])):
+        case "another value":
+            values[data.draw(st.sampled_from(sorted(values)))] = data.draw(plain)
+        case "a field less":
+            del values[data.draw(st.sampled_from(sorted(values)))]
+        case "a field more":
+            values[data.draw(st.text(max_size=5))] = data.draw(plain)
+    try:
+        again = read(values)
+    except JournalError:
+        return
+    # What is read is an event that can be written, and is read as the same again.
+    assert read(json.loads(again.to_json())) == again
+
+
+@given(text=st.binary(max_size=60) | plain.map(lambda value: json.dumps(value).encode()))
+def test_what_is_no_json_is_damaged_and_other_json_is_no_event(text):
+    with pytest.raises((ValueError, JournalError)):
+        ev.event_from_json(text)

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,7 @@ def test_a_lost_event_on_which_no_other_depends_is_all_that_is_lost(number):
 
 
 def test_a_lost_end_of_an_assignment_that_was_made_again_is_put_in():
-    again = replace(EVENTS[2], assignment=1, attempt=2)
+    again = EVENTS[2].replaced(assignment=1, attempt=2)
     events = [*EVENTS[:3], ev.AssignmentLost(time_s=2.0, assignment=0), START, again]
     lines = lines_of(events)
     found = salvage(b"".join(lines[:3] + lines[4:]), "j")
@@ -103,7 +102,7 @@ def test_a_lost_end_of_an_assignment_that_was_made_again_is_put_in():
 
 
 def test_a_lost_first_start_is_told_by_a_later_one():
-    later = replace(START, time_s=50.0, unix_s=150.0, n_blocks=2)
+    later = START.replaced(time_s=50.0, unix_s=150.0, n_blocks=2)
     lines = lines_of([*EVENTS[:-1], later])
     found = salvage(b"".join(lines[1:]), "j")
     ledger = ledger_of(found.events)

@@ -1,0 +1,102 @@
+"""Frozen values that travel or stay as JSON, read back with the type of every field checked.
+
+The standard library writes them, as msgspec writes floats in another form, a NaN as `null`, and bytes as text. msgspec
+reads them, straight into their classes.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, Self, TypeVar, dataclass_transform
+
+import msgspec
+from msgspec import field
+
+__all__ = ["Reader", "Record", "checked", "field"]
+
+T = TypeVar("T")
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=msgspec.structs.asdict)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _RecordType(msgspec.StructMeta):
+    """Makes every record keyword-only, which a subclass does not inherit from a `msgspec.Struct`."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace, frozen=True, kw_only=True, **settings)
+
+
+class Record(msgspec.Struct, metaclass=_RecordType, tag=True, forbid_unknown_fields=True):
+    """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields by name; the values are those of the record itself, to be read only."""
+        return msgspec.structs.asdict(self)
+
+    def to_json(self) -> str:
+        """Return the record as JSON, its class first.
+
+        Raises:
+            ValueError: a number is not finite.
+            TypeError: a value is no plain data.
+        """
+        config = self.__struct_config__
+        return _ENCODER.encode({config.tag_field: config.tag, **msgspec.structs.asdict(self)})
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with other values of some fields, as `dataclasses.replace` does."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class Reader(Generic[T]):
+    """Reads the records of one family from JSON.
+
+    Args:
+        classes: all classes of the family.
+    """
+
+    def __init__(self, classes: Iterable[type[T]]) -> None:
+        one: Any = reduce(or_, classes)
+        self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(one)
+        self._many: msgspec.json.Decoder[list[T]] = msgspec.json.Decoder(list[one])
+
+    def read(self, text: bytes) -> T:
+        """Return the record of `text`.
+
+        Raises:
+            ValueError: `text` is no JSON, or holds a number that is not finite.
+            TypeError: `text` is JSON of something else: of another class, or with a field missing, unknown or mistyped.
+        """
+        return _read(self._one, text)
+
+    def read_all(self, text: bytes) -> list[T]:
+        """Return the records of a JSON array; one call for many takes half the time. Raises as `read`."""
+        return _read(self._many, text)
+
+
+def checked(values: Any, kind: type[T]) -> T:
+    """Return plain data, as `json` reads it, as a `kind` with all its fields checked; TypeError if it is none."""
+    try:
+        return msgspec.convert(values, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise TypeError(str(error)) from error
+
+
+def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise TypeError(str(error)) from error
+    except msgspec.DecodeError:
+        # Names of files may hold half a surrogate pair, which `json` writes and reads, and msgspec does not.
+        return checked(json.loads(text, parse_float=_finite, parse_constant=_finite), decoder.type)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
