@@ -1,13 +1,13 @@
-"""Search algorithms by name, and the options each of them has."""
+"""Registry of search algorithms by name, with the options of each."""
 
+import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import SearchAlgorithm
-from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points
 from nnlo_opt.space.space import Space
 
@@ -18,10 +18,18 @@ COMMON_OPTIONS = ("start_points",)
 
 
 def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) -> SearchAlgorithm:
-    """The search algorithm called `name`; ConfigurationError for a name, seed or option that there is not.
+    """Return the search algorithm called `name`.
 
-    Options: `start_points` of all, a list of points to be tried first; `n_initial_points` of "bayesian" and
-    "bayesian-skopt" (10 unless given); `surrogate` and `acquisition` of "bayesian-skopt"; `population` of "genetic".
+    Args:
+        name: one of `search_names()`.
+        space: search space of all points.
+        seed: at least 0.
+        options: `start_points` of all algorithms, a list of points to be tried first; `n_initial_points` of "bayesian"
+            and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of "bayesian-skopt"; `population` of
+            "genetic".
+
+    Raises:
+        ConfigurationError: for an unknown name or option, or an invalid seed.
     """
     algorithm = _ALGORITHMS.get(name)
     if algorithm is None:
@@ -41,8 +49,8 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
     own = {option: _checked(option, value) for option, value in options.items() if option not in COMMON_OPTIONS}
     if algorithm.package and importlib.util.find_spec(algorithm.package) is None:
         raise ConfigurationError(
-            f'The search algorithm "{name}" needs the package {algorithm.package}. Received: an installation without '
-            "it; install the extra [optuna], or choose another algorithm."
+            f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
+            "nnlo_opt[optuna]`, or choose another algorithm."
         )
     search = algorithm.make(space, seed, own)
     points = check_start_points(space, options.get("start_points", []))
@@ -50,12 +58,12 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
 
 
 def search_names() -> tuple[str, ...]:
-    """Names that `make_search` knows."""
+    """Return the names that `make_search` accepts."""
     return tuple(_ALGORITHMS)
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The options that the algorithm called `name` has beside the common ones; none where there is no such."""
+    """Return the options of the algorithm called `name`, without the common ones; none for an unknown name."""
     return _ALGORITHMS[name].options if name in _ALGORITHMS else ()
 
 
@@ -73,74 +81,35 @@ def _checked(option: str, value: Any) -> Any:
     return value
 
 
-# What an algorithm needs is imported when it is wanted: scikit-optimize alone costs 3 CPU s and 170 MB.
-
-
-def _make_bayesian(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.bayesian import BayesianSearch
-
-    return BayesianSearch(space, seed, **options)
-
-
-def _make_skopt(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.skopt_search import SkoptSearch
-
-    return SkoptSearch(space, seed, **options)
-
-
-def _make_genetic(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.genetic import GeneticSearch
-
-    return GeneticSearch(space, seed, **options)
-
-
-def _make_sobol(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.sobol import SobolSearch
-
-    return SobolSearch(space, seed)
-
-
-def _make_tpe(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.optuna_search import make_tpe
-
-    return make_tpe(space, seed)
-
-
-def _make_gp(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.optuna_search import make_gp
-
-    return make_gp(space, seed)
-
-
-def _make_cmaes(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    from nnlo_opt.search.cmaes_search import CmaEsSearch
-
-    return CmaEsSearch(space, seed)
-
-
-def _make_random(space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-    return RandomSearch(space, seed)
-
-
 @dataclass(frozen=True, slots=True)
 class _Algorithm:
-    make: Callable[[Space, int, dict[str, Any]], SearchAlgorithm]
+    """A search algorithm, imported when it is made: scikit-optimize alone costs 3 CPU s and 170 MB."""
+
+    module: str
+    #: name of the class or function in `module` that makes the algorithm
+    maker: str
     options: tuple[str, ...] = ()
-    #: an optional package that it needs
+    #: optional package that the algorithm needs
     package: str = ""
+
+    def make(self, space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
+        made: SearchAlgorithm = getattr(importlib.import_module(self.module), self.maker)(space, seed, **options)
+        return made
 
 
 def _listed(names: Any) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-_ALGORITHMS: dict[str, _Algorithm] = {
-    "bayesian": _Algorithm(_make_bayesian, ("n_initial_points",)),
-    "bayesian-skopt": _Algorithm(_make_skopt, ("n_initial_points", "surrogate", "acquisition")),
-    "genetic": _Algorithm(_make_genetic, ("population",)),
-    "random": _Algorithm(_make_random),
-    "sobol": _Algorithm(_make_sobol),
-    "tpe": _Algorithm(_make_tpe, package="optuna"),
-    "gp": _Algorithm(_make_gp, package="optuna"),
-    "cmaes": _Algorithm(_make_cmaes, package="cmaes"),
+_ALGORITHMS = {
+    "bayesian": _Algorithm("nnlo_opt.search.bayesian", "BayesianSearch", ("n_initial_points",)),
+    "bayesian-skopt": _Algorithm(
+        "nnlo_opt.search.skopt_search", "SkoptSearch", ("n_initial_points", "surrogate", "acquisition")
+    ),
+    "genetic": _Algorithm("nnlo_opt.search.genetic", "GeneticSearch", ("population",)),
+    "random": _Algorithm("nnlo_opt.search.random", "RandomSearch"),
+    "sobol": _Algorithm("nnlo_opt.search.sobol", "SobolSearch"),
+    "tpe": _Algorithm("nnlo_opt.search.optuna_search", "make_tpe", package="optuna"),
+    "gp": _Algorithm("nnlo_opt.search.optuna_search", "make_gp", package="optuna"),
+    "cmaes": _Algorithm("nnlo_opt.search.cmaes_search", "CmaEsSearch", package="cmaes"),
 }
