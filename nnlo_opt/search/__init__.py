@@ -1,1 +1,1 @@
-"""What to try next: search algorithms, pure functions of the history."""
+"""Search algorithms and pruners: pure functions of the history that choose the next trial or end one."""

@@ -1,4 +1,4 @@
-"""What a point promises: the logarithm of its expected improvement, times the probability that it succeeds."""
+"""Acquisition of a point: the logarithm of its expected improvement, times the probability that its trial succeeds."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from nnlo_opt.search.gaussian_process import Posterior
 
 _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
-#: variance that is added to that of the labels -1 and 1: how sharply success is told from failure
+#: variance added to the variance of the labels -1 and 1; the larger, the softer the border between success and failure
 _LABEL_NOISE = 0.1
-#: log of an expected improvement, in standard deviations of the values, that is worth no failure
+#: log of the expected improvement, in standard deviations of the values, that does not justify any risk of failure
 _LOG_NEGLIGIBLE = float(np.log(1e-3))
 #: standard deviations below the mean beyond which an asymptote is exact to 1e-6
 _FAR = 1e3
@@ -19,16 +19,18 @@ _SQRT_HALF, _SQRT_HALF_PI = float(np.sqrt(0.5)), float(np.sqrt(0.5 * np.pi))
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """The expected improvement on average over the fantasies of `values`, and the chance of success by `failures`.
+    """Expected improvement, averaged over the fantasies of `values`, times the chance of success by `failures`.
 
-    `failures` was fitted to -1 for a trial that succeeded and 1 for one that failed; None where none did.
+    Args:
+        values: posterior of the warped values to minimise. failures: posterior fitted to -1 for a trial that succeeded
+            and 1 for a trial that failed; None if no trial failed.
     """
 
     values: Posterior
     failures: Posterior | None = None
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
-        """(m,) float64 for `columns` (m, width)."""
+        """Return the acquisition, (m,) float64, for `columns` (m, width)."""
         means, variances = self.values.predict(columns)
         std = np.sqrt(variances)
         result = np.log(std) + _log_mean_exp(log_improvement((self.values.least - means) / std[:, None])[0])
@@ -37,7 +39,7 @@ class Acquisition:
         return result
 
     def with_gradient(self, row: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (width,) at `row` (width,)."""
+        """Return the acquisition and its gradient (width,) at `row` (width,)."""
         means, variance, d_means, d_variance = self.values.predict_with_gradient(row)
         std = float(np.sqrt(variance))
         z = (self.values.least - means) / std
@@ -61,7 +63,7 @@ class Acquisition:
 
 
 def chance_of_success(failures: Posterior, columns: np.ndarray) -> np.ndarray:
-    """(m,) float64 in 0..1 for `columns` (m, width), where `failures` is as in `Acquisition`."""
+    """Return the chance of success, (m,) float64 in 0..1, for `columns` (m, width); `failures` as in `Acquisition`."""
     return ndtr(_confidence(failures, columns))
 
 
@@ -71,13 +73,13 @@ def _confidence(failures: Posterior, columns: np.ndarray) -> np.ndarray:
 
 
 def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log(phi(z) + z Phi(z)) and its derivative, exact also where the argument would underflow.
+    """Return log(phi(z) + z Phi(z)) and its derivative, exact even if the argument of the logarithm would underflow.
 
     Ament, Daulton, Eriksson, Balandat and Bakshy, 2023, "Unexpected improvements to expected improvement for Bayesian
     optimization", eq. 9.
     """
-    # Below 0: h(z) = phi(z) (1 - |z| R(|z|)) and Phi(z) = phi(z) R(|z|), where R is Mills' ratio. Far below, where the
-    # difference is rounding, R is 1/|z| - 1/|z|^3.
+    # Below 0, h(z) = phi(z) (1 - |z| R(|z|)) and Phi(z) = phi(z) R(|z|) with Mills' ratio R. Far below 0 the
+    # difference is mere rounding, and R is 1/|z| - 1/|z|^3.
     below = np.maximum(-z, 0.0)
     near = np.minimum(below, _FAR)
     mills = _SQRT_HALF_PI * erfcx(_SQRT_HALF * near)
@@ -90,6 +92,6 @@ def log_improvement(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_mean_exp(logs: np.ndarray) -> np.ndarray:
-    """log(mean(exp(logs))) over the last axis."""
+    """Return log(mean(exp(logs))) over the last axis."""
     largest = logs.max(axis=-1, keepdims=True)
     return largest[..., 0] + np.log(np.exp(logs - largest).mean(axis=-1))

@@ -1,4 +1,4 @@
-"""The search: what it knows (the history), and what it is (a pure function from a history to the next point)."""
+"""Interface of a search: the history of trials, and the algorithm that maps a history to the next point."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,10 +10,10 @@ from nnlo_opt.space.space import Point, PointKey, Space
 
 
 class TrialState(StrEnum):
-    """What the search knows of a trial: still open, ended with a value, or ended without one.
+    """State of a trial in the history.
 
-    A pruned trial was given up before its last epoch: `value` is the figure it had then, finite. A paused trial is told
-    as pruned too, and told again when it has gone on.
+    A pruned trial was ended before its last epoch: `value` is its finite figure at that time. A paused trial is
+    recorded as pruned, and recorded again once it has resumed.
     """
 
     PENDING = "pending"
@@ -23,24 +23,24 @@ class TrialState(StrEnum):
 
     @property
     def has_value(self) -> bool:
-        """Whether a trial in this state has a value."""
+        """True if a trial in this state has a value."""
         return self in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 class TrialRecord(TypedDict):
-    """What is told of one trial, as plain data: the arguments of `History.record`."""
+    """Plain data on one trial: the arguments of `History.record`."""
 
     trial: int
     point: Point
     state: str
     value: float | None
     std: NotRequired[float | None]
-    #: of several objectives, in their order: for `search.scalarisation.VectorHistory` only
+    #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
 
 
 class Observation(TypedDict):
-    """A value measured elsewhere, at a point of this space: by a trial of another run."""
+    """Value that a trial of another run measured at a point of this search space."""
 
     point: Point
     value: float
@@ -48,38 +48,45 @@ class Observation(TypedDict):
 
 
 class History:
-    """All trials of a search by column, row by row in the order in which they were suggested.
+    """All trials of a search as columns, one row for each trial in the order of the suggestions.
 
-    It only grows: a trial is first recorded pending, and again when it ends. The columns depend on what is known, never
-    on the order in which the trials ended, so neither does a suggestion. Values are minimised.
+    The history only grows: a trial is first recorded as pending, and again when it ends. The columns do not depend on
+    the order in which the trials ended, so suggestions do not either. Values are minimised.
 
-    The first `n_adopted` rows are observations that were adopted from other runs: complete, without a trial here, and
-    free to be tried here too.
+    The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here, so
+    their points may still be suggested.
+
+    Args:
+        space: search space that contains all points.
     """
 
     def __init__(self, space: Space) -> None:
-        #: the space of all points here
+        #: the space that contains all points
         self.space = space
-        #: trial number -> row; numbers grow with the rows
+        #: trial number -> row; numbers and rows grow together
         self._rows: dict[int, int] = {}
-        #: one point for each row; never changed once recorded
+        #: one point for each row; never changed after it was recorded
         self._points: list[Point] = []
-        #: one state for each row; only pending and pruned change
+        #: one state for each row; only pending and pruned states change
         self._states: list[TrialState] = []
-        #: one value for each row, of which the first `len(self._points)` are in use; NaN unless complete or pruned
+        #: one value for each row; the first `len(self._points)` are in use; NaN unless the trial is complete or pruned
         self._values = np.full(64, np.nan)
-        #: standard error of each value, as `_values`; NaN where it is not known
+        #: standard error of each value, stored like `_values`; NaN if it is not known
         self._stds = np.full(64, np.nan)
-        #: rows without a trial, the first ones; fixed with the first trial
+        #: number of rows without a trial, which come first; fixed once the first trial is recorded
         self.n_adopted = 0
-        #: keys of all points, in whatever state their trials are
+        #: keys of the points of all trials, in any state
         self._keys: set[PointKey] = set()
 
     def adopt(self, observation: Observation) -> None:
-        """Add what another run has measured; ValueError after the first trial, and for a value that is not finite."""
+        """Add a value that another run has measured.
+
+        Raises:
+            ValueError: if a trial was recorded before, the point lies outside the space, or the value is not finite.
+        """
         if self._rows:
             raise ValueError("Observations must be adopted before the first trial.")
-        self.space.key(observation["point"])  # ValueError where it lies outside
+        self.space.key(observation["point"])  # raises ValueError if the point lies outside
         if not np.isfinite(observation["value"]):
             raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
         row = self._append(observation["point"], TrialState.COMPLETE)
@@ -90,12 +97,17 @@ class History:
     def record(
         self, trial: int, point: Point, state: str, value: float | None = None, *, std: float | None = None
     ) -> None:
-        """Add a trial, or tell how a pending one ended; saying the same again changes nothing.
+        """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
 
-        `value` is finite and belongs to a complete or a pruned trial only; `std` is its standard error where that is
-        known. ValueError for anything else: other values, a number out of order, another point for a known trial,
-        another end for an ended one. A pruned trial that has gone on may be told again: pruned with another value,
-        complete or failed.
+        A pruned trial that has resumed may be recorded again: as pruned with another value, as complete or as failed.
+
+        Args:
+            trial: number of the trial; new trials must come in ascending order.
+            value: finite value of a complete or pruned trial; None in any other state.
+            std: standard error of the value, if known.
+
+        Raises:
+            ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
         """
         state = TrialState(state)
         if (value is not None) != state.has_value:
@@ -145,17 +157,17 @@ class History:
             raise ValueError(f"An ended trial must stay as it is. Received: {state} {value} for {known} {known_value}.")
 
     def with_values(self, values: np.ndarray) -> "History":
-        """The same trials with other (n_suggested,) values, finite where a trial has one; to be read only."""
+        """Return a read-only history of the same trials with other values, (n_suggested,), finite for ended trials."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
         other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
     def settled(self) -> "History":
-        """The same trials, the pruned ones complete, for algorithms that know no others; to be read only.
+        """Return a read-only history in which pruned trials are complete, for algorithms without a pruned state.
 
-        Each counts as the value it had, or as the best complete one where that is worse: a figure of fewer epochs must
-        not be what others have to improve on.
+        A pruned trial counts with its own value, or with the best complete value if its own is better: a figure reached
+        after fewer epochs must not become the value to improve on.
         """
         if TrialState.PRUNED not in self._states:
             return self
@@ -169,50 +181,50 @@ class History:
 
     @property
     def n_suggested(self) -> int:
-        """How many points were ever suggested: the number of trials."""
+        """Number of trials, which is the number of points suggested so far."""
         return len(self._rows)
 
     @property
     def trials(self) -> np.ndarray:
-        """(n_suggested,) int64: trial numbers, growing."""
+        """Trial numbers, (n_suggested,) int64, ascending."""
         return np.fromiter(self._rows, np.int64, len(self._rows))
 
     @property
     def points(self) -> Sequence[Point]:
-        """n_adopted + n_suggested points; to be read only."""
+        """The n_adopted + n_suggested points, read only."""
         return self._points
 
     @property
     def states(self) -> Sequence[TrialState]:
-        """n_adopted + n_suggested states; to be read only."""
+        """The n_adopted + n_suggested states, read only."""
         return self._states
 
     @property
     def values(self) -> np.ndarray:
-        """(n_adopted + n_suggested,) float64, read only: the values to minimise, NaN for trials that have none."""
+        """Values to minimise, (n_adopted + n_suggested,) float64, read only; NaN for trials without a value."""
         return _read_only(self._values[: len(self._points)])
 
     @property
     def stds(self) -> np.ndarray:
-        """(n_adopted + n_suggested,) float64, read only: standard errors of the values, NaN where not known."""
+        """Standard errors of the values, (n_adopted + n_suggested,) float64, read only; NaN if not known."""
         return _read_only(self._stds[: len(self._points)])
 
     def rows(self, state: TrialState) -> np.ndarray:
-        """(n,) int: the rows in `state`, growing."""
+        """Return the rows in `state`, (n,) int, ascending."""
         return np.array([row for row, known in enumerate(self._states) if known is state], dtype=int)
 
     def contains(self, point: Point) -> bool:
-        """Whether `point` was suggested before, whatever became of it."""
+        """Return True if a trial was suggested at `point`, in any state."""
         return self.space.key(point) in self._keys
 
     @property
     def n_distinct(self) -> int:
-        """How many different points were suggested."""
+        """Number of different points suggested so far."""
         return len(self._keys)
 
 
 def _std_of(std: float | None) -> float:
-    """A standard error as a column holds it: positive, or NaN; 0, which equal folds give, says nothing."""
+    """Return a standard error as a column stores it: positive or NaN; 0, which equal folds give, is no information."""
     return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
 
 
@@ -222,13 +234,13 @@ def _read_only(view: np.ndarray) -> np.ndarray:
 
 
 class SearchAlgorithm(Protocol):
-    """What to try next.
+    """Chooses the next point.
 
-    A pure function of its space, its seed and the history, with no state between calls: the same history gives the same
-    point, so a search is restored by its journal alone. A point of the history never comes again, in whatever state its
-    trial is.
+    An algorithm is a pure function of its space, its seed and the history, without state between calls. The same
+    history gives the same point, so the journal alone is enough to restore a search. A point of the history is never
+    suggested again, in any state of its trial.
     """
 
     def suggest(self, history: History) -> Point | None:
-        """The next point, a fresh dict; None when every point of the space is in the history."""
+        """Return the next point as a new dict; None if the history holds every point of the space."""
         ...

@@ -1,4 +1,4 @@
-"""Bayesian search, the default: expected improvement on a Gaussian process."""
+"""Bayesian search by expected improvement on a Gaussian process, the default algorithm."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,38 +15,43 @@ from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import relative_noise, standardise, warp
 from nnlo_opt.space.space import Point, Space
 
-#: ended trials that hyperparameters are fitted to, and that a posterior has seen, at most: what bounds the cost of a
+#: most ended trials to which hyperparameters are fitted, and most that a posterior has seen; they bound the cost of a
 #: suggestion at any length of the history
 MAX_FITTED, MAX_SEEN = 128, 400
-#: pending trials that a posterior imagines values of, at most: the latest
+#: most pending trials for which a posterior imagines values; the latest ones are taken
 MAX_PENDING = 100
-#: values imagined for each of them; even, as they come in pairs of opposite signs
+#: values imagined for each pending trial; even, because they come in pairs of opposite signs
 _N_FANTASIES = 16
-#: the best trials, near which the acquisition is looked at
+#: number of best trials around which the acquisition is evaluated
 _N_BEST = 4
 
 
 class BayesianSearch:
     """Expected improvement on a Gaussian process (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back (None: as many as
-    `design_size` says). Values are compressed by `targets.warp`. A pending trial counts with several imagined values,
-    over which the expected improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second
-    process is fitted to which trials failed, and the expected improvement is multiplied by the chance of success that
-    it sees (Gardner et al., 2014, ICML); a failed trial besides counts with what is believed of its value, lifted
-    towards the median as far as its failure was due.
+    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Values are
+    compressed by `targets.warp`. A pending trial counts with several imagined values, over which the expected
+    improvement is averaged (Snoek, Larochelle and Adams, 2012, NeurIPS, section 3.2). A second process is fitted to
+    which trials failed, and the expected improvement is multiplied by its chance of success (Gardner et al., 2014,
+    ICML). A failed trial also counts with the expected value at its point, lifted towards the median by the chance of
+    its failure.
 
-    Hyperparameters belong to the first ended trials of the history, whose number grows by one at first and in steps of
-    a twentieth later. So what is remembered of the last fit is exact: with the same trials it would come out the same.
+    Hyperparameters are fitted to the first ended trials of the history. Their number grows by one at first and in steps
+    of a twentieth later. The memo of the last fit is therefore exact: the same trials would give the same fit.
+
+    Args:
+        space: search space of all points.
+        seed: at least 0.
+        n_initial_points: size of the Latin hypercube; None for `design_size(space)`.
     """
 
     def __init__(self, space: Space, seed: int, n_initial_points: int | None = None) -> None:
         self._space = space
         self._seed = seed
         self._encoding = Encoding(space)
-        #: quantiles of the first suggestions, by their number
+        #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
-        #: by what it is for, the last fit: the digest of all that it depends on, and its result
+        #: purpose -> last fit: digest of all its inputs, and its result
         self._memo: dict[str, tuple[bytes, Hyperparameters]] = {}
 
     def suggest(self, history: History) -> Point | None:
@@ -57,7 +62,7 @@ class BayesianSearch:
             point = self._space.from_unit(self._design[history.n_suggested])
         elif len(complete):
             point = self._most_promising(history, complete, rng)
-        else:  # many blocks, or failures
+        else:  # no value yet: there are many blocks, or trials failed
             from nnlo_opt.search.sobol import sobol_sequence  # takes longer to import than everything else
 
             unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
@@ -67,11 +72,11 @@ class BayesianSearch:
         return point
 
     def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
-        """The unseen point with the largest acquisition that was found; None where none was, or there is no fit."""
+        """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
         try:
             failures = self._failures(history, complete)
             acquisition = Acquisition(self._values(history, complete, failures, rng), failures)
-        except np.linalg.LinAlgError:  # values that no smooth function has; a random point brings news
+        except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
         best = complete[np.argsort(history.values[complete], kind="stable")][:_N_BEST]
         return Maximisation(acquisition, self._encoding, history, rng).run([history.points[row] for row in best])
@@ -79,7 +84,7 @@ class BayesianSearch:
     def _values(
         self, history: History, complete: np.ndarray, failures: Posterior | None, rng: np.random.Generator
     ) -> Posterior:
-        """What is believed of the warped values, with fantasies where trials are pending."""
+        """Return the posterior of the warped values, with fantasies for pending trials."""
         hyperparameters = self._fit("values", self._measured(history, complete[: scheduled(len(complete))], MAX_FITTED))
         known = self._measured(history, complete, MAX_SEEN)
         posterior = Posterior(hyperparameters, known)
@@ -97,7 +102,7 @@ class BayesianSearch:
         return posterior
 
     def _failures(self, history: History, complete: np.ndarray) -> Posterior | None:
-        """What is believed of failing: -1 for a trial that completed, 1 for one that failed; None where none did."""
+        """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""
         if not len(history.rows(TrialState.FAILED)):
             return None
         ended = np.sort(np.concatenate([complete, history.rows(TrialState.FAILED)]))
@@ -117,7 +122,7 @@ class BayesianSearch:
         return self._memo[what][1]
 
     def _measured(self, history: History, rows: np.ndarray, n_rows: int) -> Observations:
-        """Representative ones of `rows`, with warped values; a function of nothing but `rows`."""
+        """Return representative ones of `rows` with warped values; the result depends on `rows` only."""
         values = history.values[rows]
         warped, noise = warp(values), relative_noise(values, history.stds[rows])
         some = representative(warped, n_rows)
@@ -131,7 +136,7 @@ class BayesianSearch:
 
 
 def scheduled(n_ended: int) -> int:
-    """To how many of `n_ended` trials hyperparameters are fitted: to all of 40, then in steps of a twentieth."""
+    """Return how many of `n_ended` trials hyperparameters are fitted to: all up to 40, then in steps of a twentieth."""
     n_fitted = min(n_ended, 40)
     while n_fitted + n_fitted // 20 <= n_ended and n_fitted >= 40:
         n_fitted += n_fitted // 20
@@ -139,7 +144,7 @@ def scheduled(n_ended: int) -> int:
 
 
 def representative(values: np.ndarray, n_rows: int) -> np.ndarray:
-    """At most `n_rows` indices into `values`, growing: half of them the lowest values, the others spread evenly."""
+    """Return at most `n_rows` ascending indices of `values`: half are the lowest values, half are spread evenly."""
     if len(values) <= n_rows:
         return np.arange(len(values))
     order = np.argsort(values, kind="stable")

@@ -1,4 +1,4 @@
-"""Covariance matrix adaptation (CMA-ES), by the package that Optuna's sampler of that name uses; its one importer."""
+"""Covariance matrix adaptation (CMA-ES) by the package `cmaes`, which Optuna's sampler of this name uses as well."""
 
 import warnings
 
@@ -14,22 +14,22 @@ from nnlo_opt.space.space import Point, Space
 
 #: standard deviation of the first generation, in quantiles of the priors
 _SIGMA = 0.25
-#: points drawn in a row because those before were in the history
+#: most points drawn in a row because the history contained the ones before
 _N_TRIES = 20
 
 
 class CmaEsSearch:
     """CMA-ES (Hansen and Ostermeier, 2001, Evolutionary Computation 9, 159) on the quantiles of ordered parameters.
 
-    The strategy is told the ended trials of the history, a population at a time in their order, and drawn from; what
-    is pending has no part in it. An unordered parameter is drawn by its prior.
+    The strategy learns from the ended trials of the history, one population at a time in their order, and then draws a
+    point. Pending trials have no influence. An unordered parameter is drawn by its prior.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
         self._encoding = Encoding(space)
-        #: numbers of the parameters that have an order
+        #: indices of the parameters that have an order
         self._ordered = [i for i, p in enumerate(space.parameters) if not isinstance(p, Categorical)]
 
     def suggest(self, history: History) -> Point | None:
@@ -45,7 +45,7 @@ class CmaEsSearch:
         return unseen_point(self._space, history, rng)
 
     def _strategy(self, history: History, seed: int) -> CMA:
-        """The strategy that has seen all whole generations of the history."""
+        """Return the strategy after it has seen all full generations of the history."""
         n = len(self._ordered)
         strategy = CMA(mean=np.full(n, 0.5), sigma=_SIGMA, bounds=np.tile([0.0, 1.0], (n, 1)), seed=seed)
         complete = history.rows(TrialState.COMPLETE)
@@ -53,7 +53,7 @@ class CmaEsSearch:
         warped[complete] = warp(history.values[complete])
         warped[history.rows(TrialState.FAILED)] = penalty(warped[complete])
         rows = np.flatnonzero(np.isfinite(warped))
-        with warnings.catch_warnings():  # of steps that have become tiny: the search goes on from where it is
+        with warnings.catch_warnings():  # about steps that became tiny; the search continues with them
             warnings.simplefilter("ignore")
             for first in range(0, len(rows) - strategy.population_size + 1, strategy.population_size):
                 generation = rows[first : first + strategy.population_size]

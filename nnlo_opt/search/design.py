@@ -1,28 +1,29 @@
-"""The first points of a search: spread over the space before anything is known of it."""
+"""Initial points of a search, spread over the space before any value is known."""
 
 import numpy as np
 
 from nnlo_opt.space.parameters import Categorical, Parameter
 from nnlo_opt.space.space import Space
 
-#: an ordered parameter of so many values or fewer is looked at value by value
+#: an ordered parameter with at most this many values is searched value by value
 FEW_VALUES = 16
-#: points of a design for each parameter of many values; and at least and at most in all, where there are trials enough
+#: points of a design for each parameter of many values, and least and most points of a design if there are enough
+#: trials
 _N_EACH, _N_LEAST, _N_MOST = 3, 10, 20
-#: Latin hypercubes drawn; the best spread of them is taken
+#: Latin hypercubes drawn; the one with the best spread is taken
 _N_TRIES = 50
 
 
 def has_many_values(parameter: Parameter) -> bool:
-    """Whether a parameter is searched as if it were continuous."""
+    """Return True if a parameter is searched as if it were continuous."""
     n_values = parameter.n_values
     return not isinstance(parameter, Categorical) and (n_values is None or n_values > FEW_VALUES)
 
 
 def design_size(space: Space | None, n_trials: int | None = None) -> int:
-    """Points that a Bayesian search of `space` begins with: the more, the more parameters of many values there are.
+    """Return the number of initial points of a Bayesian search; it grows with the number of parameters of many values.
 
-    A search of few `n_trials` must not be spent on them.
+    At most half of `n_trials` (but at least 3) are initial points, so that a short search is not spent on them.
     """
     n_many = sum(map(has_many_values, space.parameters)) if space is not None else 0
     n_points = min(_N_MOST, max(_N_LEAST, _N_EACH * n_many))
@@ -30,10 +31,13 @@ def design_size(space: Space | None, n_trials: int | None = None) -> int:
 
 
 def latin_hypercube(n_points: int, n_parameters: int, seed: int) -> np.ndarray:
-    """(n_points, n_parameters) float64 in 0..1: in every column one quantile from each of `n_points` equal ranges.
+    """Return a Latin hypercube: each column has one quantile from each of `n_points` equal ranges.
 
-    The best of several random ones by the smallest distance between two points (maximin; Morris and Mitchell, 1995,
-    J. Statist. Plann. Inference 43, 381).
+    The result is the one with the largest smallest distance of two points among several random ones (maximin; Morris
+    and Mitchell, 1995, J. Statist. Plann. Inference 43, 381).
+
+    Returns:
+        (n_points, n_parameters) float64 in 0..1.
     """
     rng = np.random.default_rng((seed, n_points))
     return max((_hypercube(rng, n_points, n_parameters) for _ in range(_N_TRIES)), key=_smallest_distance)
@@ -45,6 +49,6 @@ def _hypercube(rng: np.random.Generator, n_points: int, n_parameters: int) -> np
 
 
 def _smallest_distance(units: np.ndarray) -> float:
-    """Squared distance of the two closest points; 0 for a single one."""
+    """Return the squared distance of the two closest points, or a constant for a single point."""
     squares = ((units[:, None] - units[None]) ** 2).sum(axis=-1)
     return float(squares[np.triu_indices(len(units), 1)].min(initial=float(units.shape[1])))

@@ -1,4 +1,4 @@
-"""Points as a surrogate wants them: rows of columns of order one, whatever kinds of parameters there are."""
+"""Encoding of points for surrogates: rows of columns of order one, for all kinds of parameters."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,24 @@ from nnlo_opt.space.space import Point, Space
 
 
 class Encoding:
-    """Columns of a space: the quantile of an ordered value, and a column for every category of an unordered one.
+    """Columns of a space: the quantile of an ordered value, and one column for each category of an unordered one.
 
-    An Integer's column has its own values only, never one between them, so that a kernel sees what a trial sees
-    (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different categories are one apart. A
-    parameter that a point does not have lies in the middle, and as far from each category. A Constant has no column.
+    The column of an Integer takes the Integer's own values only, never one between them, so that a kernel sees the
+    value that a trial sees (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different
+    categories have distance one. A parameter that a point does not have lies in the middle, at equal distance from all
+    categories. A Constant has no column.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        #: (width,) int: the parameter of each column
+        #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
-        self.groups = np.array(groups or [0], dtype=int)  # no surrogate takes points without columns
-        #: for each parameter its first column
+        self.groups = np.array(groups or [0], dtype=int)  # a surrogate needs at least one column
+        #: index of the first column of each parameter
         self.first = np.searchsorted(self.groups, np.arange(len(space.parameters)))
 
     def columns(self, points: Sequence[Point]) -> np.ndarray:
-        """(n, width) float64."""
+        """Return the rows of `points`, (n, width) float64."""
         encoded = np.zeros((len(points), len(self.groups)))
         for first, parameter in zip(self.first.tolist(), self.space.parameters, strict=True):
             name = parameter.name
@@ -40,7 +41,7 @@ class Encoding:
         return encoded
 
     def units(self, point: Point) -> np.ndarray:
-        """(n_parameters,) float64: the quantiles of a point, 0.5 for a parameter that it does not have."""
+        """Return the quantiles of a point, (n_parameters,) float64; 0.5 for a parameter that it does not have."""
         return np.array([p.to_unit(point[p.name]) if p.name in point else 0.5 for p in self.space.parameters])
 
 

@@ -1,9 +1,9 @@
-"""A Gaussian process: Matérn 5/2 with a length scale for each parameter, on NumPy and SciPy's LAPACK.
+"""Gaussian process with a Matérn 5/2 kernel and one length scale for each parameter, on NumPy and SciPy's LAPACK.
 
 `fit_hyperparameters` finds the maximum a posteriori of the hyperparameters by the analytic gradient of the marginal
-likelihood (Rasmussen and Williams, 2006, eq. 5.9); a `Posterior` holds the factorised covariance and predicts, with
-gradients. Inputs are rows of columns of order one; `groups` says which parameter a column belongs to, as an unordered
-parameter has several, and all columns of a parameter share its length scale.
+likelihood (Rasmussen and Williams, 2006, eq. 5.9). A `Posterior` holds the factorised covariance and predicts, with
+gradients. Inputs are rows of columns of order one. An unordered parameter has several columns; `groups` gives the
+parameter of each column, and all columns of a parameter share its length scale.
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,23 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 _SQRT5 = float(np.sqrt(5.0))
-#: normal priors, (mean, standard deviation): of the logarithm of a length scale, of the variance of the process and of
-#: that of the noise, relative to the variance of the values; and of the mean of the process, relative to theirs
+#: normal priors as (mean, standard deviation): of the logarithms of a length scale, of the variance of the process and
+#: of the variance of the noise, the variances relative to the variance of the values; and the standard deviation of the
+#: process's mean, relative to the standard deviation of the values
 _LOG_LENGTH, _LOG_SCALE, _LOG_NOISE = (0.0, 1.0), (0.0, 1.0), (-9.0, 3.0)
 _MEAN_STD = 1.0
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
-#: steps of the search for hyperparameters
+#: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
-#: added to the diagonal relative to the process's variance, so that close points keep a covariance invertible
+#: part of the process's variance that is added to the diagonal, so that the covariance of close points is invertible
 _JITTER = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperparameters:
-    """What a covariance is made of."""
+    """Hyperparameters of a covariance."""
 
-    #: (n_parameters,) float64, positive: length scale of each parameter
+    #: length scale of each parameter, (n_parameters,) float64, positive
     lengths: np.ndarray
     #: variance of the process
     scale: float
@@ -38,20 +39,20 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Values where they were observed."""
+    """Observed values and the points at which they were observed."""
 
-    #: (n, width) float64
+    #: encoded points, (n, width) float64
     columns: np.ndarray
-    #: (width,) int: the parameter of each column, from 0
+    #: index of the parameter of each column from 0, (width,) int
     groups: np.ndarray
-    #: (n,) float64, or (n, n_fantasies): several values that are imagined together
+    #: (n,) float64, or (n, n_fantasies) for several values imagined together
     values: np.ndarray
-    #: (n,) float64: variance of the noise of each, as a multiple of `Hyperparameters.noise`
+    #: variance of the noise of each value, as a multiple of `Hyperparameters.noise`, (n,) float64
     relative_noise: np.ndarray
 
 
 def fit_hyperparameters(observations: Observations) -> Hyperparameters:
-    """The maximum a posteriori; the values should have mean 0 and variance 1."""
+    """Return the maximum a posteriori; the values should have mean 0 and variance 1."""
     likelihood = _Likelihood(observations)
     n = likelihood.n_parameters
     bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
@@ -68,27 +69,27 @@ def fit_hyperparameters(observations: Observations) -> Hyperparameters:
 
 
 def _starts(n_parameters: int) -> list[tuple[float, float]]:
-    """(log length, log noise) where the search for hyperparameters starts: smooth, and rough."""
+    """Return the (log length, log noise) from which the optimisation of hyperparameters starts: smooth, and rough."""
     return [(0.5 * np.log(n_parameters), -6.0), (-1.0, -3.0)]
 
 
 class _Likelihood:
-    """Minus the logarithm of the posterior density of the hyperparameters, up to a constant."""
+    """Negative logarithm of the posterior density of the hyperparameters, up to a constant."""
 
     def __init__(self, observations: Observations) -> None:
         self.n_parameters = int(observations.groups.max()) + 1
         self._values = observations.values
         self._relative_noise = observations.relative_noise
         n = len(self._values)
-        #: rows and columns of the lower triangle without the diagonal, which is all that LAPACK reads
+        #: row and column indices of the lower triangle without the diagonal, the only part that LAPACK reads
         self._lower = np.tril_indices(n, -1)
-        #: (n_parameters, pairs): squared distance of each pair along each parameter
+        #: squared distance of each pair along each parameter, (n_parameters, pairs)
         self._squares = np.zeros((self.n_parameters, len(self._lower[0])))
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (n_parameters + 2,) at the logarithms of lengths, scale and noise."""
+        """Return value and gradient, (n_parameters + 2,), at the logarithms of lengths, scale and noise."""
         n = self.n_parameters
         weights, scale, noise = np.exp(-2.0 * logs[:n]), float(np.exp(logs[n])), float(np.exp(logs[-1]))
         correlation, slope = _matern(weights @ self._squares)
@@ -103,7 +104,8 @@ class _Likelihood:
         alpha = both[:, 0] - mean * both[:, 1]
         value = 0.5 * ((self._values - mean) @ alpha + (mean / _MEAN_STD) ** 2) + np.log(factor.diagonal()).sum()
         inverse = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
-        # Half of (K^-1 - alpha alpha^T), whose product with the derivative of K is that of the loss; pairs count twice.
+        # Half of (K^-1 - alpha alpha^T); its product with a derivative of K is the derivative of the loss; pairs count
+        # twice.
         pairs = inverse[self._lower] - alpha[self._lower[0]] * alpha[self._lower[1]]
         diagonal = 0.5 * (inverse.diagonal() - alpha**2)
         gradient = np.empty(len(logs))
@@ -120,12 +122,12 @@ class _Likelihood:
 
 
 def _mean(solved: np.ndarray) -> float:
-    """The mean of the process that is most likely, given `solved` (n, 2): covariance^-1 (values, ones)."""
+    """Return the most likely mean of the process, given `solved` (n, 2): covariance^-1 (values, ones)."""
     return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
 
 
 def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Matérn 5/2 of squared scaled distances, and its derivative by these."""
+    """Return Matérn 5/2 of squared scaled distances, and its derivative with respect to them."""
     distances = _SQRT5 * np.sqrt(squares)
     decay = np.exp(-distances)
     slope = (-5.0 / 6.0) * (1.0 + distances) * decay
@@ -133,17 +135,25 @@ def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Posterior:
-    """A Gaussian process that has seen observations; some of them may have several values, one a fantasy."""
+    """Gaussian process that has seen observations; values with several columns are fantasies.
+
+    Args:
+        hyperparameters: of the covariance.
+        observations: values and their points.
+        mean: mean of the process; None for the most likely mean.
+
+    Raises:
+        LinAlgError: if the covariance has no Cholesky factor.
+    """
 
     def __init__(self, hyperparameters: Hyperparameters, observations: Observations, mean: float | None = None) -> None:
-        """`mean` of the process: the most likely one unless given; LinAlgError where there is no Cholesky factor."""
         values = observations.values
         self._hyperparameters = hyperparameters
         self._observations = observations
         self._values = values if values.ndim == 2 else values[:, None]
-        #: (width,): what a column is divided by
+        #: divisor of each column, (width,)
         self._lengths = hyperparameters.lengths[observations.groups]
-        #: (n, width), scaled
+        #: scaled points, (n, width)
         self._seen = observations.columns / self._lengths
         covariance = self._covariance(self._seen, self._seen)
         noise = hyperparameters.noise * observations.relative_noise + _JITTER * hyperparameters.scale
@@ -154,21 +164,25 @@ class Posterior:
         if mean is None:
             halves = self._inverse_factor @ np.column_stack([self._values.mean(axis=1), np.ones(len(values))])
             mean = _mean(self._inverse_factor.T @ halves)
-        #: far from all observations
+        #: mean of the process far from all observations
         self._mean = mean
-        #: (n, n_fantasies): covariance^-1 (values - mean)
+        #: covariance^-1 (values - mean), (n, n_fantasies)
         self._alpha = self._inverse_factor.T @ (self._inverse_factor @ (self._values - mean))
-        #: (n_fantasies,): the least value that the process itself takes where it was observed
+        #: least value of the process itself at the observed points, (n_fantasies,)
         self.least = (self._values - noise[:, None] * self._alpha).min(axis=0)
 
     def predict(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
+        """Return means (m, n_fantasies) and variances (m,) of the process at `columns` (m, width)."""
         covariance = self._covariance(columns / self._lengths, self._seen)
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
         return self._mean + covariance @ self._alpha, self._positive(self._hyperparameters.scale - explained)
 
     def predict_with_gradient(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """At `row` (width,): means (n_fantasies,), variance (), and their gradients (width, n_fantasies), (width,)."""
+        """Return means, variance and their gradients at `row` (width,).
+
+        Returns:
+            Means (n_fantasies,), variance (), gradients of the means (width, n_fantasies) and of the variance (width,).
+        """
         away = row / self._lengths - self._seen
         correlation, slope = _matern((away**2).sum(axis=1))
         scale = self._hyperparameters.scale
@@ -179,7 +193,7 @@ class Posterior:
         return means, variance, jacobian.T @ self._alpha, -2.0 * (jacobian.T @ solved)
 
     def draw(self, columns: np.ndarray, normals: np.ndarray) -> np.ndarray:
-        """(p, n_draws): values at `columns` (p, width) from the joint distribution, by standard normal `normals`."""
+        """Return values (p, n_draws) at `columns` (p, width), drawn jointly by standard normal `normals`."""
         scaled = columns / self._lengths
         cross = self._covariance(scaled, self._seen)
         half = cross @ self._inverse_factor.T
@@ -188,7 +202,7 @@ class Posterior:
         return self._mean + cross @ self._alpha + _cholesky(joint) @ normals
 
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
-        """A posterior that has seen `values` (p, n_fantasies) at `columns` (p, width) too."""
+        """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""
         seen, n = self._observations, values.shape[1]
         extended = Observations(
             np.concatenate([seen.columns, columns]),
@@ -207,7 +221,7 @@ class Posterior:
 
 
 def _cholesky(covariance: np.ndarray) -> np.ndarray:
-    """The lower factor; the diagonal is raised until there is one."""
+    """Return the lower Cholesky factor; the diagonal is raised until the factor exists."""
     jitter = 0.0
     for _ in range(12):
         raised = covariance + jitter * np.eye(len(covariance))

@@ -1,4 +1,4 @@
-"""Genetic search: children of the best points so far, crossed and mutated."""
+"""Genetic search: children of the best points so far, by crossover and mutation."""
 
 from collections.abc import Sequence
 
@@ -11,27 +11,31 @@ from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
 
-#: children that are tried before one is drawn by the priors instead
+#: children tried before a point is drawn by the priors instead
 _N_TRIES = 50
-#: how far a crossed value may lie beyond those of its parents, as a share of their distance (BLX-alpha)
+#: distance that a crossed value may lie beyond its parents' values, as a share of the parents' distance (BLX-alpha)
 _BLEND = 0.3
-#: standard deviation of a mutation in quantiles: at first, and how much is left after a generation
+#: standard deviation of a mutation in quantiles: at first, the share left after each generation, and the least
 _STEP, _STEP_LEFT, _LEAST_STEP = 0.2, 0.9, 0.005
 
 
 class GeneticSearch:
-    """A steady-state genetic algorithm on the quantiles of the priors.
+    """Steady-state genetic algorithm on the quantiles of the priors.
 
-    A generation is `population` completions, and nobody waits for its end: a child has its parents among the best
-    `population` of all trials that completed in whole generations. Each parent is the better of two drawn ones; an
-    ordered value of a child is drawn around those of its parents (BLX-alpha; Eshelman and Schaffer, 1993, Foundations
-    of Genetic Algorithms 2, 187), an unordered one is that of either. On average one value mutates: an ordered one by a
-    normal step that shrinks with the generations, an unordered one is drawn anew. A child that is nearer to a failed
-    trial than to any complete one is not born.
+    A generation is `population` completed trials, and no suggestion waits for its end: a child's parents are among the
+    best `population` of all trials that completed in full generations. Each parent is the better of two random ones. An
+    ordered value of a child is drawn around its parents' values (BLX-alpha; Eshelman and Schaffer, 1993, Foundations of
+    Genetic Algorithms 2, 187), and an unordered value is taken from either parent. One value mutates on average: an
+    ordered value by a normal step that shrinks with the generations, an unordered value by a new draw. A child nearer
+    to a failed trial than to any complete trial is rejected.
+
+    Args:
+        space: search space of all points.
+        seed: at least 0.
+        population: trials of a generation, at least 2.
     """
 
     def __init__(self, space: Space, seed: int, population: int = 10) -> None:
-        """`population`: at least 2."""
         self._space = space
         self._seed = seed
         self._population = population
@@ -58,7 +62,7 @@ class GeneticSearch:
         return unseen_point(self._space, history, rng)
 
     def _parents(self, history: History, rows: np.ndarray) -> np.ndarray:
-        """(n, n_parameters) quantiles of the best `population` of `rows`, the best first."""
+        """Return the quantiles of the best `population` of `rows`, (n, n_parameters), the best first."""
         ranking = rows[np.argsort(history.values[rows], kind="stable")][: self._population]
         return np.array([self._encoding.units(history.points[row]) for row in ranking])
 
@@ -76,7 +80,7 @@ class GeneticSearch:
 
 
 class _Barren:
-    """Where failed trials are nearer than complete ones."""
+    """Region in which failed trials are nearer than complete trials."""
 
     def __init__(self, encoding: Encoding, history: History) -> None:
         self._encoding = encoding

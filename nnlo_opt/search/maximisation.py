@@ -1,7 +1,7 @@
-"""Where an acquisition is largest among the points that a space really has and that were not yet tried.
+"""Maximisation of an acquisition over the points of a space that were not tried yet.
 
-Points drawn by the priors and around the best trials are compared first; from the best of them a local search climbs,
-by the gradient along parameters that have many values, by trying neighbours along the others.
+Points drawn by the priors and around the best trials are compared first. A local search climbs from the best of them:
+by the gradient along parameters of many values, and by trying neighbours along the other parameters.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from nnlo_opt.search.random import feasible_draws
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point
 
-#: a finite space of at most so many points is looked through as a whole
+#: a finite space of at most this many points is searched completely
 _MAX_ENUMERATED = 1500
-#: points drawn by the priors, and around each of the best trials
+#: points drawn by the priors, and points drawn around each of the best trials
 _N_DRAWN, _N_NEAR = 400, 60
-#: standard deviations, in quantiles, of the points around a trial
+#: standard deviations of the points around a trial, in quantiles
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
-#: local searches, their rounds, and steps of the gradient in a round
+#: local searches, rounds of each, and gradient steps of each round
 _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition`."""
+    """One search for the maximum of `acquisition` over unseen points."""
 
     def __init__(
         self, acquisition: Acquisition, encoding: Encoding, history: History, rng: np.random.Generator
@@ -38,12 +38,12 @@ class Maximisation:
         self._space = encoding.space
         self._history = history
         self._rng = rng
-        #: every point looked at, and its acquisition; minus infinity where it is not feasible
+        #: every point evaluated, and its acquisition; minus infinity if the point is not feasible
         self._points: list[Point] = []
         self._values: list[float] = []
 
     def run(self, best_trials: Sequence[Point]) -> Point | None:
-        """The best point found that is not in the history; None where all that were found are."""
+        """Return the best point found that is not in the history; None if the history contains all points found."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
@@ -69,7 +69,7 @@ class Maximisation:
         return next((point for point in ranking if not self._history.contains(point)), None)
 
     def _near(self, center: Point) -> list[Point]:
-        """Points around `center`: a few of its ordered values are moved, an unordered one in five is drawn anew."""
+        """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
         rng, parameters = self._rng, self._space.parameters
         units = np.tile(self._encoding.units(center), (_N_NEAR, 1))
         unordered = np.array([isinstance(parameter, Categorical) for parameter in parameters])
@@ -82,7 +82,7 @@ class Maximisation:
         return [self._space.from_unit(row) for row in np.where(moved, drawn, units).tolist()]
 
     def _starts(self) -> list[tuple[Point, float]]:
-        """The best of all points, and others that were drawn by their acquisition."""
+        """Return the best point, and further points drawn with a probability that grows with their acquisition."""
         values = np.array(self._values)
         if not np.isfinite(values).any():
             return []
@@ -109,7 +109,7 @@ class Maximisation:
                 break
 
     def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
-        """Follow the gradient along the parameters of many values that the point has."""
+        """Follow the gradient along those parameters of many values that the point has."""
         parameters = self._space.parameters
         moved = [i for i, p in enumerate(parameters) if p.name in point and has_many_values(p)]
         if not moved:
@@ -132,7 +132,7 @@ class Maximisation:
         return (climbed, reached) if reached > value else (point, value)
 
     def _neighbours(self, point: Point) -> list[Point]:
-        """The points that differ from `point` in one parameter of few values, or by a few steps in an integer."""
+        """Return the points that differ from `point` in the value of one parameter of few values."""
         units = self._encoding.units(point)
         neighbours = []
         for i, parameter in enumerate(self._space.parameters):

@@ -1,4 +1,4 @@
-"""The median stopping rule: a trial that is worse than most others were at the same epoch is given up."""
+"""Median stopping rule: end a trial that is worse than most other trials were at the same epoch."""
 
 import statistics
 
@@ -9,10 +9,14 @@ _GO_ON = Decision(Verdict.GO_ON)
 
 
 class MedianStopping:
-    """The median stopping rule of Google Vizier (Golovin et al., 2017, section 3.2.1).
+    """Median stopping rule of Google Vizier (Golovin et al., 2017, section 3.2.1).
 
-    A trial is pruned after an epoch when its best value so far is worse than the median of the other trials' running
-    averages up to that epoch. Compared are those that have come as far, on the same fold.
+    A trial is pruned after an epoch if its best value so far is worse than the median of the other trials' running
+    averages up to that epoch. Only trials that have reached this epoch on the same fold are compared.
+
+    Args:
+        min_epochs: epochs before which no trial is pruned.
+        min_trials: least number of other trials to compare with.
     """
 
     pauses = False
@@ -30,8 +34,8 @@ class MedianStopping:
         if len(means) < self._min_trials or best <= (median := statistics.median(means)):
             return _GO_ON
         reason = (
-            f"its best {reports.shown(best):.6g} after epoch {epoch} is worse than {reports.shown(median):.6g}, the "
-            f"median of {len(means)} others' means so far"
+            f"best value {reports.shown(best):.6g} up to epoch {epoch} is worse than {reports.shown(median):.6g}, the "
+            f"median of {len(means)} running averages"
         )
         return Decision(Verdict.PRUNE, reason=reason)
 

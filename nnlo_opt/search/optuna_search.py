@@ -1,7 +1,7 @@
-"""Searches with Optuna's samplers; the one importer of Optuna, which comes with the extra [optuna].
+"""Searches with Optuna's samplers; the only module that imports Optuna, which comes with the extra [optuna].
 
-A sampler keeps state between calls and draws from one random generator, so each suggestion has a sampler and a study of
-its own, made of the history and of the seed of that suggestion.
+A sampler keeps state between calls and draws from one random generator. Therefore each suggestion has its own sampler
+and study, made from the history and the seed of the suggestion.
 """
 
 import importlib.util
@@ -18,9 +18,9 @@ from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter, Value
 from nnlo_opt.space.space import Point, Space
 
-#: points asked for in a row because those before were in the history
+#: most points asked for in a row because the history contained the ones before
 _N_TRIES = 5
-#: a uniform Integer of at most so many values is told as one; others, and Reals, by their quantile
+#: a uniform Integer of at most this many values is passed as an integer; any other number is passed as its quantile
 _MAX_COUNTED = 1000
 
 _STATES = {
@@ -30,10 +30,15 @@ _STATES = {
 
 
 class OptunaSearch:
-    """A sampler of Optuna. Failed trials are told as the worst value seen, which Optuna itself would pass over."""
+    """Search by a sampler of Optuna; failed trials count as the worst value seen, because Optuna would skip them.
+
+    Args:
+        space: search space of all points.
+        seed: at least 0.
+        make_sampler: makes a sampler from the seed of a suggestion.
+    """
 
     def __init__(self, space: Space, seed: int, make_sampler: Callable[[int], optuna.samplers.BaseSampler]) -> None:
-        """`make_sampler` takes the seed of a suggestion."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
         self._seed = seed
@@ -45,7 +50,7 @@ class OptunaSearch:
         rng = suggestion_rng(self._seed, history)
         if n_points is not None and history.n_distinct >= n_points:
             return None
-        with warnings.catch_warnings():  # of features that Optuna calls experimental
+        with warnings.catch_warnings():  # about features that Optuna calls experimental
             warnings.simplefilter("ignore")
             study = optuna.create_study(sampler=self._make_sampler(int(rng.integers(2**31))))
             study.add_trials(self._trials(history))
@@ -63,7 +68,7 @@ class OptunaSearch:
         return [
             optuna.trial.create_trial(
                 state=_STATES.get(state, optuna.trial.TrialState.COMPLETE),
-                params={p.name: _told(p, point) for p in self._space.parameters},
+                params={p.name: _encoded(p, point) for p in self._space.parameters},
                 distributions=self._distributions,
                 value=None if state is TrialState.PENDING else worst if state is TrialState.FAILED else float(value),
             )
@@ -72,17 +77,21 @@ class OptunaSearch:
 
 
 def make_tpe(space: Space, seed: int) -> OptunaSearch:
-    """Tree-structured Parzen estimator, all parameters together; pending trials count as bad."""
+    """Return a tree-structured Parzen estimator of all parameters together; pending trials count as bad."""
     sampler = optuna.samplers.TPESampler
     return OptunaSearch(space, seed, lambda number: sampler(seed=number, multivariate=True, constant_liar=True))
 
 
 def make_gp(space: Space, seed: int) -> OptunaSearch:
-    """Optuna's Gaussian process; ConfigurationError where torch is missing, on which it computes."""
+    """Return a search by Optuna's Gaussian process, which computes with torch.
+
+    Raises:
+        ConfigurationError: if torch is not installed.
+    """
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError(
-            "`--hyper-opt gp` computes with torch. Received: an installation without it; install the extra [torch], or "
-            "take `--hyper-opt bayesian`, a Gaussian process that needs no torch."
+            "`--hyper-opt gp` needs torch. It is not installed: `pip install nnlo_opt[torch]`, or use `--hyper-opt "
+            "bayesian`, a Gaussian process that needs no torch."
         )
     return OptunaSearch(space, seed, lambda number: optuna.samplers.GPSampler(seed=number))
 
@@ -99,8 +108,8 @@ def _is_counted(parameter: Parameter) -> bool:
     return isinstance(parameter, Integer) and parameter.prior == "uniform" and parameter.n_values <= _MAX_COUNTED
 
 
-def _told(parameter: Parameter, point: Point) -> int | float:
-    """What stands for a value in a study; the middle for a parameter that the point does not have."""
+def _encoded(parameter: Parameter, point: Point) -> int | float:
+    """Return a point's value in the form of a study; the middle value for a parameter that the point does not have."""
     value: Value = point[parameter.name] if parameter.name in point else parameter.from_unit(0.5)
     if isinstance(parameter, Categorical):
         return parameter.key(value)
@@ -109,7 +118,7 @@ def _told(parameter: Parameter, point: Point) -> int | float:
 
 
 def _unit(parameter: Parameter, asked: int | float) -> float:
-    """The quantile of what a study answered."""
+    """Return the quantile of a value that a study suggested."""
     if isinstance(parameter, Categorical) or _is_counted(parameter):
         return (asked + 0.5) / (parameter.n_values or 1)
     return float(asked)

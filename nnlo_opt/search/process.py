@@ -1,4 +1,4 @@
-"""The search as the coordinator sees it: requests that never wait, in its own process or, as a twin, in this one."""
+"""Search as a service for the coordinator: requests that never wait, answered by a separate process or in this one."""
 
 import json
 import os
@@ -17,19 +17,23 @@ from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.space import Point, Space
 
-#: trials in one line, so that none is long
+#: trials sent in one line, so that no line is long
 _TRIALS_A_LINE = 200
-#: a process has this long to load a space or an algorithm: a module may import a framework from a slow file system
+#: seconds a process may take to load a space or an algorithm: a module may import a framework from a slow file system
 _START_TIMEOUT_S = 300.0
-#: how long a process may take to end before it is killed
+#: seconds a process may take to end before it is killed
 _CLOSE_TIMEOUT_S = 2.0
-#: characters of its standard error that are told when a process has died
+#: characters of the process's standard error that are shown when it has died
 _TAIL_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """The answer to one request: a point, or None when every point of the space was suggested; and what it took."""
+    """Answer to one request.
+
+    `point` is None if every point of the space was suggested. `cpu_s` and `wall_s` are the seconds that the algorithm
+    took.
+    """
 
     request: int
     point: Point | None
@@ -38,57 +42,61 @@ class Suggestion:
 
 
 class SearchService(Protocol):
-    """What the coordinator asks of a search. Only `load_space`, `start`, `wait` and `close` may take time.
+    """Interface of a search; only `load_space`, `start`, `wait` and `close` may take time.
 
-    Every method but `close` raises NnloError when the search has broken down, ConfigurationError when that is due to
-    the user's constraint.
+    Every method but `close` raises NnloError if the search has failed, and ConfigurationError if the user's constraint
+    has failed.
     """
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
-        """The space of a user's file or module, without its constraint's function, which stays with the search.
+        """Return the space of a user's file or module; the function of its constraint stays with the search.
 
-        ConfigurationError as `nnlo_opt.space.loading.load_space`.
+        Raises:
+            ConfigurationError: as `nnlo_opt.space.loading.load_space`.
         """
         ...
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        """Begin with an empty history; ConfigurationError as `make_search`."""
+        """Begin with an empty history; raise ConfigurationError as `make_search` does."""
         ...
 
     def adopt(self, observations: Sequence[Observation]) -> None:
-        """Begin with what other runs have measured; before anything is recorded."""
+        """Add values that other runs have measured; must be called before `record`."""
         ...
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
-        """Add to the history, for all suggestions requested later."""
+        """Add trials to the history of all suggestions requested later."""
         ...
 
     def request_suggestion(self, request: int) -> None:
-        """Ask for a point that follows what was recorded so far."""
+        """Request a point that takes into account all trials recorded so far."""
         ...
 
     def poll(self) -> Suggestion | None:
-        """An answer that is there, in the order of the requests; NnloError also when the algorithm raised."""
+        """Return the next answer in the order of the requests, if it has arrived; NnloError if the algorithm raised."""
         ...
 
     def wait(self, timeout_s: float) -> Suggestion | None:
-        """As `poll`, but wait for the answer; None when it has not come in time."""
+        """Return the next answer as `poll` does, but wait for it; None if it has not arrived in time."""
         ...
 
     def close(self) -> None:
-        """End the search; closing again does nothing."""
+        """End the search; further calls do nothing."""
         ...
 
 
 class SearchProcess:
-    """A search in a spawned process: a fit there leaves this process's message loop alone.
+    """Search in a spawned process, so that a fit does not stop this process's message loop.
 
-    Pipes are never waited for: what does not fit into them stays here and leaves with the next call of `poll`.
+    This process never waits for the pipes: bytes that do not fit into them are kept and sent by the next call of
+    `poll`.
+
+    Args:
+        environment: environment of the process, from which variables of MPI are removed; `os.environ` by default.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start the process, with `environment` (`os.environ` unless given) less what belongs to MPI."""
-        #: what the process says besides answers; a file, as a pipe that nobody reads would fill up
+        #: standard error of the process; a file, because a pipe that is not read would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = subprocess.Popen(
             module_command("nnlo_opt.search.serve"),
@@ -96,7 +104,7 @@ class SearchProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env=without_mpi(os.environ if environment is None else environment),
-            # Signals that mpirun or a terminal sends to this process's group are not for the search.
+            # Signals that mpirun or a terminal sends to this process's group must not reach the search.
             start_new_session=True,
             bufsize=0,
         )
@@ -105,13 +113,13 @@ class SearchProcess:
         self._requests, self._answers = self._process.stdin, self._process.stdout
         os.set_blocking(self._requests.fileno(), False)
         os.set_blocking(self._answers.fileno(), False)
-        #: requests not yet encoded; they leave after `_outgoing`
+        #: requests that are not encoded yet; they are sent after `_outgoing`
         self._waiting: deque[dict[str, Any]] = deque()
-        #: bytes of requests that the pipe has not yet taken
+        #: bytes of requests that the pipe has not taken yet
         self._outgoing = b""
-        #: bytes of an answer that has not yet come whole
+        #: bytes of an answer that has not arrived completely
         self._incoming = b""
-        #: answers to requests for a suggestion that came and were not yet taken
+        #: suggestions that have arrived and were not taken yet
         self._arrived: deque[dict[str, Any]] = deque()
         self._closed = False
 
@@ -183,7 +191,7 @@ class SearchProcess:
         self._stderr.close()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request that is answered with `ok`, and wait for the answer."""
+        """Send a request that is answered with `ok`, and return the answer."""
         self._waiting.append(request)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
@@ -201,7 +209,7 @@ class SearchProcess:
             self._wait_for_pipes(left_s)
 
     def _send(self) -> None:
-        """Hand to the pipe what it takes now."""
+        """Write as much to the pipe as it takes now."""
         while not self._closed and (self._outgoing or self._waiting):
             if not self._outgoing:
                 self._outgoing = json.dumps(self._waiting.popleft(), allow_nan=False).encode() + b"\n"
@@ -214,7 +222,7 @@ class SearchProcess:
             self._outgoing = self._outgoing[n_written:]
 
     def _receive(self) -> list[dict[str, Any]]:
-        """The answers that have come whole."""
+        """Return the answers that have arrived completely."""
         while not self._closed:
             try:
                 data = os.read(self._answers.fileno(), 65536)
@@ -228,7 +236,7 @@ class SearchProcess:
 
     def _wait_for_pipes(self, timeout_s: float) -> None:
         if self._closed:
-            raise NnloError("A search that was closed cannot be waited for.")
+            raise NnloError("A search must not be waited for after it was closed.")
         pipes = select.poll()
         pipes.register(self._answers, select.POLLIN)
         if self._outgoing or self._waiting:
@@ -236,22 +244,22 @@ class SearchProcess:
         pipes.poll(1000 * timeout_s)
 
     def _death(self) -> NnloError:
-        """What to raise when the process has ended unasked."""
+        """Return the error to raise after the process has ended by itself."""
         try:
             status: int | None = self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             status = None
         self._stderr.seek(0)
         tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-        return NnloError(f"The search process has ended with status {status}. It said last:\n{tail or '(nothing)'}")
+        return NnloError(f"The search process has ended with status {status}. Its last output:\n{tail or '(nothing)'}")
 
 
 class InlineSearch:
-    """The same search in this process, for tests and simulation; a request is answered before it returns."""
+    """Search in this process, for tests and simulations; a request is answered before it returns."""
 
     def __init__(self) -> None:
         self._session = SearchSession()
-        #: answers to requests for a suggestion that were not yet taken
+        #: suggestions that were not taken yet
         self._arrived: deque[dict[str, Any]] = deque()
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:

@@ -1,4 +1,4 @@
-"""Pruners by name."""
+"""Construction of pruners by name."""
 
 from nnlo_opt.search.median_stopping import MedianStopping
 from nnlo_opt.search.pruning import Pruner, PruningPlan
@@ -6,7 +6,7 @@ from nnlo_opt.search.successive_halving import Brackets, SuccessiveHalving
 
 
 def make_pruner(plan: PruningPlan) -> Pruner:
-    """The pruner of a plan."""
+    """Return the pruner that a plan describes."""
     if plan.name == "median":
         return MedianStopping(plan.min_epochs, plan.min_trials)
     brackets = Brackets.of_hyperband(plan) if plan.name == "hyperband" else Brackets.one(plan)

@@ -1,24 +1,31 @@
-"""Giving up a trial whose first folds are hopeless: a race against the best trial, fold by fold.
+"""Race of a trial against the best trial fold by fold, to end it early if its first folds are hopeless.
 
-A fold is a block in the statistical sense: some are harder than others for every trial. So figures are compared in
-pairs on the same folds, as the races of Maron and Moore (1994, "Hoeffding races") and Birattari et al. (2002,
-"F-race") do; between two candidates with paired figures the test is Student's t.
+A fold is a block in the statistical sense: some folds are harder than others for every trial. Figures are therefore
+compared in pairs on the same folds, as in the races of Maron and Moore (1994, "Hoeffding races") and Birattari et al.
+(2002, "F-race"). The test for two candidates with paired figures is Student's t.
 """
 
 import math
 from collections.abc import Mapping
 
-#: folds that must be finished before anything is said
+#: least number of finished folds for a verdict
 MIN_FOLDS = 2
-#: chance of giving up a trial that is in truth as good as the best one, at each comparison
+#: chance, at each comparison, of ending a trial that is in truth as good as the best one
 SIGNIFICANCE = 0.05
 
 
 def race(figures: Mapping[int, float], best: Mapping[int, float], n_fold: int, *, maximise: bool = False) -> float:
-    """Chance, 0 to 1, of paired differences as bad as these if the trial were as good as `best`; 1: nothing to say.
+    """Return the chance of paired differences as bad as these if the trial were as good as the best one.
 
-    `figures` are those of the folds done so far, by fold; `best` those of the best complete trial. Differences all
-    equal and bad have chance 0, all equal and not bad chance 1.
+    Args:
+        figures: figure of merit of each finished fold of the trial.
+        best: figure of merit of each fold of the best complete trial.
+        n_fold: folds of a trial.
+        maximise: True if larger figures are better.
+
+    Returns:
+        A probability; 1 also if there are too few folds or all folds are finished. Differences that are all equal give
+        0 if they are bad, else 1.
     """
     folds = sorted(figures.keys() & best.keys())
     n = len(folds)
@@ -36,7 +43,7 @@ def race(figures: Mapping[int, float], best: Mapping[int, float], n_fold: int, *
 
 
 def student_t_tail(t: float, n_degrees: int) -> float:
-    """P(T > t) for Student's t with `n_degrees` degrees of freedom, by the finite series for whole numbers of them.
+    """Return P(T > t) for Student's t with `n_degrees` degrees of freedom, by the finite series for integers.
 
     Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """

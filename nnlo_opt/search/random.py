@@ -1,4 +1,4 @@
-"""Random search, and the way every algorithm draws a point that is not yet in the history."""
+"""Random search, with the functions by which every algorithm draws unseen points."""
 
 import math
 from itertools import islice
@@ -8,14 +8,14 @@ import numpy as np
 from nnlo_opt.search.base import History
 from nnlo_opt.space.space import MOST_DRAWS, Point, Space
 
-#: draws by the priors before a finite space is walked instead; enough unless hardly anything is left
+#: draws by the priors before a finite space is walked instead; enough unless hardly any point is left
 _N_DRAWS = 100
-#: points drawn for each feasible one that is wanted, where fewer will do as well
+#: points drawn for each feasible point that is wanted, if fewer points are acceptable
 _DRAWS_A_POINT = 10
 
 
 class RandomSearch:
-    """Feasible points drawn by the priors, none twice."""
+    """Draws feasible points by the priors, each at most once."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
@@ -26,19 +26,20 @@ class RandomSearch:
 
 
 def suggestion_rng(seed: int, history: History) -> np.random.Generator:
-    """The randomness of the next suggestion: a function of the seed and of how many were made, of nothing else."""
+    """Return the random generator of the next suggestion, a function of the seed and the number of suggestions only."""
     return np.random.default_rng((seed, history.n_suggested))
 
 
 def may_be_tried(point: Point, history: History) -> bool:
-    """Whether `point` is new and feasible."""
+    """Return True if `point` is new and feasible."""
     return not history.contains(point) and history.space.is_feasible(point)
 
 
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:
-    """A random feasible point that is not in the history; None when there is none left.
+    """Return a random feasible point that is not in the history; None if there is none left.
 
-    ConfigurationError when the constraint refuses every point that was looked at.
+    Raises:
+        ConfigurationError: if the constraint refuses every point that was drawn.
     """
     n_points = space.n_points
     if n_points is not None and history.n_distinct >= n_points:
@@ -55,18 +56,18 @@ def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Po
         return _walk_to_unseen(space, n_points, history, rng)
     if n_accepted == 0:
         raise space.refusal(f"all of {MOST_DRAWS:,} points drawn were refused")
-    return None  # a range of a handful of floats, or as few feasible points, all of them tried
+    return None  # the feasible points are few, and all were tried
 
 
 def feasible_draws(space: Space, n_points: int, rng: np.random.Generator) -> list[Point]:
-    """At most `n_points` feasible points drawn by the priors; fewer where the constraint refuses most."""
+    """Return up to `n_points` feasible points drawn by the priors; fewer if the constraint refuses most points."""
     drawn = (space.draw(rng) for _ in range(n_points if space.constraint is None else _DRAWS_A_POINT * n_points))
     return list(islice((point for point in drawn if space.is_feasible(point)), n_points))
 
 
 def _walk_to_unseen(space: Space, n_points: int, history: History, rng: np.random.Generator) -> Point | None:
-    # A stride without a common divisor visits every point once, so that one more step than there are seen points is
-    # enough without a constraint; and a large one leaves no trail of neighbours.
+    # A stride that shares no divisor with the number of points visits every point once. Without a constraint, one step
+    # more than there are seen points is enough. A large stride avoids a trail of neighbours.
     start, stride = (int(rng.random() * n_points) for _ in range(2))
     while math.gcd(stride, n_points) != 1:
         stride += 1

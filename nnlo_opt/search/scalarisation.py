@@ -1,11 +1,11 @@
-"""Several objectives for search algorithms that know one: a new weighting of the objectives for every suggestion.
+"""Several objectives for search algorithms of one objective, by new weights of the objectives for every suggestion.
 
-ParEGO (Knowles, 2006, IEEE Trans. Evol. Comput. 10, 50): random weights, uniform on the simplex, and the augmented
-Tchebycheff function of the normalised losses (its equation 2). Whether the front is convex or not, its points are the
-best for some weights each (but those that gain in one objective less than RHO of what they lose in others), so
-suggestions for changing weights spread along it. It departs from the paper in
-that weights are not drawn from a grid, and that losses are normalised by the Pareto set instead of by all trials: one
-diverged trial then does not flatten the differences between the good ones.
+ParEGO (Knowles, 2006, IEEE Trans. Evol. Comput. 10, 50) draws random weights, uniform on the simplex, for the augmented
+Tchebycheff function of the normalised losses (equation 2 of the paper). Each point of the front, convex or not, is the
+best point for some weights, unless it gains less in one objective than RHO times its loss in the other objectives.
+Suggestions for changing weights therefore spread along the front. Two things differ from the paper: weights are not
+drawn from a grid, and losses are normalised by the Pareto set instead of by all trials, so that one diverged trial does
+not flatten the differences between the good trials.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +16,28 @@ from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.pareto import ParetoSet
 
-#: what the sum of the objectives counts beside the largest of them (the paper's rho): none is for nothing
+#: weight of the sum of the objectives beside the largest one (the paper's rho), so that every objective counts
 RHO = 0.05
-#: normalised losses above are as bad as this: sums of them stay finite
+#: largest normalised loss; larger losses are cut to it, so that sums stay finite
 _WORST = 1e9
-#: tells the weights' stream from the algorithm's own
+#: seed that separates the random stream of the weights from the stream of the algorithm
 _STREAM = 1
 
 
 class VectorHistory(History):
-    """A history in which complete trials have several losses, beside the value that algorithms look at."""
+    """History in which complete trials have several losses, beside the one value that algorithms use.
+
+    Args:
+        space: search space that contains all points.
+        n_objectives: number of losses of a complete trial.
+    """
 
     def __init__(self, space: Space, n_objectives: int) -> None:
         super().__init__(space)
         self._n_objectives = n_objectives
         #: trial number -> losses; complete trials only
         self._losses: dict[int, tuple[float, ...]] = {}
-        #: the complete trials that no other beats
+        #: the complete trials that no other trial beats in all objectives
         self._pareto = ParetoSet()
 
     def record(
@@ -45,7 +50,7 @@ class VectorHistory(History):
         *,
         std: float | None = None,
     ) -> None:
-        """As `History.record`; `losses` are finite, one an objective, and belong to a complete trial only."""
+        """Record a trial as `History.record` does; a complete trial also has one finite loss for each objective."""
         n_expected = self._n_objectives if TrialState(state) is TrialState.COMPLETE else 0
         if len(losses or ()) != n_expected:
             raise ValueError(f"A {state} trial must have {n_expected} losses. Received: {losses}, {value}.")
@@ -56,14 +61,16 @@ class VectorHistory(History):
             self._pareto.add(trial, losses)
 
     def settled(self) -> History:
-        """This history, of which `scalarised` makes settled ones."""
+        """Return this history; `scalarised` makes the settled ones."""
         return self
 
     def scalarised(self, weights: np.ndarray) -> History:
-        """The same trials, each complete one with the augmented Tchebycheff function of its normalised losses.
+        """Return the same trials with the augmented Tchebycheff function of their normalised losses as values.
 
-        A pruned trial, of which one objective at most is known, is as bad as the worst of them. `weights`:
-        (n_objectives,) float64, at least 0, of sum 1.
+        At most one objective of a pruned trial is known, so a pruned trial counts as the worst complete one.
+
+        Args:
+            weights: (n_objectives,) float64, at least 0, with sum 1.
         """
         values = np.full(max(1, self.n_suggested), np.nan)
         pruned = [row for row, state in enumerate(self.states) if state is TrialState.PRUNED]
@@ -78,16 +85,23 @@ class VectorHistory(History):
 
 
 class ScalarisedSearch:
-    """Gives a search algorithm one objective at a time; as pure a function of the history as the algorithm itself."""
+    """Runs a search algorithm of one objective on a new weighting for every suggestion.
+
+    The result depends on the history only, as the result of the algorithm does.
+
+    Args:
+        make: makes a new algorithm for every suggestion, because a memo of the last one belongs to other weights.
+        seed: at least 0.
+        n_objectives: number of objectives of the history.
+    """
 
     def __init__(self, make: Callable[[], SearchAlgorithm], seed: int, n_objectives: int) -> None:
-        """`make()`: a fresh algorithm, for every suggestion, as what one remembers would be of other weights."""
         self._make = make
         self._seed = seed
         self._n_objectives = n_objectives
 
     def suggest(self, history: History) -> Point | None:
-        """The next point for a VectorHistory."""
+        """Return the next point for a VectorHistory."""
         assert isinstance(history, VectorHistory)
         rng = np.random.default_rng((self._seed, history.n_suggested, _STREAM))
         weights = rng.dirichlet(np.ones(self._n_objectives))
@@ -95,11 +109,15 @@ class ScalarisedSearch:
 
 
 def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
-    """(n, k) losses, 0 at the best of each objective, 1 at the worst that the Pareto set (m, k) has of it.
+    """Return losses scaled to 0 at the best value of each objective and 1 at the worst value in the Pareto set.
 
-    Where the set has one value of an objective only, 1 is at the median of all trials, else at the worst of them.
+    If the Pareto set has only one value of an objective, 1 is at the median of all trials, else at their worst value.
+
+    Args:
+        losses: (n, k), of all complete trials.
+        front: (m, k), of the Pareto set.
     """
-    losses, front = losses / 2, front / 2  # a difference of finite numbers may overflow, of their halves not
+    losses, front = losses / 2, front / 2  # a difference of finite numbers may overflow, a difference of halves cannot
     ideal = front.min(axis=0)
     spans = np.array([front.max(axis=0), np.median(losses, axis=0), losses.max(axis=0)]) - ideal
     first = spans[np.argmax(spans > 0, axis=0), np.arange(losses.shape[1])]
@@ -109,7 +127,7 @@ def normalised(losses: np.ndarray, front: np.ndarray) -> np.ndarray:
 
 
 def tchebycheff(normal: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(n,) values: the largest weighted loss, plus RHO times their sum, of (n, k) normalised losses."""
+    """Return (n,) values for (n, k) normalised losses: the largest weighted loss plus RHO times the sum of all."""
     weighted = normal * weights
     values: np.ndarray = weighted.max(axis=1) + RHO * weighted.sum(axis=1)
     return values

@@ -1,20 +1,20 @@
-"""The search process: `python -m nnlo_opt.search.serve` answers a `SearchSession`'s requests, one JSON object a line.
+"""Search process: `python -m nnlo_opt.search.serve` answers the requests of a `SearchSession`, one JSON object a line.
 
-Requests come by standard input and answers leave by standard output, which nobody else can reach: what a user's module
-or a library prints goes to standard error. The process knows no MPI, and ends when its standard input does, so that it
-never outlives the coordinator.
+Requests come by standard input and answers leave by standard output. Output of a user's module or a library goes to
+standard error instead. The process does not use MPI. It ends when its standard input ends, so it never outlives the
+coordinator.
 """
 
 import json
 import os
 import sys
 
-#: fits are small: more threads than one only fight with the ranks that train
+#: fits are small: more than one thread would only compete with the ranks that train
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Answer requests until standard input ends."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -22,7 +22,7 @@ def main() -> None:
     os.dup2(2, 1)
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
 
-    from nnlo_opt.search.session import SearchSession  # imports NumPy, which reads those variables
+    from nnlo_opt.search.session import SearchSession  # imports NumPy, which reads these variables
 
     session = SearchSession()
     for line in requests:

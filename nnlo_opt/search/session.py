@@ -1,4 +1,4 @@
-"""One search as requests and answers in plain data: what the search process serves, without the process."""
+"""Search by requests and answers in plain data, as the search process serves it."""
 
 import time
 import traceback
@@ -16,7 +16,7 @@ from nnlo_opt.space.space import Space
 
 
 class SearchSession:
-    """Answers requests, one after another.
+    """Answers requests one after another.
 
     | request `op` | with | answer |
     |---|---|---|
@@ -26,23 +26,23 @@ class SearchSession:
     | `record` | `trials`: list of TrialRecord | none |
     | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
 
-    `n_objectives` among the options says that complete trials have so many `losses`; all else is the algorithm's own.
+    The option `n_objectives` is the number of `losses` of a complete trial; all other options belong to the algorithm.
 
-    Spaces come and go as plain data, which a constraint's function is not: it is kept here from `load_space`, or the
-    module is executed at `start` (a model module's own space, which a trainer rank has read).
+    Spaces travel as plain data, without the function of a constraint. The session keeps the function from `load_space`,
+    or executes the module at `start` if a trainer rank has read the space from a model module.
 
-    Nothing of a user's may end the session: an algorithm that raises is answered with its traceback, a constraint that
-    cannot be used with `refused`, a sentence. A request that does not follow these rules raises, as it is a bug.
+    Code of the user must not end the session. An algorithm that raises is answered with its traceback, and a constraint
+    that cannot be used with `refused`, a sentence. A request that breaks these rules raises, because it is a bug.
     """
 
     def __init__(self) -> None:
-        #: the algorithm and what it knows; None until started
+        #: the algorithm and its history; None before `start`
         self._search: tuple[SearchAlgorithm, History] | None = None
-        #: that of the space loaded last, with its function
+        #: the constraint of the space loaded last, with its function
         self._constraint: Constraint | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to `request`; None for a request that has none."""
+        """Return the answer to `request`; None for a request without an answer."""
         match request["op"]:
             case "load_space":
                 return _answered(lambda: self._load_space(request))

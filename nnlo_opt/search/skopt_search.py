@@ -1,9 +1,9 @@
-"""Bayesian search with scikit-optimize's surrogates and acquisitions; the one importer of scikit-optimize.
+"""Bayesian search with scikit-optimize's surrogates and acquisitions, by the only module that imports scikit-optimize.
 
-scikit-optimize's `Optimizer` keeps a random state between calls, proposes a point twice, and costs seconds a
-suggestion. So its surrogates and acquisitions are used, but not its loop: a suggestion is one fit to the history and
-one maximisation over points that the space really has, both from the seed of that suggestion. Its `gp_hedge`, a
-portfolio that learns from call to call which acquisition to trust, belongs to that loop and is left out.
+scikit-optimize's `Optimizer` keeps a random state between calls, proposes points twice, and takes seconds for a
+suggestion. This module uses its surrogates and acquisitions without the `Optimizer`: a suggestion is one fit to the
+history and one maximisation over points of the space, both seeded by the suggestion. The portfolio `gp_hedge` learns
+from call to call which acquisition to trust; it needs the `Optimizer` and is left out.
 """
 
 import warnings
@@ -28,36 +28,43 @@ from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
 
-#: trials that the surrogate sees at most: what bounds the cost of a suggestion at any length of the history
+#: most trials that the surrogate sees; this bounds the cost of a suggestion at any length of the history
 MAX_TRIALS = 150
 
-#: points drawn by the priors, and around the best trials, among which the maximisation starts
+#: points drawn by the priors, and points drawn around the best trials, with which the maximisation starts
 _N_DRAWN, _N_NEAR = 400, 200
-#: around how many of the best trials, or candidates, points are drawn
+#: number of best trials, or best candidates, around which points are drawn
 _N_CENTERS = 5
-#: the maximisation then goes on around the best candidates: points a round, and how far they reach in quantiles
+#: the maximisation then continues around the best candidates: points of a round, and the radius of each round in
+#: quantiles
 _N_ROUND = 100
 _RADII = tuple(0.1 / 4**step for step in range(6))
 
-#: what a quantile of the prior means to the kernel: from nearly white noise to nearly a constant
+#: bounds of a length scale in quantiles of the prior: from nearly white noise to nearly a constant
 _LENGTH_SCALE_BOUNDS = (0.03, 30.0)
-#: variance of the noise, relative to that of the values; the lower end keeps a covariance invertible
+#: bounds of the variance of the noise, relative to the variance of the values; the lower bound keeps a covariance
+#: invertible
 _NOISE_BOUNDS = (1e-8, 1.0)
 
 
-#: trees of a forest, and the fewest samples in a leaf
+#: trees of a forest, and least samples in a leaf
 _N_TREES, _LEAF_SIZE = 100, 3
 
 
 class SkoptSearch:
-    """The best acquisition on a surrogate (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
+    """Largest acquisition on a surrogate (Jones, Schonlau and Welch, 1998, J. Global Optim. 13, 455).
 
-    `surrogate`: gp, a Gaussian process; et, extra trees; rf, a random forest; gbrt, gradient boosted quantiles.
-    `acquisition`: ei, expected improvement; lcb, lower confidence bound; pi, probability of improvement.
+    The first `n_initial_points` suggestions are a Latin hypercube, regardless of the values that come back. Pending
+    trials count with the value that the surrogate predicts for them (Kriging believer; Ginsbourger, Le Riche and
+    Carraro, 2010), so that the search looks elsewhere while they run. Failed trials count as the worst value seen, so
+    that the search leaves their region.
 
-    The first `n_initial_points` suggestions are a Latin hypercube, whatever values come back. Pending trials count as
-    what the surrogate believes of them (Kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so that the search
-    looks elsewhere while they run. Failed trials count as the worst value seen, so that it leaves their region.
+    Args:
+        space: search space of all points.
+        seed: at least 0.
+        n_initial_points: size of the Latin hypercube.
+        surrogate: gp, a Gaussian process; et, extra trees; rf, a random forest; gbrt, gradient boosted quantiles.
+        acquisition: ei, expected improvement; lcb, lower confidence bound; pi, probability of improvement.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class SkoptSearch:
         self._encoding = Encoding(space)
         self._surrogate = surrogate
         self._acquisition = acquisition
-        #: quantiles of the first suggestions, by their number
+        #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points, len(space.parameters), seed).tolist()
 
     def suggest(self, history: History) -> Point | None:
@@ -88,11 +95,11 @@ class SkoptSearch:
         return point
 
     def _most_promising(self, history: History, rng: np.random.Generator) -> Point | None:
-        """The unseen candidate with the largest acquisition; None when there is no candidate or no fit."""
+        """Return the unseen candidate with the largest acquisition; None if there is no candidate or no fit."""
         model = _make_model(self._surrogate, len(self._encoding.groups), int(rng.integers(2**31)))
         try:
             surrogate = _Surrogate(history, informative_rows(history), self._encoding, model)
-        except np.linalg.LinAlgError:  # values that no smooth function has; a random point brings news
+        except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
         candidates = _Candidates(history, surrogate, self._acquisition)
         candidates.add(feasible_draws(self._space, _N_DRAWN, rng))
@@ -103,7 +110,7 @@ class SkoptSearch:
 
 
 def informative_rows(history: History) -> np.ndarray:
-    """At most MAX_TRIALS rows, growing: the best of all, and for the other half the latest of the rest."""
+    """Return at most MAX_TRIALS ascending rows: half are the best of all trials, half are the latest of the rest."""
     rows = np.arange(len(history.points))
     if len(rows) <= MAX_TRIALS:
         return rows
@@ -116,9 +123,12 @@ def informative_rows(history: History) -> np.ndarray:
 def neighbours(
     encoding: Encoding, centers: Sequence[Point], radius: float, n_points: int, rng: np.random.Generator
 ) -> list[Point]:
-    """`n_points` points near some of `centers`; `radius` is a standard deviation in quantiles of the priors.
+    """Return `n_points` points near some of `centers`.
 
-    About half of the ordered values move, and one unordered value in five is drawn anew.
+    About half of the ordered values move, and one unordered value in five is drawn again.
+
+    Args:
+        radius: standard deviation of a move, in quantiles of the priors.
     """
     if not centers:
         return []
@@ -133,7 +143,7 @@ def neighbours(
 
 
 class _Surrogate:
-    """A model that was fitted to the ended trials, and then believes its own mean at the pending ones."""
+    """Model fitted to the ended trials, and then to its own mean at the pending trials."""
 
     def __init__(self, history: History, rows: np.ndarray, encoding: Encoding, model: Any) -> None:
         points = [history.points[row] for row in rows]
@@ -145,12 +155,12 @@ class _Surrogate:
         values = (warped - warped[ended].mean()) / (float(warped[ended].std()) or 1.0)
         columns = encoding.columns(points)
 
-        #: complete trials that it was fitted to, the best first
+        #: complete trials to which the model was fitted, the best first
         self._ranking = [points[i] for i in np.argsort(warped, kind="stable") if complete[i]]
         self._encoding = encoding
         self._least = float(values[complete].min())
         self._model = model
-        with warnings.catch_warnings():  # of length scales at their bounds: a parameter without influence has one
+        with warnings.catch_warnings():  # about length scales at their bounds, as a parameter without influence has one
             warnings.simplefilter("ignore")
             model.fit(columns[ended], values[ended])
             if not ended.all():
@@ -163,7 +173,7 @@ class _Surrogate:
         return self._ranking[:n_points]
 
     def acquisition(self, name: str, points: Sequence[Point]) -> np.ndarray:
-        """(len(points),) float64, the larger the better."""
+        """Return the acquisition of points, (len(points),) float64; larger is better."""
         columns = self._encoding.columns(points)
         if name == "lcb":
             return -gaussian_lcb(columns, self._model)
@@ -177,7 +187,7 @@ class _Candidates:
         self._history = history
         self._surrogate = surrogate
         self._acquisition = acquisition
-        #: by the key of the point, which is here once; in the order in which they were added
+        #: acquisition and point by the point's key, in the order in which points were added
         self._scored: dict[PointKey, tuple[float, Point]] = {}
 
     def add(self, points: Sequence[Point]) -> None:
@@ -189,21 +199,21 @@ class _Candidates:
             self._scored.update(zip(fresh, zip(scores, fresh.values(), strict=True), strict=True))
 
     def best(self, n_points: int) -> list[Point]:
-        """The `n_points` with the largest acquisition, or as many as there are; the best first."""
+        """Return the `n_points` candidates with the largest acquisition, the best first; fewer if there are fewer."""
         ranking = sorted(self._scored.values(), key=lambda scored: -scored[0])  # stable: ties keep their order
         return [point for _, point in ranking[:n_points]]
 
 
 class _Boosting(GradientBoostingQuantileRegressor):
-    """Its `predict` with a standard deviation, which in scikit-optimize 0.10 calls what NumPy 2.4 has no more."""
+    """Boosting with a standard deviation; scikit-optimize 0.10 computes it by a function that NumPy 2.4 has removed."""
 
     def predict(self, columns: np.ndarray, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        low, median, high = super().predict(columns, return_quantiles=True).T  # of 0.16, 0.5 and 0.84
+        low, median, high = super().predict(columns, return_quantiles=True).T  # quantiles 0.16, 0.5 and 0.84
         return (median, (high - low) / 2.0) if return_std else median
 
 
 def _make_model(surrogate: str, width: int, seed: int) -> Any:
-    """A regressor for `width` columns whose `predict` knows its standard deviation."""
+    """Return a regressor for `width` columns that predicts standard deviations."""
     if surrogate == "gp":
         return GaussianProcessRegressor(_kernel(width), noise="gaussian", random_state=seed)
     if surrogate == "gbrt":
@@ -213,7 +223,7 @@ def _make_model(surrogate: str, width: int, seed: int) -> Any:
 
 
 def _kernel(width: int) -> Kernel:
-    """Matérn 5/2 with a length scale for each of `width` coordinates, and noise."""
+    """Return Matérn 5/2 with one length scale for each of `width` columns, plus noise."""
     scales, bounds = np.full(width, 0.5), [_LENGTH_SCALE_BOUNDS] * width
     smooth = ConstantKernel(1.0, (0.01, 1000.0)) * Matern(length_scale=scales, length_scale_bounds=bounds, nu=2.5)
     return smooth + WhiteKernel(1e-4, _NOISE_BOUNDS)

@@ -1,4 +1,4 @@
-"""Sobol search: points that cover the space evenly, each where the earlier ones have left the largest gap."""
+"""Sobol search: points that cover the space evenly, each in the largest gap between the earlier ones."""
 
 import numpy as np
 from scipy.stats import qmc
@@ -7,14 +7,14 @@ from nnlo_opt.search.base import History
 from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.space.space import Point, Space
 
-#: points of the sequence that may be passed over in a row because they were tried before or are not feasible
+#: points of the sequence that may be skipped in a row because they were tried before or are not feasible
 _N_TRIES = 64
 
 
 class SobolSearch:
     """Sobol's sequence in the quantiles of the priors, scrambled by the seed (Owen, 1998, J. Complexity 14, 466).
 
-    A suggestion is the point of the sequence that has its number, or the next one that is new.
+    Suggestion n is point n of the sequence, or the next new point after it.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -31,6 +31,6 @@ class SobolSearch:
 
 
 def sobol_sequence(n_parameters: int, seed: int, n_skipped: int = 0) -> qmc.Sobol:
-    """A scrambled Sobol sequence in 0..1, its first `n_skipped` points passed over."""
+    """Return a scrambled Sobol sequence in 0..1 without its first `n_skipped` points."""
     sequence = qmc.Sobol(n_parameters, scramble=True, rng=np.random.default_rng(seed))
     return sequence.fast_forward(n_skipped) if n_skipped else sequence

@@ -1,4 +1,4 @@
-"""Points that a user wants tried first: as words of the command line, and as the beginning of any search."""
+"""Points that a user wants to be tried first, as command-line text and as the beginning of any search."""
 
 import ast
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from nnlo_opt.space.space import Point, Space
 
 
 class StartPointSearch:
-    """Suggests `points` first, in their order and each once, and then what `algorithm` does."""
+    """Suggests `points` first, each once and in their order, and then the suggestions of `algorithm`."""
 
     def __init__(self, algorithm: SearchAlgorithm, points: Sequence[Point]) -> None:
         self._algorithm = algorithm
@@ -25,12 +25,16 @@ class StartPointSearch:
 
 
 def _plain(value: Any) -> Any:
-    """A fresh list for a list or tuple, at every depth."""
+    """Return lists in place of lists and tuples, at every depth."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
-    """`points` in the order of the space, without repetitions; ConfigurationError for one that lies outside."""
+    """Return `points` with their values in the order of the space, without repetitions.
+
+    Raises:
+        ConfigurationError: if a point lies outside the space or its constraint refuses it.
+    """
     checked: dict[Any, Point] = {}
     for point in points:
         ordered = {name: point[name] for name in space.names if name in point}
@@ -52,9 +56,12 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
 
 
 def parse_start_point(text: str) -> dict[str, Any]:
-    """`name=value,name=value`: a value is a Python literal, else a string; commas in brackets and quotes are its own.
+    """Return the point that `name=value,name=value` describes.
 
-    ValueError for anything else, and for a name that comes twice.
+    A value is a Python literal, else a string. Commas inside brackets and quotes belong to the value.
+
+    Raises:
+        ValueError: for any other text, or if a name occurs twice.
     """
     point: dict[str, Any] = {}
     for part in _split(text):
@@ -69,7 +76,7 @@ def parse_start_point(text: str) -> dict[str, Any]:
 
 
 def _split(text: str) -> list[str]:
-    """`text` at its commas outside brackets and quotes."""
+    """Return the parts of `text` between its commas, except commas inside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:

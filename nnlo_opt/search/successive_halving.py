@@ -1,4 +1,4 @@
-"""ASHA and hyperband: most epochs for the trials that are best after few."""
+"""ASHA and hyperband: most epochs for the trials that are best after few epochs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
 
 @dataclass(frozen=True)
 class Brackets:
-    """Ladders of rungs, and which trial climbs which.
+    """Ladders of rungs, and the assignment of trials to them.
 
-    Bracket b has its rungs at `epochs[b]`, growing; trial t climbs bracket `cycle[t mod len(cycle)]`.
+    Bracket b has its rungs at `epochs[b]`, ascending. Trial t belongs to bracket `cycle[t mod len(cycle)]`.
     """
 
     epochs: tuple[tuple[int, ...], ...]
@@ -20,16 +20,17 @@ class Brackets:
 
     @classmethod
     def one(cls, plan: PruningPlan) -> "Brackets":
-        """That of asha: rungs at min_epochs * eta^k, below `max_epochs` where that is known."""
+        """Return the single bracket of asha: rungs at min_epochs * eta^k, below `max_epochs` if it is known."""
         n_rungs = plan.n_rungs if plan.max_epochs is not None else 40
         return cls(epochs=(tuple(plan.min_epochs * plan.eta**k for k in range(n_rungs)),), cycle=(0,))
 
     @classmethod
     def of_hyperband(cls, plan: PruningPlan) -> "Brackets":
-        """Brackets s = s_max … 0 with s rungs each and n_s = ceil((s_max + 1) / (s + 1) * eta^s) trials in a cycle.
+        """Return the brackets of hyperband.
 
-        Li et al., 2018 (arXiv:1603.06560, algorithm 1). So that a short search has its share of each, the trials of the
-        brackets are interleaved: the next one goes where most are missing.
+        Bracket s = s_max … 0 has s rungs and n_s = ceil((s_max + 1) / (s + 1) * eta^s) trials in a cycle. The sizes
+        follow Li et al., 2018 (arXiv:1603.06560, algorithm 1). The trials of the brackets are interleaved, so that a
+        short search has its share of each bracket: the next trial goes to the bracket that lacks most.
         """
         s_max = plan.n_rungs
         rungs = tuple(plan.min_epochs * plan.eta**k for k in range(s_max))
@@ -42,12 +43,12 @@ class Brackets:
         return cls(epochs=tuple(rungs[b:] for b in range(s_max + 1)), cycle=tuple(cycle))
 
     def of(self, trial: int) -> int:
-        """The bracket of a trial."""
+        """Return the index of a trial's bracket."""
         return self.cycle[trial % len(self.cycle)]
 
     @cached_property
     def rungs(self) -> list[tuple[int, int]]:
-        """(bracket, number of the rung) of all rungs, those of most epochs first."""
+        """All rungs as (bracket, number of the rung), from most to fewest epochs."""
         every = [(b, k) for b, epochs in enumerate(self.epochs) for k in range(len(epochs))]
         return sorted(every, key=lambda rung: (-self.epochs[rung[0]][rung[1]], rung))
 
@@ -55,12 +56,17 @@ class Brackets:
 class SuccessiveHalving:
     """Asynchronous successive halving, ASHA (Li et al., 2020, arXiv:1810.05934, algorithm 2), in one or more brackets.
 
-    The value of a trial at a rung is the mean over its folds after so many epochs. Of the n trials that have come to a
-    rung the best floor(n / eta) pass it; the others are paused there, and promoted when more have come and they are
-    among the best. A trial that has just come and is among them goes on at once, without making room.
+    The value of a trial at a rung is the mean over its folds at the epoch of the rung. Of n trials that have reached a
+    rung, the best floor(n / eta) pass it. The other trials are paused, and promoted when more trials have arrived and
+    they are among the best. A trial that is among the best when it arrives continues at once, without being paused.
 
-    Where trials cannot be paused, this is the stopping variant: a trial is pruned when one of its folds comes to a rung
-    and is not among the best max(1, floor(n / eta)) of the n that have, on the same fold.
+    If trials cannot be paused, this is the stopping variant: a trial is pruned if one of its folds reaches a rung and
+    is not among the best max(1, floor(n / eta)) of the n trials that have reached it on the same fold.
+
+    Args:
+        brackets: rungs, and the bracket of each trial.
+        eta: one trial in `eta` passes a rung.
+        pauses: True if trials can be paused and resumed.
     """
 
     def __init__(self, brackets: Brackets, eta: int, *, pauses: bool = True) -> None:
@@ -106,9 +112,10 @@ class SuccessiveHalving:
         return _reason(trial, epoch, self._standing(bracket, epoch, reports), reports)
 
     def _standing(self, bracket: int, epoch: int, reports: Reports, fold: int | None = None) -> list[tuple[float, int]]:
-        """(value, trial) of all trials of the bracket that have come to `epoch`, the best first, the older of equals.
+        """Return (value, trial) of the bracket's trials that have reached `epoch`, from best to worst, then by age.
 
-        Values are means over the folds, or those of `fold`. A training that is over before counts with its figure.
+        Values are means over the folds, or values of `fold` if given. A training that has ended earlier counts with its
+        final figure.
         """
         trials = (t for t in reports.trials if self._brackets.of(t) == bracket)
         if fold is None:
@@ -122,7 +129,7 @@ class SuccessiveHalving:
         return {trial for _, trial in standing[: n if self.pauses else max(1, n)]}
 
     def _waiting(self, reports: Reports) -> Iterator[tuple[int, int, bool]]:
-        """(trial, epoch of its rung, whether it may pass): the highest rung first, then the best."""
+        """Yield (trial, epoch of its rung, True if it may pass), from the highest rung, and from best to worst."""
         if not self.pauses:
             return
         for bracket, rung in self._brackets.rungs:
@@ -137,4 +144,4 @@ class SuccessiveHalving:
 def _reason(trial: int, epoch: int, standing: list[tuple[float, int]], reports: Reports) -> str:
     place = [n for _, n in standing].index(trial)
     value = reports.shown(standing[place][0])
-    return f"with {value:.6g} after epoch {epoch} it is number {place + 1} of {len(standing)} that came so far"
+    return f"rank {place + 1} of {len(standing)} at epoch {epoch} ({value:.6g})"

@@ -1,4 +1,4 @@
-"""What another run has measured, as the search of this one may use it: spaces matched by the names of parameters."""
+"""Trials of another run as observations of this search, with parameters matched by their names."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from nnlo_opt.trials.trial import Trial
 
 
 def adopted_observations(trials: Iterable[Trial], theirs: Space, ours: Space) -> tuple[list[Observation], list[str]]:
-    """The complete ones of `trials` as points of `ours`, and a phrase on each parameter that kept some of them out.
+    """Return the complete ones of `trials` as points of `ours`, and remarks on the differences.
 
-    Values of parameters that are not in `ours` are left out of a point; a point is, which then is none of `ours`.
-    Figures of merit stay as they are.
+    A parameter that is not in `ours` is removed from the points. A trial with a point outside `ours` is skipped.
+    Figures of merit stay unchanged.
     """
     observations: list[Observation] = []
     outside: Counter[str] = Counter()
@@ -23,16 +23,16 @@ def adopted_observations(trials: Iterable[Trial], theirs: Space, ours: Space) ->
             observations.append({"point": point, "value": trial.figure_of_merit or 0.0, "std": trial.standard_error})
         else:
             outside.update([_culprit(point, ours)])
-    remarks = [f"`{name}` is no parameter here and is passed over" for name in theirs.names if name not in ours.names]
+    remarks = [f"`{name}` is not a parameter here and is ignored" for name in theirs.names if name not in ours.names]
     for name, n_trials in outside.items():
         parameter = next(p for p in ours.parameters if p.name == name)
-        why = f"have no value of `{name}`" if name not in theirs.names else f"lie outside `{name}`: {parameter}"
-        remarks.append(f"{n_trials} of {len(complete)} trials {why}")
+        why = f"they have no value of `{name}`" if name not in theirs.names else f"`{name}` is outside {parameter}"
+        remarks.append(f"{n_trials} of {len(complete)} trials skipped: {why}")
     return observations, remarks
 
 
 def _culprit(point: dict[str, object], space: Space) -> str:
-    """The first parameter because of which `point` is none of `space`."""
+    """Return the first parameter because of which `point` lies outside `space`."""
     for parameter in space.parameters:
         if parameter.name in point and not parameter.contains(point[parameter.name]):
             return parameter.name

@@ -78,7 +78,7 @@ def test_the_median_rule_compares_the_best_with_means_up_to_the_same_epoch():
         alone.add(trial, 0, 1, 9.0)
         alone.add(trial, 0, 2, value)
         assert pruner.decide(trial, 0, 2, alone).verdict is verdict
-    assert "3.1 after epoch 2 is worse than 3" in pruner.decide(4, 0, 2, alone).reason
+    assert "3.1 up to epoch 2 is worse than 3" in pruner.decide(4, 0, 2, alone).reason
 
 
 @pytest.mark.parametrize(("min_epochs", "min_trials", "pruned"), [(1, 3, True), (2, 3, False), (1, 4, False)])
@@ -175,7 +175,7 @@ def test_where_trials_cannot_be_paused_they_are_stopped():
     reports.add(1, 0, 10, 0.2)
     decision = pruner.decide(1, 0, 10, reports)
     assert decision.verdict is Verdict.PRUNE
-    assert decision.reason == "with 0.2 after epoch 1 it is number 2 of 2 that came so far"
+    assert decision.reason == "rank 2 of 2 at epoch 1 (0.2)"
 
 
 # ---------------------------------------------------------------- hyperband

@@ -31,8 +31,8 @@ def test_points_are_matched_by_name_and_what_does_not_fit_is_said():
         {"point": {"n": 5, "x": 0.7}, "value": 0.3, "std": pytest.approx(0.1)},
     ]
     assert remarks == [
-        "`old` is no parameter here and is passed over",
-        "1 of 3 trials lie outside `n`: Integer(1, 5)",
+        "`old` is not a parameter here and is ignored",
+        "1 of 3 trials skipped: `n` is outside Integer(1, 5)",
     ]
 
 
@@ -40,7 +40,7 @@ def test_trials_without_a_value_of_a_new_parameter_are_left_out():
     ours = Space([Real(0, 1, name="x"), Categorical(["a", "b"], name="new")])
     observations, remarks = adopted_observations([trial(0, 0.5, 2, 0.1)], THEIRS, ours)
     assert observations == []
-    assert remarks[-1] == "1 of 1 trials have no value of `new`"
+    assert remarks[-1] == "1 of 1 trials skipped: they have no value of `new`"
 
 
 def test_adopted_observations_come_before_the_trials_and_are_none():
@@ -89,8 +89,8 @@ def test_runs_are_read_from_their_journals(tmp_path):
     assert [observation["value"] for observation in observations] == [0.2, 0.2]
     assert json.loads(json.dumps(observations)) == observations
     assert lines[:3] == [
-        f"Warm start from `{runs[0]}`: `old` is no parameter here and is passed over.",
-        f"Warm start from `{runs[0]}`: 1 of 2 trials lie outside `n`: Integer(1, 5).",
+        f"Warm start from `{runs[0]}`: `old` is not a parameter here and is ignored.",
+        f"Warm start from `{runs[0]}`: 1 of 2 trials skipped: `n` is outside Integer(1, 5).",
         f"Warm start from `{runs[0]}`: 1 of 2 complete trials are told to the search.",
     ]
     assert len(lines) == 6
