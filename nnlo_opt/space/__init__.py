@@ -1,4 +1,4 @@
-"""Search spaces: what may vary. Light to import, so that a model module may say `from nnlo_opt.space import Real`."""
+"""Search spaces; light to import, so that a model module may write `from nnlo_opt.space import Real`."""
 
 from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real, Value, When
 from nnlo_opt.space.space import Point, Space

@@ -1,4 +1,4 @@
-"""Parameters that are one of some listed values: Categorical, Ordinal, and Constant with a single one."""
+"""Parameters with listed values: Categorical, Ordinal, and Constant with a single value."""
 
 import math
 from collections.abc import Iterable
@@ -15,13 +15,16 @@ from nnlo_opt.space.values import Value, check_name, frozen, not_contained, plai
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One of several values; they differ when their JSON text differs: 1, 1.0 and True are three."""
+    """Parameter with one of several values.
+
+    Values differ if their JSON text differs: 1, 1.0 and True are three values.
+    """
 
     categories: tuple[Any, ...]
     name: str
     condition: When | None
 
-    #: how the class is called in JSON
+    #: name of the class in JSON
     KIND: ClassVar[str]
 
     def __init__(self, categories: Iterable[Any], name: str = "", *, condition: When | None = None) -> None:
@@ -95,9 +98,17 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Categorical(_Choice):
-    """One of several values without an order, each as likely; a category that is a list or a tuple arrives as a list.
+    """Parameter with one of several values without an order, each equally likely.
 
-    Categories differ when their JSON text differs: 1, 1.0 and True are three categories.
+    Args:
+        categories: at least 2 values, of JSON's types; a category that is a list or a tuple arrives as a list.
+            Categories
+            differ if their JSON text differs: 1, 1.0 and True are three categories.
+        name: name of the parameter, as the model's function calls it.
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
     """
 
     KIND = "categorical"
@@ -105,9 +116,17 @@ class Categorical(_Choice):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Ordinal(_Choice):
-    """One of several values that stand in order, such as 16, 32, 64: neighbours are taken to be alike.
+    """Parameter with one of several ordered values, for example 16, 32, 64; neighbours are expected to perform alike.
 
-    Each is as likely, or, with `likely`, that one and its neighbours more (`nnlo_opt.space.likely`).
+    Args:
+        categories: at least 2 values, in their order.
+        name: name of the parameter, as the model's function calls it.
+        likely: value that is drawn most often, with its neighbours (`nnlo_opt.space.likely`); None if all values are
+            equally likely, even if None is a category.
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
     """
 
     likely: Any
@@ -117,7 +136,6 @@ class Ordinal(_Choice):
     def __init__(
         self, categories: Iterable[Any], name: str = "", *, likely: Any = None, condition: When | None = None
     ) -> None:
-        """`likely`: None stands for no likely value, even where None is a category."""
         _Choice.__init__(self, categories, name, condition=condition)
         if likely is not None and self._index_of(likely) is None:
             raise ConfigurationError(
@@ -147,7 +165,13 @@ class Ordinal(_Choice):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Constant(_Choice):
-    """A single value: part of every point that its condition allows, but it does not vary. `--fix` makes these."""
+    """Parameter with a single value, as `--fix` makes it: part of every point that its condition allows.
+
+    Args:
+        value: value of JSON's types.
+        name: name of the parameter, as the model's function calls it.
+        condition: condition on another parameter; None if the parameter is in every point.
+    """
 
     KIND = "constant"
 

@@ -1,4 +1,4 @@
-"""Conditions: when a parameter is there at all."""
+"""Conditions that decide whether a parameter is part of a point."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A parameter with this condition is in a point only where `parent` is, with one of `values`.
+    """Condition that a parameter is in a point only if `parent` is in it with one of `values`.
 
     When("optimizer", "sgd")            # optimizer is sgd
     When("n_layers", 2, 3, 4)           # n_layers is one of these
 
-    `parent` names another parameter of the same space, one of finitely many values. It may have a condition itself:
-    what depends on it is then absent wherever it is.
+    The parent may have a condition itself. A parameter is absent from every point from which its parent is absent.
+
+    Args:
+        parent: name of another parameter of the same space, with finitely many values.
+        values: values of the parent, at least one.
     """
 
     parent: str
@@ -36,12 +39,12 @@ class When:
         object.__setattr__(self, "values", tuple(frozen(value, parent) for value in values))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"parent": self.parent, "values": [thawed(value) for value in self.values]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> "When | None":
-        """Rebuild what `to_json` wrote; None of None."""
+        """Return the condition that `to_json` wrote; None for None."""
         return None if data is None else cls(data["parent"], *data["values"])
 
     def __str__(self) -> str:
@@ -49,7 +52,7 @@ class When:
 
 
 def check_condition(condition: object, name: str) -> None:
-    """ConfigurationError unless `condition`, of the parameter `name`, is a When or None."""
+    """Raise ConfigurationError unless `condition`, of the parameter `name`, is a When or None."""
     if condition is not None and not isinstance(condition, When):
         raise ConfigurationError(
             f"The condition of parameter `{name}` must be a When. Received: {condition!r}. "
@@ -58,10 +61,11 @@ def check_condition(condition: object, name: str) -> None:
 
 
 def parents_first(parameters: "Sequence[Parameter]") -> tuple[int, ...]:
-    """The rows of `parameters` in an order in which every parent comes before what depends on it, else as they are.
+    """Return the rows of `parameters` with every parent before its dependents, and in their own order otherwise.
 
-    ConfigurationError for a condition that names no parameter, a continuous one, or a value that it cannot have, and
-    for conditions that go round in a circle.
+    Raises:
+        ConfigurationError: if a condition names an unknown or continuous parameter or a value that the parameter cannot
+            have, or if conditions form a circle.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     for parameter in parameters:
@@ -76,7 +80,7 @@ def parents_first(parameters: "Sequence[Parameter]") -> tuple[int, ...]:
                 names = (*chain[chain.index(condition.parent) :], condition.parent)
                 circle = " under ".join(f"`{name}`" for name in names)
                 raise ConfigurationError(
-                    f"Conditions must not go round in a circle. Received: {circle}. Remove one of these conditions."
+                    f"Conditions must not form a circle. Received: {circle}. Remove one of these conditions."
                 )
             chain.append(condition.parent)
         order.update(dict.fromkeys(rows[name] for name in reversed(chain)))
@@ -95,7 +99,7 @@ def _check_parent(name: str, condition: When, by_name: "dict[str, Parameter]") -
     if parent.n_values is None:
         raise ConfigurationError(
             f"The condition of parameter `{name}` must be on a parameter of finitely many values. "
-            f"Received: `{parent.name}`, a {parent}. Give that a `step`, or take another parameter."
+            f"Received: `{parent.name}`, a {parent}. Give it a `step`, or use another parameter."
         )
     for value in condition.values:
         if not parent.contains(thawed(value)):

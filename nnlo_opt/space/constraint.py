@@ -1,8 +1,8 @@
-"""A user's constraint: `def feasible(parameters) -> bool`, and what is known of it where the function is not.
+"""Constraint of a user, `def feasible(parameters) -> bool`, with the data that describe it without its function.
 
-The function lives in the user's module, so only a process that has executed the module can ask it: the search process,
-or a trainer rank for a model module's own space. The others hold the plain half: name, fingerprint, and a point that
-it accepts.
+The function is part of the user's module, so only a process that has executed the module can call it: the search
+process, or a trainer rank for a model module's own space. Other processes hold the plain data: name, fingerprint, and
+a point that the constraint accepts.
 """
 
 import ast
@@ -18,26 +18,26 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.values import Value, plain, thawed
 
-#: what a module calls the function
+#: name of the function in a module
 CONSTRAINT_NAME = "feasible"
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Which points may be tried. Two are the same when their fingerprints are."""
+    """Constraint on the points that may be tried; two constraints are equal if their fingerprints are equal."""
 
-    #: SHA-256 of the source of the function and of what it names of its module
+    #: SHA-256 of the source of the function and of the functions and values of its module that it names
     sha256: str
-    #: the file or module with the function
+    #: file or module that defines the function
     source: str = field(compare=False)
-    #: a point that it accepts: the middle of the space if it does; None until it was looked for
+    #: point that the constraint accepts, the middle of the space if possible; None before it was looked for
     example: dict[str, Value] | None = field(default=None, compare=False)
-    #: None where the module was not executed
+    #: the function; None if this process has not executed the module
     function: Callable[[dict[str, Value]], Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, function: Any, source: str) -> "Constraint":
-        """The constraint of a module's `feasible`; ConfigurationError unless it is a function of one argument."""
+        """Return the constraint of a module's `feasible`; ConfigurationError if it is no function of one argument."""
         if not isinstance(function, FunctionType) or not _takes_one(function):
             raise ConfigurationError(
                 f"`{CONSTRAINT_NAME}` of {source} must be a function of one argument, the parameters. "
@@ -46,11 +46,11 @@ class Constraint:
         return cls(sha256=fingerprint(function), source=source, function=function)
 
     def accepts(self, point: dict[str, Value]) -> bool:
-        """Whether `point` may be tried; ConfigurationError, with the point, if the function cannot say so."""
+        """Return True if `point` may be tried; ConfigurationError, with the point, if the function cannot decide."""
         if self.function is None:
-            raise ValueError("A constraint can be asked only where the module of the search space was executed.")
+            raise ValueError("A constraint can be evaluated only after the module of the search space was executed.")
         try:
-            # A copy, so that nothing it does to the point or to a list in it stays.
+            # The function gets a copy, so that it cannot change the point or a list in it.
             answer = self.function({name: thawed(value) for name, value in point.items()})
         except Exception as error:
             what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
@@ -75,12 +75,12 @@ class Constraint:
         return f", line {line}," if line else ""
 
     def to_json(self) -> dict[str, Any]:
-        """The plain half."""
+        """Return plain data, without the function."""
         return {"sha256": self.sha256, "source": self.source, "example": self.example}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Constraint":
-        """Rebuild what `to_json` wrote; ConfigurationError when `data` is no such thing."""
+        """Return the constraint that `to_json` wrote; ConfigurationError if `data` has another form."""
         if not isinstance(data, dict) or not {"sha256", "source", "example"} <= data.keys():
             raise ConfigurationError(f"A constraint must be written as `to_json` writes it. Received: {data!r}.")
         return cls(sha256=data["sha256"], source=data["source"], example=data["example"])
@@ -90,9 +90,10 @@ class Constraint:
 
 
 def fingerprint(function: FunctionType) -> str:
-    """SHA-256 of a function: its source without comments and layout, and the same of what it names of its module.
+    """Return the SHA-256 of a function: of its source without comments and layout, and of the names that it uses.
 
-    Of its module count functions and plain values (a limit that is written above it); modules and classes do not.
+    The names are functions and plain values of its module (for example a limit that is written above it), not modules
+    or classes.
     """
     parts = dict(_parts(function, {}))
     return hashlib.sha256(json.dumps([function.__qualname__, *sorted(parts.items())]).encode()).hexdigest()
@@ -121,7 +122,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _source(function: FunctionType) -> str:
     try:
         text = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):  # made by exec, say
+    except (OSError, TypeError):  # made by exec, for example
         return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
     try:
         return ast.unparse(ast.parse(text))

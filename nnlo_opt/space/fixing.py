@@ -1,4 +1,4 @@
-"""Parameters fixed to a value, as `--fix name=value` asks for it."""
+"""Fixed parameters, as `--fix name=value` asks for them."""
 
 import ast
 import json
@@ -12,15 +12,19 @@ from nnlo_opt.space.parameters import Constant, Parameter, Value, parameter_from
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import thawed
 
-#: how a value may be written, in the order in which it is tried: 3, 'a', [1, 2]; true, null; and a bare word
+#: readers of a value, in the order in which they are tried: Python (3, 'a', [1, 2]), JSON (true, null), a plain word
 _READERS: tuple[Callable[[str], Any], ...] = (ast.literal_eval, json.loads, str)
 
 
 def fix(space: Space, fixed: Mapping[str, str]) -> Space:
-    """The space in which each parameter named in `fixed` has that value, written as text, and no other.
+    """Return the space in which each parameter named in `fixed` has the given value only, written as text.
 
-    It stays in the points, as a Constant. What can then never be active is left out of the space. ConfigurationError
-    for a name or a value that the space does not have, and for a parameter that others rule out.
+    A fixed parameter stays in the points, as a Constant. Parameters that can no longer be active are removed.
+
+    Raises:
+        ConfigurationError: for a name or a value that the space does not have, or for a parameter that other fixed
+            values
+            make inactive.
     """
     values = {name: _read(space, name, written) for name, written in fixed.items()}
     kept: dict[str, Parameter] = {}
@@ -30,8 +34,8 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
         if parameter.condition is not None and condition is None:
             if parameter.name in values:
                 raise ConfigurationError(
-                    f"`--fix {parameter.name}={fixed[parameter.name]}` must be of a parameter that is used. "
-                    f"Received: {described(parameter)}, which the other `--fix` rule out. Leave one of them out."
+                    f"`--fix {parameter.name}={fixed[parameter.name]}` must fix a parameter that is used. "
+                    f"Received: {described(parameter)}, which another `--fix` excludes. Drop one of them."
                 )
             continue
         if parameter.name in values:
@@ -46,7 +50,7 @@ def fix(space: Space, fixed: Mapping[str, str]) -> Space:
 def _left_of(
     condition: When | None, space: Space, values: Mapping[str, Value], kept: Mapping[str, Parameter]
 ) -> When | None:
-    """What is left of a condition; None where it can never hold, or there was none."""
+    """Return the rest of a condition; None if it can never hold or there is none."""
     if condition is None or condition.parent not in kept:
         return None
     if condition.parent not in values:

@@ -1,7 +1,7 @@
-"""Search spaces out of users' Python modules: our dimensions or scikit-optimize's, without importing the latter.
+"""Loading of search spaces from users' Python modules, with dimensions of this package or of scikit-optimize.
 
-A module is executed here, and it may import anything: call this in a short-lived process, never in a coordinator or
-master.
+scikit-optimize itself is not imported. The user's module is executed and may import anything, so these functions belong
+into a short-lived process, never into a coordinator or master.
 """
 
 import hashlib
@@ -23,20 +23,27 @@ from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Re
 from nnlo_opt.space.space import Space
 from nnlo_opt.user_files import spec_of
 
-#: the list of this name is meant when a module has several; the first that is there
+#: names that decide if a module has several lists; the first one that exists is taken
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
-#: functions of a model module that may carry the list as an attribute
+#: functions of a model module that may have the list as an attribute
 _MODEL_FUNCTIONS = ("get_model", "objective")
 _KIND_NAMES = ", ".join(kind.__name__ for kind in KINDS)
 
 
 def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
-    """Load the space of a Python file (`search_spaces/mnist.py`) or of a module (`search_spaces.mnist`).
+    """Return the space of a Python file (`search_spaces/mnist.py`) or of a module (`search_spaces.mnist`).
 
-    The module's one list of dimensions is taken, whatever its name, else `get_model.parameter_range`; its function
-    `feasible`, if there is one, is the constraint. `fixed` are values by name, as text. ConfigurationError when there
-    is no such file or module, when it cannot be executed, or has no list, or several of which none has a name of
-    `PREFERRED_NAMES`; and as `finish_space`.
+    The space is the module's only list of dimensions, of any name, else `get_model.parameter_range`. The module's
+    function `feasible`, if it has one, is the constraint.
+
+    Args:
+        source: path or module name.
+        fixed: values by the names of parameters, as text.
+
+    Raises:
+        ConfigurationError: if the file or module does not exist or cannot be executed, if it has no list or several
+            lists
+            without a name of `PREFERRED_NAMES`; and as `finish_space`.
     """
     module = _load_module(source)
     space = space_from_dimensions(_find_dimensions(module, source), source)
@@ -44,9 +51,16 @@ def load_space(source: str, fixed: Mapping[str, str] | None = None) -> Space:
 
 
 def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, str] | None = None) -> Space:
-    """`space` with the values in `fixed` and the constraint `feasible` (None: without one) of the module `source`.
+    """Return `space` with the fixed values and the constraint of the module `source`.
 
-    ConfigurationError for values it cannot have, and for a constraint that is no function or accepts too little.
+    Args:
+        feasible: function of the constraint; None for none.
+        fixed: values by the names of parameters, as text.
+
+    Raises:
+        ConfigurationError: if a parameter cannot have its fixed value, or if the constraint is not a function or
+            accepts
+            too few points.
     """
     if fixed:
         space = fix(space, fixed)
@@ -54,22 +68,22 @@ def finish_space(space: Space, feasible: Any, source: str, fixed: Mapping[str, s
 
 
 def load_constraint(source: str) -> Constraint:
-    """The constraint of a module that has one; ConfigurationError as `load_space`."""
+    """Return the constraint of a module that has one; ConfigurationError as `load_space`."""
     return Constraint.of(getattr(_load_module(source), CONSTRAINT_NAME, None), source)
 
 
 def space_from_dimensions(dimensions: Any, source: str) -> Space:
-    """The space of a list of parameters, ours or scikit-optimize's; `source` says where it is from.
+    """Return the space of a list of parameters of this package or of scikit-optimize, read from `source`.
 
-    ConfigurationError, naming `source`, for anything else in the list, for a dimension without a name, and for whatever
-    our parameters refuse.
+    Raises:
+        ConfigurationError: naming `source`, if an entry is no parameter, has no name, or is refused by its class.
     """
     if isinstance(dimensions, Space):
         return dimensions
     dimensions = getattr(dimensions, "dimensions", dimensions)  # scikit-optimize's own Space
     if isinstance(dimensions, (str, dict)) or not isinstance(dimensions, Iterable):
         raise ConfigurationError(
-            f"The search space of {source} must be a list of parameters, Real and others. Received: {dimensions!r}. "
+            f"The search space of {source} must be a list of parameters, for example Real. Received: {dimensions!r}. "
             "Write it as [Real(0, 0.5, name=...), ...]."
         )
     try:
@@ -99,7 +113,7 @@ def _parameter(dimension: Any) -> Parameter:
 
 
 def _kind(dimension: Any) -> str | None:
-    """Which of our classes a dimension of scikit-optimize stands for, known by the names of its classes."""
+    """Return the name of our class for a dimension of scikit-optimize, which is recognised by its class names."""
     names = {base.__name__ for base in type(dimension).__mro__}
     wanted = {"Real": ("low", "high", "prior"), "Integer": ("low", "high", "prior"), "Categorical": ("categories",)}
     for kind, attributes in wanted.items():
@@ -111,7 +125,8 @@ def _kind(dimension: Any) -> str | None:
 def _find_dimensions(module: ModuleType, source: str) -> Any:
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     for name in PREFERRED_NAMES:
-        # Not checked further: a list of this name is meant to be the space, and what is wrong in it is to be said.
+        # The content is not checked here: a list of this name is meant to be the space, and errors in it must be
+        # reported.
         if isinstance(public.get(name), (list, tuple)) or _is_space(public.get(name)):
             return public[name]
     found = {name: value for name, value in public.items() if _is_dimension_list(value) or _is_space(value)}
@@ -152,7 +167,7 @@ def _load_module(source: str) -> ModuleType:
             found = importlib.util.find_spec(source)
         except (ImportError, ValueError):
             found = None
-        except Exception as error:  # a parent package is executed to find the module in it
+        except Exception as error:  # finding a module executes its parent package
             raise _cannot_execute(source, error, "") from error
         if found is None:
             raise ConfigurationError(
@@ -172,7 +187,7 @@ def _load_file(path: Path, source: str) -> ModuleType:
             "is not a file. Correct the path."
         )
     path = path.resolve()
-    # A name of its own: a user's `numpy.py` must not be taken for numpy, nor one file for another of the same stem.
+    # The name is unique: a user's `numpy.py` must not be confused with numpy, nor two files of the same stem.
     name = f"_space_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = spec_of(name, path)
     if spec is None or spec.loader is None:
@@ -192,7 +207,7 @@ def _load_file(path: Path, source: str) -> ModuleType:
 
 @contextmanager
 def _searched_first(directory: Path) -> Iterator[None]:
-    """Let imports see `directory` first, so that a module finds its neighbours."""
+    """Make imports search `directory` first, so that a module finds its neighbours."""
     entry = str(directory)
     sys.path.insert(0, entry)
     importlib.invalidate_caches()
@@ -204,14 +219,14 @@ def _searched_first(directory: Path) -> Iterator[None]:
 
 
 def _cannot_execute(source: str, error: BaseException, path: str) -> ConfigurationError:
-    """One sentence: what was raised, and at which line of the user's own file."""
+    """Return one sentence on the exception and on the line of the user's own file."""
     if isinstance(error, SyntaxError):
         line = error.lineno
     else:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         line = lines[-1] if lines else None
     where = f", line {line}" if line is not None else ""
-    if isinstance(error, ConfigurationError):  # our own Real and the like already speak to the user
+    if isinstance(error, ConfigurationError):  # raised by our own classes, in words for the user
         return ConfigurationError(f"{source}{where}: {error}")
     what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return ConfigurationError(f"{source}{where} cannot be executed. {type(error).__name__}: {what}")

@@ -1,7 +1,8 @@
-"""The points of a finite space by number: how many there are, and which is which, conditions included.
+"""Numbering of the points of a finite space, conditions included.
 
-Parameters under conditions form trees: a parameter has as many branches as values, and under each branch stand the
-parameters whose condition it meets. The points of a tree are counted branch by branch, those of the space multiplied.
+Parameters with conditions form trees. A parameter has one branch for each value, and under a branch stand the
+parameters whose conditions the value meets. The points of a tree are counted branch by branch; the numbers of points of
+the trees of a space are multiplied.
 """
 
 import math
@@ -16,14 +17,14 @@ from nnlo_opt.space.values import Value, thawed
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A parameter of finitely many values, and the trees that stand under some of them."""
+    """Parameter with finitely many values, and the trees that stand under some of them."""
 
     parameter: Parameter
-    #: numbers of the values that something stands under, growing
+    #: indices of the values under which trees stand, ascending
     branches: tuple[int, ...]
-    #: what stands under each of them
+    #: trees under each of these values
     below: tuple[tuple["Tree", ...], ...]
-    #: how many points there are before each branch and, last, in all
+    #: number of points before each branch and, as the last entry, in total
     before: tuple[int, ...]
 
     @property
@@ -31,7 +32,10 @@ class Tree:
         return self.before[-1]
 
     def point_at(self, index: int) -> dict[str, Value]:
-        """Point number `index` of this tree: values in their order, under a branch the last parameter fastest."""
+        """Return point number `index` of this tree: values in their order.
+
+        Under a branch the last parameter varies fastest.
+        """
         branch = bisect_right(self.before[:-1], index) - 1
         if branch >= 0 and index < self.before[branch] + count(self.below[branch]):
             value = self.parameter.value_at(self.branches[branch])
@@ -43,19 +47,19 @@ class Tree:
 
 
 def trees(parameters: Sequence[Parameter]) -> tuple[Tree, ...] | None:
-    """The trees of the parameters without a condition, in their order; None when a parameter is continuous."""
+    """Return the trees of the parameters without a condition, in their order; None if a parameter is continuous."""
     if any(parameter.n_values is None for parameter in parameters):
         return None
     return tuple(_tree(parameter, parameters) for parameter in parameters if parameter.condition is None)
 
 
 def count(forest: Sequence[Tree]) -> int:
-    """How many points several trees have together."""
+    """Return the number of points of several trees together."""
     return math.prod(tree.n_points for tree in forest)
 
 
 def points_at(forest: Sequence[Tree], index: int) -> dict[str, Value]:
-    """Point number `index` of several trees together, the last one running fastest."""
+    """Return point number `index` of several trees together; the last tree varies fastest."""
     parts: list[dict[str, Value]] = []
     for tree in reversed(forest):
         index, digit = divmod(index, tree.n_points)

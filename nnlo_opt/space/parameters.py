@@ -1,7 +1,7 @@
-"""What may vary: the kinds of parameter, one frozen value class for each, and what they all promise.
+"""Interface of parameters, with the kinds of parameters, each a frozen value class.
 
-A parameter knows the values it allows and how to walk them: `from_unit` maps the unit interval onto them, so that
-sampling, space-filling designs and surrogates need to know nothing else of priors and kinds.
+A parameter knows the values that it allows. `from_unit` maps the unit interval onto them, so that sampling, designs and
+surrogates need no knowledge of priors and kinds.
 """
 
 from typing import Any, Protocol
@@ -30,19 +30,19 @@ __all__ = [
 
 
 class Parameter(Protocol):
-    """One named axis of a search space."""
+    """Named axis of a search space."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def condition(self) -> When | None:
-        """Where the parameter is in a point; None: in every point."""
+        """Condition under which the parameter is in a point; None if it is in every point."""
         ...
 
     @property
     def n_values(self) -> int | None:
-        """How many values there are; None when they are continuous."""
+        """Number of values; None if the values are continuous."""
         ...
 
     def contains(self, value: object) -> bool: ...
@@ -52,34 +52,34 @@ class Parameter(Protocol):
         ...
 
     def from_unit(self, unit: float) -> Value:
-        """The value at the quantile `unit` (0 to 1, both allowed) of the prior."""
+        """Return the value at the quantile `unit` (0 to 1, both included) of the prior."""
         ...
 
     def to_unit(self, value: object) -> float:
-        """The quantile of `value`, 0 to 1: `from_unit(to_unit(value))` is `value`, but for rounding of a Real."""
+        """Return the quantile of `value`, 0 to 1; `from_unit` returns `value` again, except for rounding of a Real."""
         ...
 
     def value_at(self, index: int) -> Value:
-        """Value number `index` (0 to `n_values` - 1); ValueError when continuous."""
+        """Return value number `index` (0 to `n_values` - 1); ValueError if the values are continuous."""
         ...
 
     def index(self, value: object) -> int:
-        """The number of `value`, so that `value_at` returns it; ValueError when continuous, or not allowed."""
+        """Return the number of `value`; ValueError if the values are continuous or `value` is not allowed."""
         ...
 
     def key(self, value: object) -> int | float:
-        """One number for each value: equal exactly when two values are the same; ValueError for one not allowed."""
+        """Return a number that is equal for two values if and only if they are the same; ValueError if not allowed."""
         ...
 
     def to_json(self) -> dict[str, Any]: ...
 
 
-#: every kind of parameter
+#: all kinds of parameters
 KINDS = (Real, Integer, Categorical, Ordinal, Constant)
 
 
 def parameter_from_json(data: dict[str, Any]) -> Parameter:
-    """Rebuild what `to_json` wrote; ConfigurationError when `data` is no such thing."""
+    """Return the parameter that `to_json` wrote; ConfigurationError if `data` has another form."""
     try:
         kind, name = data["kind"], data["name"]
         condition = When.from_json(data.get("condition"))

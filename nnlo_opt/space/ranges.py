@@ -1,4 +1,4 @@
-"""Parameters that are numbers in a range: Real and Integer."""
+"""Numeric parameters with a range: Real and Integer."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,25 +14,25 @@ from nnlo_opt.space.values import check_name, is_number, not_contained, plain
 
 Prior = Literal["uniform", "log-uniform"]
 
-#: beyond it neighbouring integers are the same float, in JSON readers as in surrogates
+#: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
 MAX_INTEGER = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """From `low` to `high`, both included: all numbers between, or with a step low, low + step, ..., high."""
+    """Parameter from `low` to `high`, both included: all numbers between, or with a step low, low + step, ..., high."""
 
     low: float
     high: float
     prior: Prior = "uniform"
     name: str = ""
-    #: distance of neighbouring values
+    #: distance of neighbouring values; None for all numbers
     step: float | None = field(default=None, kw_only=True)
-    #: the value that the prior is highest at; see `space.likely` for its width
+    #: value at which the prior is highest; see `space.likely` for its width
     likely: float | None = field(default=None, kw_only=True)
     condition: When | None = field(default=None, kw_only=True)
 
-    #: how the class is called in JSON, and its numbers in sentences
+    #: name of the class in JSON, and the kind of its numbers in sentences
     KIND: ClassVar[str]
     NUMBER: ClassVar[str]
 
@@ -73,7 +73,7 @@ class _Range:
         return f"{type(self).__name__} `{self.name}`"
 
     def _settle(self, what: str, attribute: str, received: Any) -> None:
-        """Check a number that was given, and leave it as a plain Python number in the frozen field."""
+        """Check a number that was given, and store it as a plain Python number in the frozen field."""
         number = plain(received)
         if not is_number(number) or not self._is_of_kind(number):
             raise ConfigurationError(
@@ -92,18 +92,18 @@ class _Range:
 
     def _check_step(self, step: float) -> None:
         n_steps = (self.high - self.low) / step if step > 0 else 0.0
-        # But for rounding: 1 is three steps of 1/3.
+        # The tolerance is for rounding: 1 is three steps of 1/3.
         if not 0.5 < n_steps < MAX_INTEGER or abs(n_steps - round(n_steps)) > min(1e-9 * n_steps, 0.01):
             raise ConfigurationError(
                 f"`high` must be a whole number of steps above `low` in {self._title}. Received: `step` {step} from "
                 f"{self.low} to {self.high}. Change the step or a bound."
             )
 
-    # ------------------------------------------------------------ the grid, where there is one
+    # ------------------------------------------------------------ grid of a parameter with finitely many values
 
     @property
     def _grid(self) -> float | None:
-        """Distance of neighbouring values; None where they are continuous."""
+        """Distance of neighbouring values; None if they are continuous."""
         return self.step
 
     @property
@@ -111,7 +111,7 @@ class _Range:
         return None if self._grid is None else round((self.high - self.low) / self._grid) + 1
 
     def _finite(self) -> tuple[int, float]:
-        """Number of values, and the distance between them."""
+        """Return the number of values, and the distance between them."""
         if self._grid is None or self.n_values is None:
             raise ValueError(f"Values of the continuous parameter `{self.name}` have no numbers.")
         return self.n_values, self._grid
@@ -120,7 +120,7 @@ class _Range:
         n_values, step = self._finite()
         if index == n_values - 1:
             return self.high
-        # As it is written in decimal: 0.1 * 3 is 0.3.
+        # Decimal computes as written: 0.1 * 3 is 0.3.
         return self._of_kind(float(Decimal(repr(self.low)) + index * Decimal(repr(step))))
 
     def index(self, value: object) -> int:
@@ -170,7 +170,10 @@ class _Range:
         return position if self.likely is None else quantile_of(position, self._position(self.likely))
 
     def _position(self, number: float) -> float:
-        """Where a value lies along its scale, 0 to 1; in the middle of the part of the scale that is rounded to it."""
+        """Return the position of a value on its scale, 0 to 1.
+
+        The middle of the part of the scale that rounds to it.
+        """
         low, high = self._edges
         if self._is_logarithmic:
             position = (math.log(number) - math.log(low)) / (math.log(high) - math.log(low))
@@ -182,12 +185,12 @@ class _Range:
 
     @property
     def _is_logarithmic(self) -> bool:
-        # Not where the bounds have the same logarithm in floating point: between them all scales are the same.
+        # If the bounds have the same logarithm in floating point, all scales between them are the same.
         return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
 
     @property
     def _edges(self) -> tuple[float, float]:
-        """The ends of the scale: on a grid half a step further, so that the outer values get as much as the others."""
+        """Ends of the scale: half a step beyond the bounds of a grid, so that the outer values have an equal share."""
         if self._grid is None:
             return self.low, self.high
         half = self._grid / 2
@@ -197,7 +200,7 @@ class _Range:
 
     def to_json(self) -> dict[str, Any]:
         data = {"kind": self.KIND, "name": self.name, "low": self.low, "high": self.high, "prior": self.prior}
-        # Only where they are given: a run's identity has the same bytes as before there were any.
+        # Both are written only if given, so that the identity of a run without them keeps its bytes.
         data |= {key: getattr(self, key) for key in ("step", "likely") if getattr(self, key) is not None}
         return data | ({"condition": self.condition.to_json()} if self.condition else {})
 
@@ -208,10 +211,20 @@ class _Range:
 
 @dataclass(frozen=True, slots=True)
 class Real(_Range):
-    """A float from `low` to `high`, both included; "log-uniform" gives every decade the same weight.
+    """Float from `low` to `high`, both included.
 
-    `step` leaves only low, low + step, ..., high. `likely` is the value that is expected to be good: the prior is
-    highest there and falls off on both sides (`nnlo_opt.space.likely`).
+    Args:
+        low: lower bound.
+        high: upper bound.
+        prior: "uniform", or "log-uniform", which gives every decade the same weight.
+        name: name of the parameter, as the model's function calls it.
+        step: if given, only low, low + step, ..., high are values.
+        likely: value that is expected to be good; the prior is highest there and decreases on both sides
+            (`nnlo_opt.space.likely`).
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
     """
 
     KIND = "real"
@@ -239,9 +252,9 @@ class Real(_Range):
 
 @dataclass(frozen=True, slots=True)
 class Integer(_Range):
-    """An integer from `low` to `high`, both included; "log-uniform" gives every decade about the same weight.
+    """Integer from `low` to `high`, both included.
 
-    `step` and `likely` as for Real.
+    It has the arguments of Real; "log-uniform" gives every decade about the same weight.
     """
 
     low: int

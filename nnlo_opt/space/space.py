@@ -1,4 +1,4 @@
-"""The search space: its parameters, their conditions, the constraint, and points of it."""
+"""Search space of parameters with conditions and a constraint, and its points."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,45 +13,51 @@ from nnlo_opt.space.numbering import Tree, count, points_at, trees
 from nnlo_opt.space.parameters import Parameter, Value, parameter_from_json
 from nnlo_opt.space.values import thawed
 
-#: a value for every active parameter of a space, by name; plain data that JSON keeps
+#: value of every active parameter of a space, by name; plain data of JSON's types
 Point = dict[str, Value]
-#: a hashable stand-in for a point, equal exactly when two points are the same; None for a parameter that is not in it
+#: hashable key of a point, equal if and only if two points are the same; None for a parameter that is not in the point
 PointKey = tuple[int | float | None, ...]
 
-#: parameters so named are training options (`train.batch` is `--batch`), others are arguments of the model's function
+#: prefix of training options (`train.batch` is `--batch`); other parameters are arguments of the model's function
 TRAIN_PREFIX = "train."
 
-#: a finite space of so many points can be walked to find those that the constraint accepts
+#: a finite space with at most this many points can be walked to find points that the constraint accepts
 MOST_WALKED = 100_000
-#: of any other the constraint must accept so many of so many points drawn
+#: in a larger space, the constraint must accept N_ACCEPTED of N_DRAWN points drawn
 N_ACCEPTED, N_DRAWN = 10, 10_000
-#: points drawn for one that the constraint accepts: with a share of one in a thousand, all fail once in e^100 times
+#: points drawn to find one that the constraint accepts: at a share of one in a thousand, all fail once in e^100 times
 MOST_DRAWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Some parameters, in the order given; at least one, no name twice.
+    """Search space: parameters in the given order, and a constraint on their points.
 
-    A parameter is *active* in a point whose values meet its condition. A point has a value for every active parameter
-    and for no other. The constraint says which points may be tried; it can be asked only in the process that has
-    executed the user's module, and everything here but `is_feasible`, `sample` and `iter_points` does without it.
+    A parameter is *active* in a point if the values of the point meet the parameter's condition. A point has a value
+    for every active parameter and for no other parameter. Only a process that has executed the user's module can
+    evaluate the constraint; all methods but `is_feasible`, `sample` and `iter_points` work without it.
+
+    Args:
+        parameters: at least one; all names differ.
+        constraint: constraint on the points that may be tried; None for none.
+
+    Raises:
+        ConfigurationError: if there are no parameters, a name occurs twice, or a condition cannot hold.
     """
 
     parameters: tuple[Parameter, ...]
-    #: which points may be tried; None: all
+    #: constraint on the points that may be tried; None for none
     constraint: Constraint | None
-    #: rows of `parameters`, parents before what depends on them
+    #: rows of `parameters`, parents before their dependents
     _order: tuple[int, ...] = field(compare=False, repr=False)
-    #: for each row: the parent's name and the keys of the values that make it active; None without a condition
+    #: for each row, the name of its parent and the keys of the values that make it active; None without a condition
     _gates: tuple[tuple[str, frozenset[int | float]] | None, ...] = field(compare=False, repr=False)
-    #: names of the parameters that others depend on
+    #: names of the parameters on which conditions depend
     _parents: frozenset[str] = field(compare=False, repr=False)
-    #: the parameters as trees; None when one is continuous
+    #: the parameters as trees; None if one is continuous
     _trees: tuple[Tree, ...] | None = field(compare=False, repr=False)
 
     def __init__(self, parameters: Iterable[Parameter], constraint: Constraint | None = None) -> None:
-        """ConfigurationError for no parameters, a name that comes twice, and conditions that cannot hold."""
         object.__setattr__(self, "parameters", tuple(parameters))
         object.__setattr__(self, "constraint", constraint)
         if not self.parameters:
@@ -93,7 +99,7 @@ class Space:
         return tuple(name for name in self.names if not name.startswith(TRAIN_PREFIX))
 
     def __getitem__(self, name: str) -> Parameter:
-        """The parameter `name`; KeyError where there is none."""
+        """Return the parameter `name`; KeyError if there is none."""
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
@@ -102,7 +108,7 @@ class Space:
     # ------------------------------------------------------------ points
 
     def contains(self, point: Point) -> bool:
-        """Whether `point` has an allowed value for every active parameter, and nothing else; feasible or not."""
+        """Return True if `point` has allowed values for exactly the active parameters; it may be infeasible."""
         if not point.keys() <= set(self.names):
             return False
         try:
@@ -112,7 +118,7 @@ class Space:
         return True
 
     def key(self, point: Point) -> PointKey:
-        """The hashable identity of a point of this space; ValueError naming the first value that is not right."""
+        """Return the hashable key of a point of this space; ValueError naming the first value that is wrong."""
         keys: list[int | float | None] = [None] * len(self.parameters)
         by_name: dict[str, int | float] = {}
         for row in self._order:
@@ -123,18 +129,20 @@ class Space:
                 keys[row] = by_name[parameter.name] = parameter.key(point[parameter.name])
             elif parameter.name in point:
                 raise ValueError(
-                    f"A point must have parameter `{parameter.name}` only where {parameter.condition}. "
-                    f"Received: {point}."
+                    f"A point must have parameter `{parameter.name}` only if {parameter.condition}. Received: {point}."
                 )
         return tuple(keys)
 
     def _is_active(self, row: int, keys: Mapping[str, int | float]) -> bool:
-        """Whether the parameter `row` belongs to a point, of which `keys` has those of its active ancestors."""
+        """Return True if the parameter in `row` is in a point, given the `keys` of its active ancestors."""
         gate = self._gates[row]
         return gate is None or (gate[0] in keys and keys[gate[0]] in gate[1])
 
     def from_unit(self, units: Iterable[float]) -> Point:
-        """The point at the given quantiles (0 to 1), one for each parameter; those of inactive ones do not matter."""
+        """Return the point at the given quantiles (0 to 1), one for each parameter.
+
+        Inactive parameters ignore theirs.
+        """
         quantiles = list(units)
         if len(quantiles) != len(self.parameters):
             raise ValueError(f"A point needs {len(self.parameters)} quantiles. Received: {len(quantiles)}.")
@@ -149,14 +157,20 @@ class Space:
         return self._in_order(values)
 
     def to_unit(self, point: Point) -> list[float]:
-        """The quantiles of `point`, one for each parameter, 0.5 for those not in it; `from_unit` leads back."""
+        """Return the quantiles of `point`, one for each parameter and 0.5 for a missing one.
+
+        The inverse of `from_unit`.
+        """
         return [p.to_unit(point[p.name]) if p.name in point else 0.5 for p in self.parameters]
 
     def _in_order(self, values: Point) -> Point:
         return {name: values[name] for name in self.names if name in values}
 
     def middle(self) -> Point:
-        """The point at the median of every prior, or one that the constraint accepts if it does not accept that."""
+        """Return the point at the median of every prior.
+
+        If the constraint refuses it, another point that it accepts.
+        """
         if self.constraint is None or self.constraint.example is None:
             return self.from_unit([0.5] * len(self.parameters))
         return {name: thawed(value) for name, value in self.constraint.example.items()}
@@ -164,7 +178,7 @@ class Space:
     # ------------------------------------------------------------ feasible points
 
     def is_feasible(self, point: Point) -> bool:
-        """Whether the constraint accepts `point`; True without one. ConfigurationError where it cannot say."""
+        """Return True if the constraint accepts `point` or there is none; ConfigurationError if it cannot decide."""
         return self.constraint is None or self.constraint.accepts(point)
 
     def draw(self, rng: np.random.Generator) -> Point:
@@ -172,7 +186,7 @@ class Space:
         return self.from_unit(rng.random(len(self.parameters)).tolist())
 
     def sample(self, rng: np.random.Generator) -> Point:
-        """Draw one feasible point by the priors; ConfigurationError when the constraint refuses `MOST_DRAWS` points."""
+        """Draw one feasible point by the priors; ConfigurationError if the constraint refuses `MOST_DRAWS` points."""
         for _ in range(MOST_DRAWS):
             point = self.draw(rng)
             if self.is_feasible(point):
@@ -180,7 +194,7 @@ class Space:
         raise self.refusal(f"all of {MOST_DRAWS:,} points drawn were refused")
 
     def refusal(self, received: str) -> ConfigurationError:
-        """What to raise when the constraint leaves too little."""
+        """Return the error to raise if the constraint accepts too few points."""
         source = self.constraint.source if self.constraint else "?"
         return ConfigurationError(
             f"`{CONSTRAINT_NAME}` of {source} must accept some points, in a large space one in a thousand. "
@@ -188,7 +202,10 @@ class Space:
         )
 
     def constrained(self, constraint: Constraint) -> "Space":
-        """This space with `constraint`, whose function is here; ConfigurationError where it accepts too little."""
+        """Return this space with `constraint`, which has its function.
+
+        ConfigurationError if it accepts too few points.
+        """
         space = Space(self.parameters, constraint)
         return Space(self.parameters, replace(constraint, example=space._first_feasible()))
 
@@ -215,23 +232,23 @@ class Space:
 
     @property
     def n_points(self) -> int | None:
-        """How many different points there are, whatever the constraint says; None when a parameter is continuous."""
+        """Number of different points, feasible or not; None if a parameter is continuous."""
         return None if self._trees is None else count(self._trees)
 
     @property
     def can_be_walked(self) -> bool:
-        """Whether there are so few points that each can be looked at."""
+        """True if the points are few enough to look at each of them."""
         n_points = self.n_points
         return n_points is not None and n_points <= MOST_WALKED
 
     def point_at(self, index: int) -> Point:
-        """Point number `index` (0 to `n_points` - 1) of a finite space, feasible or not; ValueError when not finite."""
+        """Return point number `index` (0 to `n_points` - 1) of a finite space, feasible or not; else ValueError."""
         if self._trees is None:
             raise ValueError("Only a finite space can be enumerated; this one has a continuous parameter.")
         return self._in_order(points_at(self._trees, index))
 
     def iter_points(self) -> Iterator[Point]:
-        """All feasible points of a finite space, the last parameter running fastest; ValueError when not finite."""
+        """Yield all feasible points of a finite space; the last parameter varies fastest; ValueError if not finite."""
         if self._trees is None:
             raise ValueError("Only a finite space can be enumerated; this one has a continuous parameter.")
         return (point for point in map(self.point_at, range(count(self._trees))) if self.is_feasible(point))
@@ -239,16 +256,16 @@ class Space:
     # ------------------------------------------------------------ as text
 
     def difference(self, other: "Space") -> str | None:
-        """How the space of today, `other`, differs from this one: a phrase on the first parameter that does, else None.
+        """Return a phrase on the first parameter in which the space `other` of this start differs, or None.
 
-        The order of the parameters is no difference: the points are the same.
+        The order of the parameters does not matter, because the points are the same.
         """
         mine = {parameter.name: described(parameter) for parameter in self.parameters}
         theirs = {parameter.name: described(parameter) for parameter in other.parameters}
         for name, text in mine.items():
             if name not in theirs:
                 return f"parameter `{name}` was {text} and is now missing"
-            if theirs[name] != text:  # == of parameters would take the category True for 1
+            if theirs[name] != text:  # == of parameters would not distinguish the category True from 1
                 return f"parameter `{name}` was {text} and is now {theirs[name]}"
         for name, text in theirs.items():
             if name not in mine:
@@ -258,13 +275,13 @@ class Space:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; of the constraint all but its function."""
+        """Return plain data, without the function of the constraint."""
         data: dict[str, Any] = {"parameters": [parameter.to_json() for parameter in self.parameters]}
         return data | ({"constraint": self.constraint.to_json()} if self.constraint else {})
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Space":
-        """Rebuild what `to_json` wrote; ConfigurationError when `data` is no such thing."""
+        """Return the space that `to_json` wrote; ConfigurationError if `data` has another form."""
         entries = data.get("parameters") if isinstance(data, dict) else None
         if not isinstance(entries, list):
             raise ConfigurationError(f"A search space must be written as `to_json` writes it. Received: {data!r}.")
@@ -273,5 +290,5 @@ class Space:
 
 
 def described(parameter: Parameter) -> str:
-    """A parameter with its condition, as text that differs when anything does."""
+    """Return a parameter with its condition, as text that differs if anything differs."""
     return str(parameter) if parameter.condition is None else f"{parameter} when {parameter.condition}"

@@ -1,6 +1,7 @@
-"""Values of parameters: plain Python data that JSON keeps.
+"""Values of parameters, plain Python data of JSON's types.
 
-bool, int, float, str, None and lists of them; NumPy scalars become plain here and never leave this package.
+A value is a bool, int, float, str, None or a list of these. NumPy scalars are converted here and do not leave the
+package.
 """
 
 import json
@@ -11,23 +12,23 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
 
-#: what a point holds for a parameter; a list only for a category that is one
+#: value of a parameter in a point; a list only if a category is a list
 Value = bool | int | float | str | list[Any] | None
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar or array as plain Python data; anything else as it is."""
+    """Return a NumPy scalar or array as plain Python data, and any other value unchanged."""
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is an int or a float that a float can hold: not infinite, not NaN, no bool."""
+    """Return True if `value` is an int or a float within the range of floats; a bool, an infinity or NaN is none."""
     largest = sys.float_info.max
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
 def frozen(value: Any, name: str) -> Any:
-    """A hashable twin of `value`: lists become tuples; ConfigurationError for what JSON cannot keep."""
+    """Return a hashable copy of `value` in which lists are tuples; ConfigurationError if JSON cannot store `value`."""
     value = plain(value)
     if isinstance(value, (list, tuple)):
         return tuple(frozen(item, name) for item in value)
@@ -40,17 +41,17 @@ def frozen(value: Any, name: str) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """A fresh list for a tuple or a list, at every depth."""
+    """Return a copy of a tuple or list with lists at every depth; any other value unchanged."""
     return [thawed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def text(value: Any) -> str:
-    """JSON: the same for two values exactly when they are the same; 1, 1.0 and True are three."""
+    """Return JSON text, equal for two values if and only if they are the same; 1, 1.0 and True are three values."""
     return json.dumps(value, allow_nan=False)
 
 
 def check_name(name: object, kind: str) -> None:
-    """ConfigurationError unless `name` can be a parameter's name; `kind` is that of the parameter."""
+    """Raise ConfigurationError unless `name` can be the name of a parameter of this `kind`."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f'Every parameter must have a name. Received: a {kind} with name {name!r}. Add name="...", '
@@ -59,5 +60,5 @@ def check_name(name: object, kind: str) -> None:
 
 
 def not_contained(parameter: Any, value: object) -> ValueError:
-    """What to raise for a value that `parameter` does not allow."""
+    """Return the error to raise for a value that `parameter` does not allow."""
     return ValueError(f"A value of parameter `{parameter.name}` must be in {parameter}. Received: {value!r}.")

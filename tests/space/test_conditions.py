@@ -91,7 +91,7 @@ def test_a_continuous_parameter_under_a_condition_makes_a_space_endless():
 @pytest.mark.parametrize(
     ("point", "words"),
     [
-        ({"optimizer": "adam", "n_layers": 1, "momentum": 0.5}, "`momentum` only where optimizer is 'sgd'"),
+        ({"optimizer": "adam", "n_layers": 1, "momentum": 0.5}, "`momentum` only if optimizer is 'sgd'"),
         ({"optimizer": "sgd", "n_layers": 1}, "must have a value for parameter `momentum`"),
         ({"optimizer": "adam", "n_layers": 2}, "must have a value for parameter `width_2`"),
         ({"optimizer": "adam", "n_layers": 2, "width_2": 7}, "`width_2` must be in Integer"),
@@ -135,10 +135,10 @@ REAL = Real(0, 1, name="x")
         (lambda: Space([Ordinal([1, 2], name="n"), _under("n", True)]), "Received: True"),
         (lambda: Space([Constant(1, name="n"), _under("n", 2)]), "in Constant(1). Received: 2"),
         (lambda: Space([REAL, _under("x", 0.5)]), "must be on a parameter of finitely many values. Received: `x`"),
-        (lambda: Space([_under("y", 1)]), "go round in a circle. Received: `y` under `y`"),
+        (lambda: Space([_under("y", 1)]), "form a circle. Received: `y` under `y`"),
         (
             lambda: Space([_under("b", 1, "a"), _under("c", 1, "b"), _under("a", 1, "c")]),
-            "go round in a circle. Received: `a` under `b` under `c` under `a`",
+            "form a circle. Received: `a` under `b` under `c` under `a`",
         ),
     ],
 )

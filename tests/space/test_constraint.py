@@ -45,7 +45,7 @@ def test_the_middle_is_feasible_and_known_without_the_function(write):
     assert plain.middle() == middle
     plain.middle().clear()
     assert plain.middle() == middle
-    with pytest.raises(ValueError, match="where the module of the search space was executed"):
+    with pytest.raises(ValueError, match="after the module of the search space was executed"):
         plain.is_feasible(middle)
     wide = load_space(write(SQUARE + "def feasible(p):\n    return p['x'] + p['y'] < 1.5\n"))
     assert wide.middle() == {"x": 0.5, "y": 0.5}

@@ -76,8 +76,8 @@ def test_everything_fixed_is_one_point():
         ({"rate": "nan"}, "must give a value"),
         ({"c": "sdg"}, "in Categorical("),
         ({"sgd_only": "0.3"}, "step=0.25"),
-        ({"c": "adam", "sgd_only": "0.5"}, "`--fix sgd_only=0.5` must be of a parameter that is used"),
-        ({"c": "adam", "below": "1"}, "`--fix below=1` must be of a parameter that is used"),
+        ({"c": "adam", "sgd_only": "0.5"}, "`--fix sgd_only=0.5` must fix a parameter that is used"),
+        ({"c": "adam", "below": "1"}, "`--fix below=1` must fix a parameter that is used"),
     ],
 )
 def test_what_cannot_be_fixed_is_told(fixed, words):
