@@ -32,7 +32,8 @@ from typing import Any
 import numpy as np
 from scaling_search import search_part
 
-from nnlo_opt.block.master import Master
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -264,7 +265,15 @@ class Exchange:
     def __init__(self, vector: np.ndarray, directory: Path) -> None:
         self._vector, self._team = vector, ToItself()
         options = TrainingOptions(optimizer="adam", exchange="messages")
-        self._master = Master(LoopbackNetwork(2).end(1), self._team, directory, options, SystemClock())
+        self._master = Master(
+            MasterSetup(
+                orders=LoopbackNetwork(2).end(1),
+                endpoints=WorkerEndpoints(self._team),
+                directory=directory,
+                options=options,
+                clock=SystemClock(),
+            )
+        )
         self._master.handle_order(msg.RunFold(assignment=1, trial=0, fold=0, attempt=1, point={}))
         ready = msg.WorkerReady(
             assignment=1, n_weights=len(vector), n_state=0, n_train=10**9, n_shard=10**9, has_validation=False

@@ -18,7 +18,7 @@ import numpy as np
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data, H5Data
 from nnlo_opt.api.model import ModelBuilder, framework_name
-from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskSetup
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled, info_of
@@ -149,8 +149,16 @@ class FileTasks:
             return maker.build(source.info, hint, options, seed)
 
         folds = self._folds(request, source, n_train)
-        self._tasks = FoldTaskFactory(build, maker.release, source, folds, options, request.seed)
-        self._tasks.feeding = Feeding(n_ahead=max(1, data.preloading), gathers_ahead=gathers_ahead)
+        setup = TaskSetup(
+            build=build,
+            release=maker.release,
+            source=source,
+            folds=folds,
+            options=options,
+            seed=request.seed,
+            feeding=Feeding(n_ahead=max(1, data.preloading), gathers_ahead=gathers_ahead),
+        )
+        self._tasks = FoldTaskFactory(setup)
         #: (info, labels) to build the model with
         self.sample = lambda: (source.info, hint)
 

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.master import Master
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.answers import reason_of
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
+from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
 from nnlo_opt.block.task import TaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm import topology
@@ -227,29 +228,56 @@ class Team:
         end, plan = self._ends.master_end, self._ends.team
         if end is None:
             return None
-        master = Master(self._orders, end, Path(run.directory), self._options, SystemClock())
-        master.ranks_per_worker, master.groups = plan.ranks_per_worker, plan.groups
-        master.keeps_checkpoints = master.writes_checkpoints = self.keeps_checkpoints
-        master.calls_back = bool(run.settings["calls_back"])
-        return master
+        setup = MasterSetup(
+            orders=self._orders,
+            endpoints=WorkerEndpoints.of(end, plan),
+            directory=Path(run.directory),
+            options=self._options,
+            clock=SystemClock(),
+            writes_checkpoints=self.keeps_checkpoints,
+            keeps_checkpoints=self.keeps_checkpoints,
+            calls_back=bool(run.settings["calls_back"]),
+        )
+        return Master(setup)
 
-    def worker(self, run: OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         """A worker, or the first rank of one."""
         ends = self._ends
         if not ends.is_worker:
             return None
-        worker = Worker(ends.worker_end, self._tasks(), self._ranks.rank, ends.partners(), monitor=self._monitor)
-        worker.callbacks = self.callbacks
-        return worker
+        setup = WorkerSetup(
+            block=ends.worker_end,
+            tasks=self._tasks(),
+            world_rank=self._ranks.rank,
+            partners=ends.partners(),
+            monitor=self._monitor,
+            callbacks=self.callbacks,
+            memory=memory,
+        )
+        return Worker(setup)
 
-    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
+    def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
         """Another rank of a worker, or a sub-master."""
         ends = self._ends
         if ends.above is not None:
-            return SubMaster(ends.above, ends.worker_end, ends.team, self._options, self._ranks.rank)
+            setup = SubMasterSetup(
+                above=ends.above,
+                below=ends.worker_end,
+                team=ends.team,
+                options=self._options,
+                world_rank=self._ranks.rank,
+            )
+            return SubMaster(setup)
         if ends.ring is None or not ends.is_follower:
             return None
-        return RingFollower(ends.worker_end, ends.leader_end, self._tasks(), self._ranks.rank, ends.ring)
+        member = MemberSetup(
+            block=ends.worker_end,
+            leader=ends.leader_end,
+            tasks=self._tasks(),
+            world_rank=self._ranks.rank,
+            together=ends.ring,
+        )
+        return WorkerGroupMember(member)
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None:
         """None here."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnlo_opt.block.shared_step import SharedStep
+from nnlo_opt.block.exchange.shared_step import SharedStep
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules import easgd

@@ -196,7 +196,7 @@ class Train(Message):
     mid_epoch: bool = False
     #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
     rate_factor: float | None = None
-    #: where the weights are which the worker moves itself (`block.shared_weights`); empty: as before
+    #: where the weights are which the worker moves itself (`block.exchange.shared_weights`); empty: as before
     shared: list[int] = field(default_factory=list)
 
 

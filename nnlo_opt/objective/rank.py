@@ -13,8 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.results import Results
+from nnlo_opt.block.answers import Results, reason_of
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import (

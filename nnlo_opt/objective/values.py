@@ -1,4 +1,4 @@
-"""The values that a trial is compared by: those of a training, and those that a user's objective has returned."""
+"""The values that a trial is compared by, as a user's objective has returned them."""
 
 import math
 import reprlib
@@ -7,27 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.instructions import Finish
 from nnlo_opt.errors import TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
-
-
-def values_of_training(comparison: Comparison, finish: Finish, n_weights: int, train_s: float) -> dict[str, float]:
-    """The value of every objective; TrialError for one that is not measured."""
-    values = {
-        **finish.metrics,
-        "figure_of_merit": finish.figure_of_merit,
-        "n_weights": float(n_weights),
-        "n_epochs": float(finish.n_epochs),
-        "train_s": train_s,
-        "epoch_s": train_s / finish.n_epochs,
-    }
-    try:
-        return pick(comparison.objectives, values)
-    except KeyError as error:
-        raise TrialError(
-            f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
-        ) from None
 
 
 def values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:

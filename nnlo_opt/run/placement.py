@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nnlo_opt.block.local_training import Groups
-from nnlo_opt.block.ring import Ring
+from nnlo_opt.block.worker.group import WorkerGroup
+from nnlo_opt.block.worker.training import Partners
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Team, reformed
 from nnlo_opt.comm.transport import Collective, RanksLost, Transport
@@ -101,10 +101,11 @@ class Endpoints:
         is_behind = self.master_end is None and self.above is None
         return self.ring is not None and is_behind and self.worker_end.rank != self.leader_end
 
-    def partners(self) -> Groups:
+    def partners(self) -> Partners:
         """Return the ranks with which the worker of this rank computes gradients."""
-        n_processes = self.team.ranks_per_worker
-        return Groups(self.together, None if self.ring is None else Ring(self.worker_end, self.ring, n_processes))
+        if self.ring is None:
+            return Partners(self.together)
+        return Partners(self.together, WorkerGroup(self.worker_end, self.ring, self.team.ranks_per_worker))
 
 
 def _made(comm: "Communicator", made: "list[Communicator]") -> "Communicator":

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.block.master import Master
-from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
+from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
 from nnlo_opt.block.task import FoldTask, TaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -92,44 +93,68 @@ class RankRoles:
         end = None if endpoints is None else endpoints.master_end
         if endpoints is None or end is None or run.settings["kind"] == "objective":
             return None
-        orders, timeline = self._placement.orders, setup.context.timeline
-        master = Master(orders, end, Path(run.directory), setup.training, SystemClock(), timeline)
-        # A search keeps the weights of every fold; a training also what it takes to train on.
-        master.keeps_checkpoints = setup.is_one_training
-        master.writes_checkpoints = setup.writes_checkpoints
-        team = endpoints.team
-        master.ranks_per_worker, master.groups = team.ranks_per_worker, team.groups
-        master.comparison = setup.comparison
-        master.calls_back = setup.make_callbacks is not None
-        return master
+        master = MasterSetup(
+            orders=self._placement.orders,
+            endpoints=WorkerEndpoints.of(end, endpoints.team),
+            directory=Path(run.directory),
+            options=setup.training,
+            clock=SystemClock(),
+            timeline=setup.context.timeline,
+            comparison=setup.comparison,
+            writes_checkpoints=setup.writes_checkpoints,
+            # A search keeps the weights of every fold; a training also what it takes to train on.
+            keeps_checkpoints=setup.is_one_training,
+            calls_back=setup.make_callbacks is not None,
+        )
+        return Master(master)
 
-    def worker(self, run: OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         """Return the worker of this rank, or the first rank of a worker group."""
         setup, endpoints = self._setup, self._placement.endpoints
         if run.settings["kind"] == "objective" or endpoints is None or not endpoints.is_worker:
             return None
         world_rank, context = self._placement.orders.rank, setup.context
-        tasks, partners = self._late_tasks(), endpoints.partners()
-        worker = Worker(endpoints.worker_end, tasks, world_rank, partners, context.timeline, context.monitor)
-        if setup.comparison.function is not None:
-            worker.figure = setup.workload.judge
-        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
-            worker.callbacks = setup.make_callbacks()
-        return worker
+        calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
+        worker = WorkerSetup(
+            block=endpoints.worker_end,
+            tasks=self._late_tasks(),
+            world_rank=world_rank,
+            partners=endpoints.partners(),
+            timeline=context.timeline,
+            monitor=context.monitor,
+            callbacks=setup.make_callbacks() if setup.make_callbacks is not None and calls_back else None,
+            figure=None if setup.comparison.function is None else setup.workload.judge,
+            memory=memory,
+        )
+        return Worker(worker)
 
-    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None:
+    def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
         """Return the sub-master of this rank, or another rank of a worker group than the first."""
         endpoints, world_rank = self._placement.endpoints, self._placement.orders.rank
         timeline = self._setup.context.timeline
         if run.settings["kind"] == "objective" or endpoints is None:
             return None
         if endpoints.above is not None:
-            end, team = endpoints.worker_end, endpoints.team
-            return SubMaster(endpoints.above, end, team, self._setup.training, world_rank, timeline)
+            sub_master = SubMasterSetup(
+                above=endpoints.above,
+                below=endpoints.worker_end,
+                team=endpoints.team,
+                options=self._setup.training,
+                world_rank=world_rank,
+                timeline=timeline,
+            )
+            return SubMaster(sub_master)
         if endpoints.ring is None or not endpoints.is_follower:
             return None
-        end, leader = endpoints.worker_end, endpoints.leader_end
-        return RingFollower(end, leader, self._late_tasks(), world_rank, endpoints.ring, timeline)
+        member = MemberSetup(
+            block=endpoints.worker_end,
+            leader=endpoints.leader_end,
+            tasks=self._late_tasks(),
+            world_rank=world_rank,
+            together=endpoints.ring,
+            timeline=timeline,
+        )
+        return WorkerGroupMember(member)
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None:
         """Return what calls the objective on this rank."""

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from nnlo_opt.block.master import Master
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.results import Results
-from nnlo_opt.block.ring import RingFollower
-from nnlo_opt.block.submaster import SubMaster
+from nnlo_opt.block.answers import Results, reason_of
+from nnlo_opt.block.master.master import Master
+from nnlo_opt.block.master.submaster import SubMaster
 from nnlo_opt.block.task import TaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker.group import WorkerGroupMember
+from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import (
@@ -100,9 +99,10 @@ class Roles(Protocol):
 
     def master(self, run: OpenRun) -> Master | None: ...
 
-    def worker(self, run: OpenRun) -> Worker | None: ...
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
+        """The worker of this rank; `memory`: what the one before it remembers, if ranks of the team have died."""
 
-    def follower(self, run: OpenRun) -> RingFollower | SubMaster | None: ...
+    def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None: ...
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None: ...
 
@@ -126,7 +126,7 @@ class RankServer:
         self._timeline = timeline
         self._master: Master | None = None
         self._worker: Worker | None = None
-        self._follower: RingFollower | SubMaster | None = None
+        self._follower: WorkerGroupMember | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
         #: whether this rank was sent SIGUSR1
         self.preemption = Preemption()
@@ -235,9 +235,9 @@ class RankServer:
         self._objective = self._roles.objective(run)
         self._stand(run, self._team_ends)
 
-    def _stand(self, run: OpenRun, ends: Sequence[Transport]) -> None:
+    def _stand(self, run: OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
         """Take the roles of those who work with the others of the team."""
-        self._worker = self._roles.worker(run)
+        self._worker = self._roles.worker(run, memory)
         self._follower = self._roles.follower(run)
         self._results = [role.results for role in (self._master, self._objective) if role is not None]
         self._handlers = [(self._orders, self._take_order), *((end, self._take_from_team) for end in ends)]
@@ -256,13 +256,11 @@ class RankServer:
             return
         logger.warning("a rank of this team has died: the others come together")
         memory = None if self._worker is None else self._worker.abandon()
-        if isinstance(self._follower, RingFollower):
+        if isinstance(self._follower, WorkerGroupMember):
             self._follower.abandon()
         group = self._roles.regroup()
         answers = self._answer_again(run, group)
-        self._stand(run, group.ends)
-        if self._worker is not None:
-            self._worker.memory = memory
+        self._stand(run, group.ends, memory)
         if group.leads:
             self._orders.send(COORDINATOR, answers)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory
+from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
@@ -150,22 +150,22 @@ class ModuleWorkload:
     def tasks(self) -> FoldTaskFactory:
         """The maker of this rank's tasks."""
         data, given = self._data, self._options.data
-        factory = FoldTaskFactory(
+        setup = TaskSetup(
             build=self._build,
             release=self._release,
             source=data.source,
             folds=data.folds,
             options=self._options.training,
             seed=self._options.seed,
+            feeding=Feeding(
+                memory_bytes=given.memory_bytes,
+                n_ahead=given.n_ahead,
+                gathers_ahead=self._gathers_ahead,
+                class_tables=data.class_tables,
+                sample_weights_name=given.sample_weights_name,
+            ),
         )
-        factory.feeding = Feeding(
-            memory_bytes=given.memory_bytes,
-            n_ahead=given.n_ahead,
-            gathers_ahead=self._gathers_ahead,
-            class_tables=data.class_tables,
-            sample_weights_name=given.sample_weights_name,
-        )
-        return factory
+        return FoldTaskFactory(setup)
 
     def judge(self, fold: dict[str, Json]) -> object:
         """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""

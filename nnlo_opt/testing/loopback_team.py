@@ -4,17 +4,18 @@ The messages move only when told to, in an order of the test's choice, so every 
 a team is a crash of all its ranks, and `regroup` one of some of its workers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.master import Master
-from nnlo_opt.block.submaster import SubMaster
-from nnlo_opt.block.task import FoldTaskFactory, TaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
+from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
+from nnlo_opt.block.task import FoldTaskFactory, TaskFactory, TaskSetup
+from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -25,9 +26,11 @@ from nnlo_opt.data.folds import Fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.objectives import Comparison
 
 Reported = TypeVar("Reported", bound=Message)
 
@@ -45,6 +48,26 @@ class Delivery:
     payload: np.ndarray | None
     #: number of the group it was handed over in, whose end 0 is the sub-master's; 0: between the master and its workers
     group: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What few teams want."""
+
+    #: as if every rank had a process of its own, so that workers overlap
+    apart: bool = False
+    #: ranks of a worker, whose ends stand side by side
+    ranks_per_worker: int = 1
+    #: as `MasterSetup` has them
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    writes_checkpoints: bool = True
+    keeps_checkpoints: bool = False
+    #: callbacks and figure of merit of worker 1
+    callbacks: EpochCallbacks | None = None
+    figure: Callable[[dict[str, Any]], Any] | None = None
+
+
+PLAIN = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +93,30 @@ class LoopbackTeam:
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
         n_workers: int | Team,
-        *,
-        apart: bool = False,
+        extras: Extras = PLAIN,
     ) -> None:
         """`orders` leads to the coordinator; `tasks` makes one factory for each worker.
 
         `n_workers`: their number, or the plan of a team with sub-masters, whose workers are of one rank each.
-        `apart`: as if every rank had a process of its own, so that workers overlap.
         """
         self.clock = ManualClock()
         self._orders = orders
-        self._options, self._tasks, self._is_apart = options, tasks, apart
+        self._options, self._tasks, self._extras = options, tasks, extras
         self.plan = n_workers if isinstance(n_workers, Team) else plan_single_block(1 + n_workers).teams[0]
         #: between the master and its workers, or the top master and its sub-masters
         self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
-        self.master = Master(orders, self._master_end(), directory, options, self.clock)
-        self.master.groups = self.plan.groups
+        setup = MasterSetup(
+            orders=orders,
+            endpoints=WorkerEndpoints(self._master_end(), extras.ranks_per_worker, self.plan.groups),
+            directory=directory,
+            options=options,
+            clock=self.clock,
+            comparison=extras.comparison,
+            writes_checkpoints=extras.writes_checkpoints,
+            keeps_checkpoints=extras.keeps_checkpoints,
+            calls_back=extras.callbacks is not None,
+        )
+        self.master = Master(setup)
         self.workers: list[Worker] = []
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
@@ -93,7 +124,7 @@ class LoopbackTeam:
 
     def _master_end(self) -> Transport:
         end = self._network.end(MASTER)
-        end.n_processes = end.size if self._is_apart else 1
+        end.n_processes = end.size if self._extras.apart else 1
         return end
 
     def regroup(self, n_workers: int) -> int:
@@ -105,13 +136,11 @@ class LoopbackTeam:
         self.plan = plan_single_block(1 + n_workers).teams[0]
         self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
         goes_on = self.master.regroup(self._master_end(), self.plan)
-        self._seat()
-        for worker, memory in zip(self.workers, memories, strict=False):
-            worker.memory = memory
+        self._seat(memories)
         return goes_on
 
-    def _seat(self) -> None:
-        """Everybody but the master, on the network as it is."""
+    def _seat(self, memories: Sequence[Memory | None] = ()) -> None:
+        """Everybody but the master, on the network as it is; `memories`: of the workers before."""
         options = self._options
         self.factories = [self._tasks() for _ in range(self.plan.n_workers())]
         self.sub_masters: list[SubMaster] = []
@@ -121,14 +150,24 @@ class LoopbackTeam:
         for group in self.plan.groups:
             network, above = LoopbackNetwork(group.n_ranks), self._network.end(group.number)
             below = network.end(MASTER)
-            sub_master = SubMaster(above, below, self.plan, options, world_rank=200 + group.number)
+            sub_master = SubMaster(
+                SubMasterSetup(above=above, below=below, team=self.plan, options=options, world_rank=200 + group.number)
+            )
             self.sub_masters.append(sub_master)
             self._places.append(Place(above, sub_master.handle))
             self._places.append(Place(below, sub_master.handle, group=group.number))
             ends += [(group.number, network.end(i)) for i in range(1, group.n_ranks)]
         self.workers = []
         for i, ((number, own), factory) in enumerate(zip(ends, self.factories, strict=True), 1):
-            worker = Worker(own, factory, world_rank=100 + i)
+            setup = WorkerSetup(
+                block=own,
+                tasks=factory,
+                world_rank=100 + i,
+                callbacks=self._extras.callbacks if i == 1 else None,
+                figure=self._extras.figure if i == 1 else None,
+                memory=memories[i - 1] if i <= len(memories) else None,
+            )
+            worker = Worker(setup)
             self.workers.append(worker)
             self._places.append(Place(own, worker.handle, worker, number))
 
@@ -218,6 +257,19 @@ class FaultyAdapter(LinearAdapter):
         return metrics
 
 
+def tasks_from(
+    build: Callable[[dict[str, Any], TrainingOptions, int], ModelAdapter],
+    source: DataSource,
+    folds: list[Fold],
+    options: TrainingOptions,
+    seed: int = 0,
+) -> FoldTaskFactory:
+    """A factory of tasks with the models that `build` makes, which need not be released."""
+    return FoldTaskFactory(
+        TaskSetup(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=seed)
+    )
+
+
 def linear_tasks(
     source: DataSource, folds: list[Fold], options: TrainingOptions, seed: int = 0
 ) -> Callable[[], FoldTaskFactory]:
@@ -229,7 +281,7 @@ def linear_tasks(
         return FaultyAdapter(n_features, seed, fault, at)
 
     def make() -> FoldTaskFactory:
-        return FoldTaskFactory(build, lambda: None, source, folds, options, seed)
+        return tasks_from(build, source, folds, options, seed)
 
     return make
 
@@ -243,11 +295,10 @@ class LoneTeam(LoopbackTeam):
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
         n_workers: int | Team = 1,
-        *,
-        apart: bool = False,
+        extras: Extras = PLAIN,
     ) -> None:
         network = LoopbackNetwork(2)
-        super().__init__(network.end(1), directory, options, tasks, n_workers, apart=apart)
+        super().__init__(network.end(1), directory, options, tasks, n_workers, extras)
         self.directory = directory
         self.n_workers = self.plan.n_workers()
         self._coordinator = network.end(0)

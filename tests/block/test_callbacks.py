@@ -1,18 +1,19 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from nnlo_opt.block import instructions as ins
-from nnlo_opt.block.fold_plan import FoldPlan
 from nnlo_opt.block.local import base_learning_rate
-from nnlo_opt.block.master_phases import Phase
-from nnlo_opt.block.master_state import MasterState
+from nnlo_opt.block.master import instructions as ins
+from nnlo_opt.block.master.fold_plan import FoldPlan
+from nnlo_opt.block.master.phases import Phase
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.callbacks import Wishes
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -38,12 +39,10 @@ class Recorder:
         return Wishes(**{"learning_rate": learning_rate, **wish})
 
 
-def team_of(directory, recorder, n_workers=2, **changes):
+def team_of(directory, recorder, n_workers=2, extras=PLAIN, **changes):
+    extras = replace(extras, callbacks=recorder)
     options = TrainingOptions(**{"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, **changes})
-    team = LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
-    team.master.calls_back = True
-    team.workers[0].callbacks = recorder
-    return team
+    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers, extras)
 
 
 def rates_applied(team):
@@ -74,9 +73,8 @@ def test_callbacks_run_before_the_first_epoch_and_after_each(tmp_path, changes):
 
 def test_callbacks_that_change_nothing_leave_a_training_as_it_is(tmp_path):
     weights = []
-    for name, calls_back in (("a", False), ("b", True)):
-        team = team_of(tmp_path / name, Recorder(), synchronous=True)
-        team.master.calls_back = calls_back
+    for name, recorder in (("a", None), ("b", Recorder())):
+        team = team_of(tmp_path / name, recorder, synchronous=True)
         team.run_fold()
         team.settle()
         weights.append(load_weights(fold_directory(tmp_path / name, 0, 0))[0])
@@ -84,12 +82,9 @@ def test_callbacks_that_change_nothing_leave_a_training_as_it_is(tmp_path):
 
 
 def test_without_callbacks_nobody_is_called(tmp_path):
-    recorder = Recorder()
-    team = team_of(tmp_path, recorder)
-    team.master.calls_back = False
+    team = team_of(tmp_path, None)
     team.run_fold()
     team.settle()
-    assert not recorder.calls
     assert not team.delivered(msg.CallBack)
 
 
@@ -124,8 +119,9 @@ def test_weights_that_a_callback_has_set_are_the_central_ones(tmp_path):
 
 
 def test_the_learning_rate_survives_a_checkpoint(tmp_path):
-    first = team_of(tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), epochs=2)
-    first.master.keeps_checkpoints = True
+    first = team_of(
+        tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), extras=Extras(keeps_checkpoints=True), epochs=2
+    )
     first.run_fold()
     first.settle()
     recorder = Recorder()
@@ -149,8 +145,7 @@ def test_an_error_in_a_callback_fails_the_fold(tmp_path):
 
 
 def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tmp_path):
-    team = team_of(tmp_path, Recorder())
-    team.master.writes_checkpoints, team.master.keeps_checkpoints = False, True
+    team = team_of(tmp_path, Recorder(), extras=Extras(writes_checkpoints=False, keeps_checkpoints=True))
     team.run_fold()
     team.settle()
     assert sorted(path.name for path in fold_directory(tmp_path, 0, 0).iterdir()) == ["history.json", "weights.npz"]

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks, tasks_from
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load, load_weights
@@ -221,7 +220,10 @@ def recorded(directory, options, n_train, n_workers, rng=None):
 
     source, folds = numbered_source(n_train), [single_fold(n_train, 0)]
     team = LoneTeam(
-        directory, options, lambda: FoldTaskFactory(build, lambda: None, source, folds, options, 0), n_workers
+        directory,
+        options,
+        lambda: tasks_from(build, source, folds, options),
+        n_workers,
     )
     team.run_fold()
     epochs, n_before = [], 0

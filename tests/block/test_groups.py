@@ -7,16 +7,15 @@ and one has not come, real ranks would hang: here that is an error.
 import numpy as np
 import pytest
 
-from nnlo_opt.block.local_training import Groups
-from nnlo_opt.block.ring import Ring, RingFollower
-from nnlo_opt.block.task import FoldTaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker.group import MemberSetup, WorkerGroup, WorkerGroupMember
+from nnlo_opt.block.worker.training import Partners
+from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam, Place
+from nnlo_opt.testing.loopback_team import Extras, LoneTeam, Place, tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -91,10 +90,9 @@ class GroupTeam(LoneTeam):
                 given = parameters if number == faulty else {}
                 return FailingAdapter(given.get("fault", ""), given.get("at", 0))
 
-            return FoldTaskFactory(build, lambda: None, SOURCE, FOLDS, options, 0)
+            return tasks_from(build, SOURCE, FOLDS, options)
 
-        super().__init__(directory, options, lambda: tasks_of(0), n_ranks)
-        self.master.ranks_per_worker = per_worker
+        super().__init__(directory, options, lambda: tasks_of(0), n_ranks, Extras(ranks_per_worker=per_worker))
         numbers = range(1, n_ranks + 1)
         network: LoopbackNetwork = self._network
         leaders = range(1, n_ranks + 1, per_worker)
@@ -106,13 +104,14 @@ class GroupTeam(LoneTeam):
         for number in numbers:
             end, together = network.end(number), meetings[number].of(number)
             leader = 1 + (number - 1) // per_worker * per_worker
+            own = {"block": end, "tasks": tasks_of(number), "world_rank": 100 + number}
             if per_worker == 1:
-                self.ranks[number] = Worker(end, tasks_of(number), 100 + number, Groups(team=together))
+                self.ranks[number] = Worker(WorkerSetup(partners=Partners(team=together), **own))
             elif number == leader:
-                ring = Groups(ring=Ring(end, together, per_worker))
-                self.ranks[number] = Worker(end, tasks_of(number), 100 + number, ring)
+                group = Partners(group=WorkerGroup(end, together, per_worker))
+                self.ranks[number] = Worker(WorkerSetup(partners=group, **own))
             else:
-                self.ranks[number] = RingFollower(end, leader, tasks_of(number), 100 + number, together)
+                self.ranks[number] = WorkerGroupMember(MemberSetup(leader=leader, together=together, **own))
         self.workers = [rank for rank in self.ranks.values() if isinstance(rank, Worker)]
         self._per_worker = per_worker
         self._places[2:] = [Place(network.end(number), self._taker(number)) for number in numbers]

@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.block.fold_plan import FoldPlan, fold_plan
-from nnlo_opt.block.master import Master
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.fold_plan import FoldPlan, fold_plan
+from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -409,7 +410,15 @@ def test_a_message_no_coordinator_sends_is_a_protocol_error(tmp_path):
 def test_workers_whose_models_differ_fail_the_trial(tmp_path):
     network = LoopbackNetwork(3)
     orders = LoopbackNetwork(2)
-    master = Master(orders.end(1), network.end(0), tmp_path, TrainingOptions(), ManualClock())
+    master = Master(
+        MasterSetup(
+            orders=orders.end(1),
+            endpoints=WorkerEndpoints(network.end(0)),
+            directory=tmp_path,
+            options=TrainingOptions(),
+            clock=ManualClock(),
+        )
+    )
     master.handle_order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}))
     ready = {"assignment": 0, "n_state": 0, "n_train": 8, "n_shard": 4, "has_validation": False}
     master.handle(Received(1, msg.WorkerReady(n_weights=10, **ready), np.zeros(10, np.float32)))

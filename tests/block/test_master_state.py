@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.block import instructions as ins
-from nnlo_opt.block.fold_plan import FoldPlan
-from nnlo_opt.block.master_phases import Phase
-from nnlo_opt.block.master_state import MasterState
+from nnlo_opt.block.master import instructions as ins
+from nnlo_opt.block.master.fold_plan import FoldPlan
+from nnlo_opt.block.master.phases import Phase
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory

@@ -186,8 +186,8 @@ def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path)
         assert any(team._deliver(place) for place in range(len(team._places)))
     assert not has_weights(team.workers[1]), "what it is to begin with is on its way"
     assert team.regroup(2) == number
-    assert team.workers[0].memory is not None
-    assert team.workers[1].memory is None
+    assert team.workers[0]._memory is not None
+    assert team.workers[1]._memory is None
     central = team.master._assignment.weights.central  # type: ignore[union-attr]
     while not has_weights(team.workers[1]):
         assert any(team._deliver(place) for place in range(len(team._places)))

@@ -6,13 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import LoneTeam
+from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
 from nnlo_opt.testing.memory_source import linear_source, numbered_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -39,7 +38,10 @@ def team_of(directory, options, n_workers, source=SOURCE, folds=FOLDS, n_feature
         return DropoutAdapter(n_features, seed)
 
     return LoneTeam(
-        directory, options, lambda: FoldTaskFactory(build, lambda: None, source, folds, options, 0), n_workers
+        directory,
+        options,
+        lambda: tasks_from(build, source, folds, options),
+        n_workers,
     )
 
 

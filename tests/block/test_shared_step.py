@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from nnlo_opt.block.shared_step import SharedStep
+from nnlo_opt.block.exchange.shared_step import SharedStep
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective, RanksLost
 from nnlo_opt.update_rules.optimizers import make_optimizer

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.block.central import central_rule
-from nnlo_opt.block.learning_rates import LearningRates
-from nnlo_opt.block.shared_weights import SharedWeights
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
+from nnlo_opt.block.worker.learning_rates import LearningRates
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.data.folds import single_fold

@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory
+from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data import order
 from nnlo_opt.data.arrays import ArraySource
@@ -36,12 +36,20 @@ def start(trial=0, fold=0, worker=1, n_workers=1, **point):
 
 
 class Bench:
-    def __init__(self, folds, n_samples, seed=0, source=None, **options):
+    def __init__(self, folds, n_samples, seed=0, source=None, feeding=None, **options):
         self.source = CountingSource(source or numbered_source(n_samples))
         self.built = []
         self.n_released = 0
         self.factory = FoldTaskFactory(
-            self._build, self._release, self.source, folds, TrainingOptions(batch=4, **options), seed
+            TaskSetup(
+                build=self._build,
+                release=self._release,
+                source=self.source,
+                folds=folds,
+                options=TrainingOptions(batch=4, **options),
+                seed=seed,
+                feeding=feeding or Feeding(),
+            )
         )
 
     def _build(self, parameters, options, seed):
@@ -165,9 +173,7 @@ def small_windows(monkeypatch):
 
 
 def bench_with(feeding, n_samples=40, n_train=30, **options):
-    bench = Bench([single_fold(n_train, n_samples - n_train)], n_samples, **options)
-    bench.factory.feeding = feeding
-    return bench
+    return Bench([single_fold(n_train, n_samples - n_train)], n_samples, feeding=feeding, **options)
 
 
 @pytest.mark.usefixtures("small_windows")

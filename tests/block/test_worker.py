@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.local_training import Groups
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.task import FoldTaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.answers import reason_of
+from nnlo_opt.block.task import FoldTaskFactory, TaskSetup
+from nnlo_opt.block.worker.training import Partners
+from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.transport import Collective
@@ -23,10 +23,10 @@ FOLDS = [single_fold(20, 5)]
 class Bench:
     """A worker whose master is the test."""
 
-    def __init__(self, tasks, groups=None):
+    def __init__(self, tasks, partners=None):
         network = LoopbackNetwork(2)
         self._master, self._end = network.end(0), network.end(1)
-        self.worker = Worker(self._end, tasks, world_rank=7, groups=groups)
+        self.worker = Worker(WorkerSetup(block=self._end, tasks=tasks, world_rank=7, partners=partners or Partners()))
 
     def tell(self, message, payload=None):
         """Hand `message` over; what the worker answers, as (message, payload) or None."""
@@ -174,7 +174,9 @@ class Ledger:
             self.events.append("build")
             return LinearAdapter(N_FEATURES)
 
-        return FoldTaskFactory(build, self._release, SOURCE, FOLDS, options_of(), 0)
+        return FoldTaskFactory(
+            TaskSetup(build=build, release=self._release, source=SOURCE, folds=FOLDS, options=options_of(), seed=0)
+        )
 
     def _release(self):
         self.events.append("release")
@@ -236,7 +238,7 @@ def test_after_a_step_in_which_another_rank_failed_an_answer_of_the_master_begin
     """The other one does not take part any more: this one would wait for it for ever."""
     group = WithOneThatFails()
     options = options_of(mode="allreduce")
-    bench = Bench(linear_tasks(SOURCE, FOLDS, options)(), Groups(team=group))
+    bench = Bench(linear_tasks(SOURCE, FOLDS, options)(), Partners(team=group))
     bench.start(n_workers=2)
     assert bench.train(full(0.5)) is None
     assert bench.train(full(0.5), version=1) is None

@@ -25,6 +25,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import TrialError
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.linear_model import LinearAdapter
+from nnlo_opt.testing.loopback_team import tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions
@@ -151,7 +152,7 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
                 def build(parameters, options, seed) -> FailingAdapter:
                     return FailingAdapter(world.rank == faulty)
 
-                return FoldTaskFactory(build, lambda: None, linear_source(60, 4), [single_fold(50, 10)], options, 0)
+                return tasks_from(build, linear_source(60, 4), [single_fold(50, 10)], options)
 
             plan = plan_single_block(world.size, ranks_per_worker=n_processes).teams[0]
             team = Team(Ranks(world._comm), plan, options, make_tasks, None)

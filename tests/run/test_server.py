@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnlo_opt.block.master import Master
-from nnlo_opt.block.ring import RingFollower
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.block.task import FoldTask, TaskFactory
-from nnlo_opt.block.worker import Worker
+from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
+from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -67,10 +68,10 @@ class WorkerOnly:
     def master(self, run: OpenRun) -> Master | None:
         return None
 
-    def worker(self, run: OpenRun) -> Worker | None:
-        return Worker(self._network.end(1), self._tasks, world_rank=2)
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
+        return Worker(WorkerSetup(block=self._network.end(1), tasks=self._tasks, world_rank=2, memory=memory))
 
-    def follower(self, run: OpenRun) -> RingFollower | None:
+    def follower(self, run: OpenRun) -> WorkerGroupMember | None:
         return None
 
     def objective(self, run: OpenRun) -> ObjectiveRank | None:
@@ -78,11 +79,13 @@ class WorkerOnly:
 
 
 class FollowerOnly(WorkerOnly):
-    def worker(self, run: OpenRun) -> Worker | None:
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         return None
 
-    def follower(self, run: OpenRun) -> RingFollower | None:
-        return RingFollower(self._network.end(1), 0, self._tasks, 2, NoOthers())
+    def follower(self, run: OpenRun) -> WorkerGroupMember | None:
+        return WorkerGroupMember(
+            MemberSetup(block=self._network.end(1), leader=0, tasks=self._tasks, world_rank=2, together=NoOthers())
+        )
 
 
 class NoOthers:
@@ -142,7 +145,7 @@ def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypa
     server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, tasks))
     master = team.end(0)
     ticks = count()
-    monkeypatch.setattr("nnlo_opt.block.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
+    monkeypatch.setattr("nnlo_opt.block.worker.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
 
     def answers() -> list[Any]:
         return [received.message for received in iter(master.poll, None)]
@@ -186,10 +189,18 @@ class Survivors(WorkerOnly):
         if len(self.networks) == 1:
             return None
         options = TrainingOptions(batch=2)
-        return Master(self._orders.end(2), self.networks[-1].end(0), self._directory, options, ManualClock())
+        return Master(
+            MasterSetup(
+                orders=self._orders.end(2),
+                endpoints=WorkerEndpoints(self.networks[-1].end(0)),
+                directory=self._directory,
+                options=options,
+                clock=ManualClock(),
+            )
+        )
 
-    def worker(self, run: OpenRun) -> Worker | None:
-        return super().worker(run) if len(self.networks) == 1 else None
+    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
+        return super().worker(run, memory) if len(self.networks) == 1 else None
 
 
 def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:

@@ -1,7 +1,7 @@
 """The assignment that a master has under way: carries out what its decisions (`MasterState`) say.
 
 `MasterAssignment` speaks to the workers and tells the coordinator how far it is; it owns the central weights
-(`CentralWeights`) and the checkpoints (`Checkpoints`). That it has begun and ended is for `block.master` to say.
+(`CentralWeights`) and the checkpoints (`Checkpoints`). That it has begun and ended is for `block.master.master` to say.
 """
 
 import json
@@ -9,20 +9,21 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from nnlo_opt.block import instructions as ins
-from nnlo_opt.block.central_weights import CentralWeights
-from nnlo_opt.block.checkpoints import Checkpoints, remembers_all
-from nnlo_opt.block.master_state import MasterState
-from nnlo_opt.block.worker_ends import WorkerEnds
+from nnlo_opt.block.master import instructions as ins
+from nnlo_opt.block.master.central_weights import CentralWeights
+from nnlo_opt.block.master.checkpoints import Checkpoints, remembers_all
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
+from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_write
-from nnlo_opt.objective.values import values_of_training
 from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.figure import figure_so_far
+from nnlo_opt.trials.objectives import Comparison, pick
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class MasterAssignment:
     order: msg.RunFold
     options: TrainingOptions
     state: MasterState
-    ends: WorkerEnds
+    ends: WorkerEndpoints
     weights: CentralWeights
     checkpoints: Checkpoints
     #: leads to the coordinator
@@ -67,7 +68,7 @@ class MasterAssignment:
             )
             self.ends.send(worker, start)
 
-    def regroup(self, ends: WorkerEnds) -> None:
+    def regroup(self, ends: WorkerEndpoints) -> None:
         """Go on from the central weights as they are, with the workers that stand at `ends`, and new shards."""
         n_workers, shared = ends.n_workers(self.options), self.weights.shared
         self.ends = ends
@@ -270,7 +271,7 @@ class MasterAssignment:
         """Write weights and history; TrialError where the trained fold has nothing to be compared by."""
         weights, n_weights = self.weights.result(restore_best=instruction.restore_best), self.weights.n_weights
         comparison, train_s = self.state.plan.comparison, self._train_s
-        objectives = values_of_training(comparison, instruction, n_weights, train_s)
+        objectives = _values(comparison, instruction, n_weights, train_s)
         checkpoint.save_weights(self.checkpoints.directory, weights[:n_weights], weights[n_weights:])
         history = {
             **self.state.history.to_json(),
@@ -289,3 +290,21 @@ class MasterAssignment:
             reason=instruction.reason,
             objectives=objectives if comparison.several else {},
         )
+
+
+def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s: float) -> dict[str, float]:
+    """The value of every objective; TrialError for one that is not measured."""
+    values = {
+        **finish.metrics,
+        "figure_of_merit": finish.figure_of_merit,
+        "n_weights": float(n_weights),
+        "n_epochs": float(finish.n_epochs),
+        "train_s": train_s,
+        "epoch_s": train_s / finish.n_epochs,
+    }
+    try:
+        return pick(comparison.objectives, values)
+    except KeyError as error:
+        raise TrialError(
+            f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
+        ) from None

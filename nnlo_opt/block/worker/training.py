@@ -1,8 +1,8 @@
 """How a worker trains one assignment: batch by batch, in sync periods, from one word of its master to the next.
 
-`LocalTraining` is what `block.worker` has of an assignment as long as that is open: model and data (`FoldTask`), the
-worker's half of the update rule (`block.local`), and the gradients (`block.gradients`). It pushes its updates itself,
-or makes them where the central weights are shared (`block.own_updates`).
+`LocalTraining` is what `worker.worker` has of an assignment as long as that is open: model and data (`FoldTask`), the
+worker's half of the update rule (`block.local`), and the gradients (`exchange.gradients`). It pushes its updates
+itself, or makes them where the central weights are shared (`exchange.own_updates`).
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.block.central import central_rule
-from nnlo_opt.block.gradients import CommonBatches, Gradients, OwnBatches, Step
-from nnlo_opt.block.learning_rates import LearningRates
+from nnlo_opt.block.exchange.gradients import CommonBatches, Gradients, OwnBatches, Step
+from nnlo_opt.block.exchange.own_updates import OwnUpdates, Period, Trained
+from nnlo_opt.block.exchange.shared_step import SharedStep
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.block.local import StepTogether, local_rule
-from nnlo_opt.block.own_updates import OwnUpdates, Period, Trained
-from nnlo_opt.block.ring import Ring, RingBatches, in_next_step, restore_position
-from nnlo_opt.block.shared_step import SharedStep
-from nnlo_opt.block.shared_weights import SharedWeights
 from nnlo_opt.block.task import FoldTask
+from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup, in_next_step, restore_position
+from nnlo_opt.block.worker.learning_rates import LearningRates
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Transport
 from nnlo_opt.errors import ProtocolError
@@ -36,24 +36,24 @@ _MODEL_STATE = "model_state"
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Partners:
     """The groups of ranks that a worker's rank may compute gradients with."""
 
     #: all workers of its team (allreduce); None: it is the only one
     team: Collective | None = None
     #: the ranks of this worker, which this rank leads; None: it is the only one
-    ring: Ring | None = None
+    group: WorkerGroup | None = None
 
 
 class LocalTraining:
     """One assignment, from the model that is built to its end."""
 
     def __init__(
-        self, block: Transport, task: FoldTask, start: msg.StartFold, groups: Groups, timeline: Timeline
+        self, block: Transport, task: FoldTask, start: msg.StartFold, partners: Partners, timeline: Timeline
     ) -> None:
-        """`block` leads to the master (end 0); a ring among `groups` has begun with `start`."""
+        """`block` leads to the master (end 0); a worker group among `partners` has begun with `start`."""
         self._block = block
-        self._groups = groups
+        self._partners = partners
         self._timeline = timeline
         #: model and data
         self.task = task
@@ -92,12 +92,12 @@ class LocalTraining:
         self._may_run_ahead = False
 
     def _gradients(self) -> Gradients:
-        task, gradient, groups, timeline = self.task, self._rule.gradient, self._groups, self._timeline
-        n_ranks = self._start.n_workers if groups.ring is None else groups.ring.n_all
+        task, gradient, partners, timeline = self.task, self._rule.gradient, self._partners, self._timeline
+        n_ranks = self._start.n_workers if partners.group is None else partners.group.n_all
         if self._together:
-            return CommonBatches(task, gradient, groups.team, n_ranks, timeline)
-        if groups.ring is not None:
-            return RingBatches(task, gradient, groups.ring, self._start.assignment, self._rule.point, timeline)
+            return CommonBatches(task, gradient, partners.team, n_ranks, timeline)
+        if partners.group is not None:
+            return GroupBatches(task, gradient, partners.group, self._start.assignment, self._rule.point, timeline)
         return OwnBatches(task, gradient, timeline)
 
     # ------------------------------------------------------------ batches
@@ -190,7 +190,7 @@ class LocalTraining:
 
     def go_on(self, train: msg.Train, payload: np.ndarray | None, memory: dict[str, Any] | None) -> None:
         """Train on what the master sends; `memory`: what `remembered` of this worker before ranks died, else None."""
-        task, start, ring = self.task, self._start, self._groups.ring
+        task, start, group = self.task, self._start, self._partners.group
         if train.shared:
             self._join((train.shared[0], train.shared[1]))
         # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
@@ -208,8 +208,8 @@ class LocalTraining:
                 task.adapter.write_state(model_state)  # its own: in the middle of an epoch nobody averages
             if train.position is not None:
                 restore_position(task, self.gradients, train.position)
-            if ring is not None:
-                _pass_on(ring, train, state_given)
+            if group is not None:
+                _pass_on(group, train, state_given)
             task.adapter.borrow_weights(self._rule.point())
         if train.rate_factor is not None:
             self._rates.take_wish(train.rate_factor)
@@ -230,7 +230,7 @@ class LocalTraining:
                 raise ProtocolError(f"The memory of the workers' steps cannot be joined: {error}.") from error
             raise
         if isinstance(self._rule, StepTogether):
-            rank, n_ranks, together = start.worker - 1, start.n_workers, self._groups.team
+            rank, n_ranks, together = start.worker - 1, start.n_workers, self._partners.team
             assert isinstance(self.gradients, CommonBatches)
             assert together is not None
             self.gradients.averaging = self._rule.share(
@@ -287,7 +287,7 @@ class LocalTraining:
         if not fence.checkpoint:
             return {}
         # The ranks of a ring have one state each, which are averaged, as at the end of an epoch.
-        keeps_own = fence.mid_epoch and len(model_state) and self._groups.ring is None
+        keeps_own = fence.mid_epoch and len(model_state) and self._partners.group is None
         own = {_MODEL_STATE: model_state} if keeps_own else {}
         return save_local(Path(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
 
@@ -296,8 +296,8 @@ class LocalTraining:
         return {**self._rule.state(), _MODEL_STATE: self.model_state()}
 
 
-def _pass_on(ring: Ring, train: msg.Train, state: np.ndarray | None) -> None:
+def _pass_on(group: WorkerGroup, train: msg.Train, state: np.ndarray | None) -> None:
     """Give the followers the model state, and the positions they handed in, where these came."""
-    positions = (train.position or {}).get("followers") or [None] * (ring.n_ranks - 1)
+    positions = (train.position or {}).get("followers") or [None] * (group.n_ranks - 1)
     plain = msg.Train(assignment=train.assignment, version=train.version, adopt="nothing")
-    ring.tell_each([plain.replaced(position=position) for position in positions], state)
+    group.tell_each([plain.replaced(position=position) for position in positions], state)

@@ -1,28 +1,27 @@
 """A master: takes the orders of the coordinator and the messages of its workers, for one assignment after another.
 
 NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` one of a
-worker; neither waits. With sub-masters (`block.submaster`) each of these is one worker to it. What follows from a
-message is decided by `block.master_state` and carried out by `block.master_assignment`.
+worker; neither waits. With sub-masters (`master.submaster`) each of these is one worker to it. What follows from a
+message is decided by `master.state` and carried out by `master.assignment`.
 """
 
 import logging
 import socket
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nnlo_opt.block.central_weights import CentralWeights
-from nnlo_opt.block.checkpoints import Checkpoints, are_the_same, state_from
-from nnlo_opt.block.fold_plan import fold_plan
-from nnlo_opt.block.master_assignment import COORDINATOR, MasterAssignment
-from nnlo_opt.block.master_phases import Phase
-from nnlo_opt.block.master_state import MasterState
-from nnlo_opt.block.reasons import reason_of
-from nnlo_opt.block.results import Results
-from nnlo_opt.block.worker_ends import WorkerEnds
+from nnlo_opt.block.answers import Results, reason_of
+from nnlo_opt.block.master.assignment import COORDINATOR, MasterAssignment
+from nnlo_opt.block.master.central_weights import CentralWeights
+from nnlo_opt.block.master.checkpoints import Checkpoints, are_the_same, state_from
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.fold_plan import fold_plan
+from nnlo_opt.block.master.phases import Phase
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Group, Team
+from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -34,25 +33,35 @@ from nnlo_opt.trials.objectives import Comparison
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterSetup:
+    """All that a master is made of."""
+
+    #: leads to the coordinator (end 0)
+    orders: Transport
+    #: the workers of the team
+    endpoints: WorkerEndpoints
+    #: the run's; folds have folders in it
+    directory: Path
+    options: TrainingOptions
+    clock: Clock
+    timeline: Timeline = NO_TIMELINE
+    #: what trials are compared by
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: checkpoints are written at all
+    writes_checkpoints: bool = True
+    #: checkpoints stay when a fold has ended
+    keeps_checkpoints: bool = False
+    #: worker 1 has callbacks of the user
+    calls_back: bool = False
+
+
 class Master:
     """The master of a team; serves one assignment after another."""
 
-    def __init__(
-        self,
-        orders: Transport,
-        block: Transport,
-        directory: Path,
-        options: TrainingOptions,
-        clock: Clock,
-        timeline: Timeline = NO_TIMELINE,
-    ) -> None:
-        """`orders` leads to the coordinator (end 0), `block` to the workers, which stand there as `WorkerEnds` says."""
-        self._orders = orders
-        self._block = block
-        self._directory = directory
-        self._options = options
-        self._clock = clock
-        self._timeline = timeline
+    def __init__(self, setup: MasterSetup) -> None:
+        self._setup = setup
+        self._endpoints = setup.endpoints
         #: the one under way; None when idle
         self._assignment: MasterAssignment | None = None
         #: when the last assignment ended; None before there was one
@@ -63,17 +72,6 @@ class Master:
         self.results = Results()
         #: the last assignment that was taken; -1 before there was one
         self.taken = -1
-        #: whether checkpoints stay when a fold has ended
-        self.keeps_checkpoints = False
-        #: ranks of a worker, and groups of the team, as `WorkerEnds` has them
-        self.ranks_per_worker = 1
-        self.groups: tuple[Group, ...] = ()
-        #: whether checkpoints are written at all
-        self.writes_checkpoints = True
-        #: whether worker 1 has callbacks of the user
-        self.calls_back = False
-        #: what trials are compared by
-        self.comparison = Comparison()
 
     # ------------------------------------------------------------ the coordinator's messages
 
@@ -87,7 +85,7 @@ class Master:
             case msg.FoldRecorded():
                 self.results.forget(message.assignment)
                 directory = self._unrecorded.pop(message.assignment, None)
-                if directory is not None and not self.keeps_checkpoints:
+                if directory is not None and not self._setup.keeps_checkpoints:
                     checkpoint.remove_all(directory)
             case _:
                 raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
@@ -97,16 +95,16 @@ class Master:
             under_way = self._assignment.order.assignment
             raise ProtocolError(f"Assignment {order.assignment} came while {under_way} is under way.")
         self.taken = order.assignment
-        waited_s = None if self._idle_since_s is None else self._clock.monotonic_s() - self._idle_since_s
-        directory, ends = fold_directory(self._directory, order.trial, order.fold), self._worker_ends()
+        waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
+        directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
         try:
-            options = self._options.with_point(order.point)
+            options = self._setup.options.with_point(order.point)
             resumed = checkpoint.load_latest(directory)
             state = self._state(order, options, ends, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
-            self._idle_since_s = self._clock.monotonic_s()
-            self._orders.send(COORDINATOR, self._failure(order.assignment, error))
+            self._idle_since_s = self._setup.clock.monotonic_s()
+            self._setup.orders.send(COORDINATOR, self._failure(order.assignment, error))
             return
         rate_factor = 1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0))
         self._assignment = MasterAssignment(
@@ -115,24 +113,24 @@ class Master:
             state=state,
             ends=ends,
             weights=CentralWeights(options, state, ends, rate_factor),
-            checkpoints=Checkpoints(directory, resumed, writes=self.writes_checkpoints),
-            orders=self._orders,
-            clock=self._clock,
-            timeline=self._timeline,
+            checkpoints=Checkpoints(directory, resumed, writes=self._setup.writes_checkpoints),
+            orders=self._setup.orders,
+            clock=self._setup.clock,
+            timeline=self._setup.timeline,
             waited_s=waited_s,
-            began_s=self._clock.monotonic_s(),
+            began_s=self._setup.clock.monotonic_s(),
             trained_before_s=0.0 if resumed is None else float(resumed.master.get("train_s", 0.0)),
         )
         self._assignment.start()
 
     def _state(
-        self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEnds, resumed: Checkpoint | None
+        self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEndpoints, resumed: Checkpoint | None
     ) -> MasterState:
         """The decisions of an assignment that begins, or goes on from what was `resumed`."""
         plan = replace(
             fold_plan(options, ends.n_workers(options)),
-            calls_back=self.calls_back,
-            comparison=self.comparison,
+            calls_back=self._setup.calls_back,
+            comparison=self._setup.comparison,
             waits_for_word=order.waits_for_word,
             pause_epochs=frozenset(order.pause_epochs),
             can_stop_mid_epoch=not (ends.groups and options.waits),
@@ -143,9 +141,6 @@ class Master:
         if not are_the_same(resumed, state.workers, ends):
             state.begin_epoch_anew()
         return state
-
-    def _worker_ends(self) -> WorkerEnds:
-        return WorkerEnds(self._block, self.ranks_per_worker, self.groups)
 
     def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
         assignment = self._assignment
@@ -173,18 +168,17 @@ class Master:
         some have taken part and some have not is no step of it. Another goes on from the central weights as they are,
         with new shards; nothing is lost but what workers had not pushed.
         """
-        self._block = block
         if team is not None:
-            self.groups, self.ranks_per_worker = team.groups, team.ranks_per_worker
+            self._endpoints = WorkerEndpoints.of(block, team)
         assignment = self._assignment
         if assignment is None:
             return -1
         if team is None or not assignment.state.can_regroup:
             assignment.checkpoints.abandon()
             self._assignment = None
-            self._idle_since_s = self._clock.monotonic_s()
+            self._idle_since_s = self._setup.clock.monotonic_s()
             return -1
-        assignment.regroup(self._worker_ends())
+        assignment.regroup(self._endpoints)
         return assignment.order.assignment
 
     # ------------------------------------------------------------ the workers' messages
@@ -201,7 +195,7 @@ class Master:
                 assignment.take_ready(received)
             worker = assignment.ends.worker_at(received.source)
             for instruction in assignment.state.handle(worker, message):
-                with self._timeline.span(type(instruction).__name__, worker=worker):
+                with self._setup.timeline.span(type(instruction).__name__, worker=worker):
                     ending = assignment.carry_out(instruction, received)
                     if ending is not None:
                         self._end(assignment, ending)
@@ -216,7 +210,7 @@ class Master:
             assignment=assignment,
             reason=reason_of(error),
             traceback="".join(traceback.format_exception(error)),
-            world_rank=self._orders.rank,
+            world_rank=self._setup.orders.rank,
             host=socket.gethostname(),
         )
 
@@ -230,5 +224,5 @@ class Master:
             self.results.add(order, message)
         assignment.end()
         self._assignment = None
-        self._idle_since_s = self._clock.monotonic_s()
-        self._orders.send(COORDINATOR, message)
+        self._idle_since_s = self._setup.clock.monotonic_s()
+        self._setup.orders.send(COORDINATOR, message)

@@ -1,8 +1,8 @@
 """The master's decisions for one assignment: pure, synchronous, no arrays.
 
-`MasterState.handle` takes the messages of the workers and returns instructions for `block.master_assignment`, which
-owns the vectors. The phases of an assignment, and what workers may say in each, stand in `block.master_phases`; what it
-is to do, and when it has done it, in `block.fold_plan`.
+`MasterState.handle` takes the messages of the workers and returns instructions for `block.master.assignment`, which
+owns the vectors. The phases of an assignment, and what workers may say in each, stand in `block.master.phases`; what it
+is to do, and when it has done it, in `block.master.fold_plan`.
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nnlo_opt.block.fold_plan import FoldPlan
-from nnlo_opt.block.instructions import (
+from nnlo_opt.block.master.fold_plan import FoldPlan
+from nnlo_opt.block.master.instructions import (
     ApplyRound,
     ApplyUpdate,
     Fail,
@@ -36,8 +36,8 @@ from nnlo_opt.block.instructions import (
     Stopped,
     TakeWishes,
 )
-from nnlo_opt.block.master_phases import ACCEPTED, REGROUPING, Phase
-from nnlo_opt.block.synchronous_rounds import SynchronousRounds
+from nnlo_opt.block.master.phases import ACCEPTED, REGROUPING, Phase
+from nnlo_opt.block.master.synchronous_rounds import SynchronousRounds
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.training.history import FoldHistory

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Group, count_workers
+from nnlo_opt.comm.topology import Group, Team, count_workers
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.training.options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerEnds:
+class WorkerEndpoints:
     """Of one team, as long as it stands as it does.
 
     Workers 1, 2, … stand side by side from end 1 on. In allreduce the last worker is the master's rank itself (end 0),
@@ -24,6 +24,11 @@ class WorkerEnds:
     ranks_per_worker: int = 1
     #: the groups whose sub-masters stand at the ends 1, 2, … in place of workers; empty without sub-masters
     groups: tuple[Group, ...] = ()
+
+    @classmethod
+    def of(cls, block: Transport, team: Team) -> "WorkerEndpoints":
+        """Return those of the workers of `team` on its transport `block`."""
+        return cls(block, team.ranks_per_worker, team.groups)
 
     def n_workers(self, options: TrainingOptions) -> int:
         """How many there are for an assignment."""

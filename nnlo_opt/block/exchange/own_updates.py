@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from nnlo_opt.block.exchange.shared_weights import Exchanged, SharedWeights
 from nnlo_opt.block.local import LocalRule
-from nnlo_opt.block.shared_weights import Exchanged, SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.update_rules.staleness import StalenessStatistics

@@ -1,7 +1,7 @@
 """A sub-master's decisions for one assignment: pure, synchronous, no arrays.
 
 `GroupState.order` takes the messages of the top master, `hear` those of the workers; both return instructions for the
-shell (`block.submaster`), which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
+shell (`master.submaster`), which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
 makes one update of it and pushes that, and what comes back goes to all of them. The phases of an assignment:
 
     STARTING      the workers build the model and load their shards
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
-from nnlo_opt.block.instructions import HoldState, HoldUpdate
+from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 

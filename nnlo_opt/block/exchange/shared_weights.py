@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnlo_opt.block.central import CentralRule
-from nnlo_opt.block.learning_rates import LearningRates
+from nnlo_opt.block.worker.learning_rates import LearningRates
 from nnlo_opt.comm.transport import SharedMemory, Transport
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 from nnlo_opt.update_rules.vectors import blocks

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nnlo_opt.block.shared_step import Averaging
+from nnlo_opt.block.exchange.shared_step import Averaging
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
 from nnlo_opt.errors import TrialError

@@ -1,4 +1,4 @@
-"""The phases that an assignment goes through at its master (`block.master_state`).
+"""The phases that an assignment goes through at its master (`block.master.state`).
 
     STARTING     workers build the model and load their shards
     TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time; or workers

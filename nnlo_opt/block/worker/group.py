@@ -6,15 +6,15 @@ answers when the followers have answered it. Followers are reactive too: they kn
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.gradients import CommonBatches, Gradients, Step
-from nnlo_opt.block.reasons import worker_failed
+from nnlo_opt.block.answers import worker_failed
+from nnlo_opt.block.exchange.gradients import CommonBatches, Gradients, Step
 from nnlo_opt.block.task import FoldTask, TaskFactory, release
-from nnlo_opt.block.validation import validate
+from nnlo_opt.block.worker.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, Transport
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -25,7 +25,7 @@ from nnlo_opt.vectors import aligned_empty
 Then = Callable[[list[Received]], None]
 
 
-class Ring:
+class WorkerGroup:
     """The leader's side: its followers, and what is being waited for from them."""
 
     def __init__(self, block: Transport, together: Collective, n_processes: int) -> None:
@@ -72,48 +72,49 @@ class Ring:
             then([self._answers[end] for end in self._ends])
 
 
-class RingBatches(CommonBatches):
+class GroupBatches(CommonBatches):
     """The leader's gradients: those of the whole ring, all of whose samples count for this worker."""
 
     def __init__(
         self,
         task: FoldTask,
         gradient: np.ndarray,
-        ring: Ring,
+        group: WorkerGroup,
         assignment: int,
         point: Callable[[], np.ndarray],
         timeline: Timeline,
     ) -> None:
         """`point()` is where the next gradient is wanted, (n_weights,)."""
-        super().__init__(task, gradient, ring.together, ring.n_all, timeline, counts_all=True)
-        self._ring = ring
+        super().__init__(task, gradient, group.together, group.n_all, timeline, counts_all=True)
+        self._group = group
         self._message = msg.RingStep(assignment=assignment)
         self._point = point
 
     def step(self) -> Step:
-        self._ring.tell(self._message, self._point())
+        self._group.tell(self._message, self._point())
         return super().step()
 
 
-class RingFollower:
-    """A rank that computes gradients for its leader."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSetup:
+    """All that a member of a worker group is made of."""
 
-    def __init__(
-        self,
-        block: Transport,
-        leader: int,
-        tasks: TaskFactory,
-        world_rank: int,
-        together: Collective,
-        timeline: Timeline = NO_TIMELINE,
-    ) -> None:
-        """`leader` is the leader's end of `block`; `together` are all ranks of the ring."""
-        self._block = block
-        self._leader = leader
-        self._tasks = tasks
-        self._world_rank = world_rank
-        self._together = together
-        self._timeline = timeline
+    block: Transport
+    #: the leader's end of `block`
+    leader: int
+    tasks: TaskFactory
+    world_rank: int
+    #: all ranks of the group
+    together: Collective
+    timeline: Timeline = NO_TIMELINE
+
+
+class WorkerGroupMember:
+    """A rank that computes gradients for the leader of its worker group."""
+
+    def __init__(self, setup: MemberSetup) -> None:
+        self._setup = setup
+        self._timeline = setup.timeline
         #: assignment served; None between assignments and after a failure
         self._assignment: int | None = None
         self._task: FoldTask | None = None
@@ -153,7 +154,7 @@ class RingFollower:
             raise
         except (Exception, SystemExit) as error:
             self._end()
-            self._answer(worker_failed(assignment, error, self._world_rank))
+            self._answer(worker_failed(assignment, error, self._setup.world_rank))
 
     def abandon(self) -> None:
         """Let go of an assignment whose ranks are not together any more; this follower is not used again."""
@@ -164,9 +165,11 @@ class RingFollower:
         self._assignment = start.assignment
         PULSE.expect(SLOW)
         with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
-            task = self._task = self._tasks.open(start)
+            task = self._task = self._setup.tasks.open(start)
         gradient = aligned_empty(task.adapter.n_weights)
-        self._batches = CommonBatches(task, gradient, self._together, start.n_workers, self._timeline, counts_all=True)
+        self._batches = CommonBatches(
+            task, gradient, self._setup.together, start.n_workers, self._timeline, counts_all=True
+        )
         ready = msg.WorkerReady(
             assignment=start.assignment,
             n_weights=task.adapter.n_weights,
@@ -202,7 +205,7 @@ class RingFollower:
     def _end(self) -> None:
         was_open, self._assignment, self._task, self._batches = self._assignment is not None, None, None, None
         if was_open:
-            release(self._tasks)
+            release(self._setup.tasks)
 
     def _opened(self) -> tuple[FoldTask, CommonBatches]:
         if self._task is None or self._batches is None:
@@ -210,7 +213,7 @@ class RingFollower:
         return self._task, self._batches
 
     def _answer(self, message: msg.Message, payload: np.ndarray | None = None) -> None:
-        self._block.send(self._leader, message, payload)
+        self._setup.block.send(self._setup.leader, message, payload)
 
 
 class in_next_step:

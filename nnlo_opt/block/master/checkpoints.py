@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.block.central_weights import CentralWeights
-from nnlo_opt.block.fold_plan import FoldPlan
-from nnlo_opt.block.master_state import MasterState
-from nnlo_opt.block.worker_ends import WorkerEnds
+from nnlo_opt.block.master.central_weights import CentralWeights
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.fold_plan import FoldPlan
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.trials import checkpoint
@@ -101,7 +101,7 @@ class Checkpoints:
 
     # ------------------------------------------------------------ going on from one
 
-    def resumed_by(self, workers: Sequence[int], ends: WorkerEnds) -> Checkpoint | None:
+    def resumed_by(self, workers: Sequence[int], ends: WorkerEndpoints) -> Checkpoint | None:
         """The one that is gone on from, where it was made by the same `workers`; None where by others."""
         resumed = self.resumed
         return resumed if resumed is not None and are_the_same(resumed, workers, ends) else None
@@ -139,13 +139,13 @@ def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
     return state
 
 
-def are_the_same(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEnds) -> bool:
+def are_the_same(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
     """Whether the checkpoint was made by these workers, of as many ranks, in whatever groups."""
     n_followers = {len(position.get("followers", ())) for position in resumed.workers.values()}
     return set(resumed.workers) == set(ends.all_led_by(workers)) and n_followers <= {ends.ranks_per_worker - 1}
 
 
-def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEnds) -> bool:
+def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
     """Whether every worker, and the sub-master of every group, has left what its update rule remembers."""
     of_groups = {(group.workers[0], group.workers[-1]) for group in ends.groups}
     return set(ends.all_led_by(workers)) <= resumed.remembering and of_groups <= resumed.groups_remembering

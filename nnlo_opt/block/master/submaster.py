@@ -1,7 +1,7 @@
 """A sub-master (`--n-masters`): leads a group of workers, and is one worker to the top master.
 
 NumPy only, and reactive as masters and workers are. To its workers it speaks as their master does, to the top master
-as a worker: neither side knows that it is one. What it decides stands in `block.submaster_state`, what an update rule
+as a worker: neither side knows that it is one. What it decides stands in `master.submaster_state`, what an update rule
 does here in `block.group`.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.central_weights import average_states
+from nnlo_opt.block.answers import worker_failed
 from nnlo_opt.block.group import GroupRule, group_rule
-from nnlo_opt.block.instructions import HoldState, HoldUpdate
-from nnlo_opt.block.reasons import worker_failed
-from nnlo_opt.block.submaster_state import (
+from nnlo_opt.block.master.central_weights import average_states
+from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
+from nnlo_opt.block.master.submaster_state import (
     Adopt,
     Answer,
     GroupState,
@@ -64,30 +64,31 @@ class _Fold:
     written: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubMasterSetup:
+    """All that a sub-master is made of.
+
+    The ranks of its workers stand at the ends 1, 2, … of `below`, those of one worker side by side.
+    """
+
+    #: leads to the top master (end 0), where this end has the group's number
+    above: Transport
+    #: leads to the workers of the group
+    below: Transport
+    team: Team
+    options: TrainingOptions
+    world_rank: int
+    timeline: Timeline = NO_TIMELINE
+
+
 class SubMaster:
     """A sub-master; serves one assignment after another."""
 
-    def __init__(
-        self,
-        above: Transport,
-        below: Transport,
-        team: Team,
-        options: TrainingOptions,
-        world_rank: int,
-        timeline: Timeline = NO_TIMELINE,
-    ) -> None:
-        """`above` leads to the top master (end 0), where this end has the group's number; `below` to the workers.
-
-        The ranks of its workers stand at the ends 1, 2, … of `below`, those of one worker side by side.
-        """
-        self._above = above
-        self._below = below
-        self._group = team.groups[above.rank - 1]
-        self._n_workers = team.n_workers()
-        self._ranks_per_worker = team.ranks_per_worker
-        self._options = options
-        self._world_rank = world_rank
-        self._timeline = timeline
+    def __init__(self, setup: SubMasterSetup) -> None:
+        self._above, self._below = setup.above, setup.below
+        self._options, self._world_rank, self._timeline = setup.options, setup.world_rank, setup.timeline
+        self._group = setup.team.groups[setup.above.rank - 1]
+        self._n_workers, self._ranks_per_worker = setup.team.n_workers(), setup.team.ranks_per_worker
         #: the assignment under way; None between assignments and after a failure, when messages about it are dropped
         self._fold: _Fold | None = None
 

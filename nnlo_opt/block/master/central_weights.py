@@ -1,7 +1,7 @@
 """The central weights of an assignment at its master: what they are, what moves them, and who else sees them.
 
 The update rule itself stands in `block.central`. Where workers share memory with the master and the rule has use for
-it, the weights lie there (`block.shared_weights`), or the workers' steps do (`block.shared_step`).
+it, the weights lie there (`block.exchange.shared_weights`), or the workers' steps do (`block.exchange.shared_step`).
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.block.central import CentralRule, central_rule
+from nnlo_opt.block.exchange.shared_step import SharedStep
+from nnlo_opt.block.exchange.shared_weights import SharedWeights
 from nnlo_opt.block.local import common_optimizer
-from nnlo_opt.block.master_state import MasterState
-from nnlo_opt.block.shared_step import SharedStep
-from nnlo_opt.block.shared_weights import SharedWeights
-from nnlo_opt.block.worker_ends import WorkerEnds
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
+from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, SharedMemory
 from nnlo_opt.errors import ProtocolError, TrialError
@@ -31,7 +31,7 @@ class CentralWeights:
     """Weights and float model state of one assignment, with the update rule that moves them."""
 
     def __init__(
-        self, options: TrainingOptions, state: MasterState, ends: WorkerEnds, rate_factor: float = 1.0
+        self, options: TrainingOptions, state: MasterState, ends: WorkerEndpoints, rate_factor: float = 1.0
     ) -> None:
         """`state` says how far the training is; it moves on before the weights do."""
         self._options = options
@@ -99,7 +99,7 @@ class CentralWeights:
             self._rule.load_state({**resumed.master["rule"], **vectors})
         self._share(self._rule)
 
-    def regroup(self, ends: WorkerEnds) -> None:
+    def regroup(self, ends: WorkerEndpoints) -> None:
         """Go on as they are with the workers that stand at `ends`; the decisions know of them."""
         self._ends = ends
         self._held, self._model_states = {}, {}

@@ -2,7 +2,7 @@
 
 It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker whose
 peer failed is never stuck, and master and worker can share a process. Allreduce alone is a collective call. How it
-trains stands in `block.local_training`.
+trains stands in `block.worker.training`.
 """
 
 import logging
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.block.answers import worker_failed
 from nnlo_opt.block.local import base_learning_rate
-from nnlo_opt.block.local_training import MASTER, Groups, LocalTraining
-from nnlo_opt.block.reasons import worker_failed
-from nnlo_opt.block.ring import Then, check_alike
 from nnlo_opt.block.task import TaskFactory, release
-from nnlo_opt.block.validation import validate
+from nnlo_opt.block.worker.group import Then, check_alike
+from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
+from nnlo_opt.block.worker.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
@@ -42,6 +42,27 @@ class Memory:
     state: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSetup:
+    """All that a worker is made of."""
+
+    #: leads to the master (end 0)
+    block: Transport
+    tasks: TaskFactory
+    world_rank: int
+    #: with whom it computes gradients together
+    partners: Partners = Partners()  # noqa: RUF009  (frozen)
+    timeline: Timeline = NO_TIMELINE
+    #: measures what this process takes of its machine, for the history; None: that is not wanted
+    monitor: Monitor | None = None
+    #: what the user wants to be called at the epochs, if this is worker 1
+    callbacks: EpochCallbacks | None = None
+    #: the user's figure of merit, if this is worker 1
+    figure: Callable[[dict[str, Any]], Any] | None = None
+    #: what this rank remembers of an assignment that may go on after deaths
+    memory: Memory | None = None
+
+
 class Worker:
     """One worker; serves one assignment after another.
 
@@ -50,36 +71,17 @@ class Worker:
     things does not depend on who is faster.
     """
 
-    def __init__(
-        self,
-        block: Transport,
-        tasks: TaskFactory,
-        world_rank: int,
-        groups: Groups | None = None,
-        timeline: Timeline = NO_TIMELINE,
-        monitor: Monitor | None = None,
-    ) -> None:
-        """`groups`: with whom it computes gradients together; None: alone.
-
-        `monitor` measures what this process takes of its machine, for the history; None: that is not wanted.
-        """
-        self._block = block
-        self._tasks = tasks
-        self._world_rank = world_rank
-        self._groups = groups or Groups()
-        self._timeline = timeline
-        self._monitor = monitor
-        self._ring = self._groups.ring
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._setup = setup
+        self._block, self._timeline = setup.block, setup.timeline
+        #: the ranks of this worker; None: it is the only one
+        self._group = setup.partners.group
+        #: what this rank remembers of an assignment that may go on, until it does
+        self._memory = setup.memory
         #: assignment served; None between assignments and after a failure, when messages about it are dropped
         self._assignment: int | None = None
         #: how that is trained; None while it is opened, and without one
         self._training: LocalTraining | None = None
-        #: what this rank remembers of an assignment that may go on, until it does; to be set before it is started again
-        self.memory: Memory | None = None
-        #: what the user wants to be called at the epochs, if this is worker 1; to be set before the first assignment
-        self.callbacks: EpochCallbacks | None = None
-        #: the user's figure of merit, if this is worker 1; to be set before the first assignment
-        self.figure: Callable[[dict[str, Any]], Any] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -111,14 +113,14 @@ class Worker:
     def handle_follower(self, received: Received) -> None:
         """Take in an answer of one of the other ranks of this worker."""
         message = received.message
-        if self._ring is None or getattr(message, "assignment", None) != self._assignment:
+        if self._group is None or getattr(message, "assignment", None) != self._assignment:
             logger.debug("dropped a late %s of a follower", type(message).__name__)
         elif isinstance(message, msg.WorkerFailed):
             self._end()
             self._block.send(MASTER, message)
         else:
             with self._answering_for(self._assignment):
-                self._ring.hear(received)
+                self._group.hear(received)
 
     def work(self, undisturbed_s: float = 0.0) -> None:
         """Train one batch, and more within so many seconds where these need no message.
@@ -176,13 +178,13 @@ class Worker:
     def _open(self, start: msg.StartFold) -> None:
         self._end()
         self._assignment = start.assignment
-        if self.memory is not None and self.memory.assignment != start.assignment:
-            self.memory = None  # that one did not go on
-        mine = start if self._ring is None else self._ring.start(start)
+        if self._memory is not None and self._memory.assignment != start.assignment:
+            self._memory = None  # that one did not go on
+        mine = start if self._group is None else self._group.start(start)
         PULSE.expect(SLOW)
         with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
-            task = self._tasks.open(mine)
-        self._training = LocalTraining(self._block, task, start, self._groups, self._timeline)
+            task = self._setup.tasks.open(mine)
+        self._training = LocalTraining(self._block, task, start, self._setup.partners, self._timeline)
         n_weights, n_state = task.adapter.n_weights, task.adapter.n_state
         initial = None
         if start.worker == 1:
@@ -197,17 +199,17 @@ class Worker:
             n_shard=task.n_shard,
             has_validation=task.n_validation > 0,
         )
-        if self._monitor is not None:
-            self._monitor.start()
+        if self._setup.monitor is not None:
+            self._setup.monitor.start()
 
         def then(answers: list[Received]) -> None:
             check_alike(ready, answers)
             self._block.send(MASTER, ready, initial)
 
-        self._when_ring_answers(then)
+        self._when_members_answer(then)
 
     def _remember(self) -> dict[str, Any] | None:
-        memory, self.memory = self.memory, None
+        memory, self._memory = self._memory, None
         return None if memory is None else memory.state
 
     def abandon(self) -> Memory | None:
@@ -215,27 +217,27 @@ class Worker:
 
         -> what the next one is to have as its `memory`.
         """
-        memory = self.memory
+        memory = self._memory
         if self._assignment is not None and self._training is not None and self._training.has_begun:
             memory = Memory(self._assignment, self._training.remembered())
-        self._ring = None  # its ranks find out by themselves
+        self._group = None  # its ranks find out by themselves
         self._end()
         return memory
 
     def _end(self) -> None:
         # Also after an `open` that failed half way: it may have left a model behind.
         was_open = self._assignment is not None
-        if self._monitor is not None:
-            self._monitor.stop()
-        if was_open and self._ring is not None and self._assignment is not None:
-            self._ring.tell(msg.EndFold(assignment=self._assignment))
+        if self._setup.monitor is not None:
+            self._setup.monitor.stop()
+        if was_open and self._group is not None and self._assignment is not None:
+            self._group.tell(msg.EndFold(assignment=self._assignment))
         self._assignment = self._training = None
         if was_open:
-            release(self._tasks)
+            release(self._setup.tasks)
 
     def _fail(self, assignment: int | None, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", assignment, exc_info=error)
-        failed = worker_failed(assignment, error, self._world_rank)
+        failed = worker_failed(assignment, error, self._setup.world_rank)
         self._end()
         self._block.send(MASTER, failed)
 
@@ -252,14 +254,14 @@ class Worker:
         state = training.model_state()
         files = training.save(fence, state)
         position = training.position()
-        load = {} if self._monitor is None else self._monitor.end_epoch()
+        load = {} if self._setup.monitor is None else self._setup.monitor.end_epoch()
 
         def then(answers: list[Received]) -> None:
             states = [state]
             for answer in answers:
-                of_follower = answer.message
-                assert isinstance(of_follower, msg.FenceReached)
-                position.setdefault("followers", []).append(of_follower.position)
+                of_member = answer.message
+                assert isinstance(of_member, msg.FenceReached)
+                position.setdefault("followers", []).append(of_member.position)
                 states.append(aligned_empty(0) if answer.payload is None else answer.payload)
             np.copyto(state, np.mean(states, axis=0, dtype=np.float64), casting="same_kind")
             reached = msg.FenceReached(
@@ -273,49 +275,49 @@ class Worker:
             self._block.send(MASTER, reached, state)
             self._timeline.flush()
 
-        if self._ring is not None:
-            self._ring.tell(msg.Fence(assignment=fence.assignment))
-        self._when_ring_answers(then)
+        if self._group is not None:
+            self._group.tell(msg.Fence(assignment=fence.assignment))
+        self._when_members_answer(then)
 
     def _validate(self, message: msg.Validate, payload: np.ndarray | None) -> None:
         task = self._opened().task
         if payload is None:
             raise ProtocolError("Central weights and model state were expected beside the message.")
-        if self._ring is not None:
-            self._ring.tell(message, payload)
+        if self._group is not None:
+            self._group.tell(message, payload)
         n_samples, sums = validate(task, payload)
 
         def then(answers: list[Received]) -> None:
             total, n_total = dict(sums), n_samples
             for answer in answers:
-                of_follower = answer.message
-                assert isinstance(of_follower, msg.Validated)
-                n_total += of_follower.n_samples
-                for name, value in of_follower.sums.items():
+                of_member = answer.message
+                assert isinstance(of_member, msg.Validated)
+                n_total += of_member.n_samples
+                for name, value in of_member.sums.items():
                     total[name] = total.get(name, 0.0) + value
             self._block.send(MASTER, msg.Validated(assignment=message.assignment, n_samples=n_total, sums=total))
 
-        self._when_ring_answers(then)
+        self._when_members_answer(then)
 
-    def _when_ring_answers(self, then: Then) -> None:
-        if self._ring is None:
+    def _when_members_answer(self, then: Then) -> None:
+        if self._group is None:
             then([])
         else:
-            self._ring.expect(then)
+            self._group.expect(then)
 
     # ------------------------------------------------------------ what is the user's
 
     def _call_back(self, message: msg.CallBack, payload: np.ndarray | None) -> None:
         task = self._opened().task
         adapter, n_weights = task.adapter, task.adapter.n_weights
-        if payload is None or self.callbacks is None:
+        if payload is None or self._setup.callbacks is None:
             raise ProtocolError("Callbacks, and weights to show them, were expected.")
         adapter.write_weights(payload[:n_weights])
         adapter.write_state(payload[n_weights:])
         base = base_learning_rate(task.options)
         rate = base * message.rate_factor
         with PULSE.unwatched():
-            wishes = self.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
+            wishes = self._setup.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
         changed = None
         if wishes.has_changed:
             changed = aligned_empty(len(payload))
@@ -327,8 +329,8 @@ class Worker:
         self._block.send(MASTER, answer, changed)
 
     def _judge(self, message: msg.Judge) -> None:
-        if self.figure is None:
+        if self._setup.figure is None:
             raise ProtocolError("A figure of merit to call was expected.")
         with PULSE.unwatched():
-            figure = judged(self.figure, message.fold)
+            figure = judged(self._setup.figure, message.fold)
         self._block.send(MASTER, msg.Judged(assignment=message.assignment, figure_of_merit=figure))

@@ -1,4 +1,4 @@
-"""What `MasterState` wants `block.master_assignment` to do: plain values, one class for each kind of instruction."""
+"""What `MasterState` wants `block.master.assignment` to do: plain values, one class for each kind of instruction."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -1,0 +1,1 @@
+"""How gradients and weights travel between the ranks of a team."""

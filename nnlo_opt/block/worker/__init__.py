@@ -1,0 +1,1 @@
+"""The workers of a team: each computes gradients on its shard."""
