@@ -80,6 +80,7 @@ PURE_DECISIONS: dict[str, list[str]] = {
         "block.master.synchronous_rounds",
     ],
     "objective": [
+        "objective.signature",
         "objective.values",
     ],
     "search": [

@@ -24,6 +24,7 @@ from nnlo_opt.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.objective.rank import Objective
+from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.checks import check_space, check_training
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
@@ -174,8 +175,8 @@ class ModuleWorkload:
 
     @property
     def objective(self) -> Objective:
-        """The function of an objective module."""
-        return self.definition.objective
+        """The function of an objective module, as it is called; ConfigurationError if it cannot be."""
+        return objective_of(self.definition.objective, str(self.definition.source))
 
     # ------------------------------------------------------------ the space
 
@@ -199,6 +200,7 @@ class ModuleWorkload:
 
     def _inspect_objective(self, space: Space | None) -> str:
         """Return the name of the figure of merit; ConfigurationError for options that an objective has none of."""
+        objective_of(self.definition.objective, str(self.definition.source))
         options = self._options
         if options.plan.n_fold > 1:
             raise ConfigurationError(

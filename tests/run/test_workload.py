@@ -6,10 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.data.sums import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.space import Real, Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.vectors import aligned_empty
@@ -145,3 +146,11 @@ def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_
     made._options = replace(made._options, data=replace(made._options.data, train_data=None))
     with pytest.raises(ConfigurationError, match="file by file; give `--train-data`"):
         made.inspect(None)
+
+
+def test_an_objective_that_takes_something_else_is_refused_before_the_first_trial(tmp_path):
+    path = tmp_path / "objective.py"
+    path.write_text("def objective(x, y): return x")
+    options = parse_optimization(["--model", str(path)])
+    with pytest.raises(ConfigurationError, match="must take `parameters`"):
+        ModuleWorkload(options, 1, True).inspect(Space([Real(0, 1, name="x")]))
