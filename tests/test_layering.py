@@ -130,6 +130,8 @@ DOORS: dict[str, list[str]] = {
     "filelock": ["trials.run_lock"],
     "msgspec": ["records"],
     "pandas": ["reporting"],
+    "psutil": ["runtime.monitor", "runtime.peers"],
+    "pynvml": ["runtime.monitor"],
     "rich": ["reporting"],
     "pytest": ["testing"],
 }

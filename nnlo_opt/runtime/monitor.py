@@ -8,30 +8,25 @@ Gauges read, a `Monitor` samples them in a daemon thread and sums up, epoch by e
     gpu_percent      part of the time in which a kernel ran on the GPU, mean of the samples
     gpu_memory_mb    memory in use on the GPU, mean of the samples, in 10^6 bytes
 
-The CPU figure is exact, not sampled. Those of the GPU are of the device: ranks that share one report the same. Where
-there is no GPU, or no NVIDIA driver that answers, their keys are missing and nothing else.
-
-Sources are of the operating system and the driver, without a package: `/proc`, `times(2)`, and the NVIDIA Management
-Library that comes with every driver (https://docs.nvidia.com/deploy/nvml-api), by ctypes. Its utilisation is not
-measured for a slice of a GPU (MIG), whose `gpu_percent` is then missing.
+The CPU figure is exact, not sampled. The figures of a GPU are of the device: ranks that share one report the same. If
+there is no GPU, or no NVIDIA driver that answers, their keys are missing and nothing else. The driver does not measure
+the use of a slice of a GPU (MIG): its `gpu_percent` is missing.
 """
 
-import ctypes
 import logging
 import math
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+import psutil
+import pynvml
 
 from nnlo_opt.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-_STATM = Path("/proc/self/statm")
 _MB = 1e6
 #: how long `stop` waits for a reading under way: a driver that hangs must not keep the rank
 _JOIN_TIMEOUT_S = 1.0
@@ -48,19 +43,11 @@ class Gauge(Protocol):
 class MemoryGauge:
     """Resident memory of this process."""
 
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
     def read(self) -> dict[str, float]:
-        return {"memory_mb": resident_bytes() / _MB}
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; where the system does not tell, the most it ever was."""
-    try:
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return {"memory_mb": self._process.memory_info().rss / _MB}
 
 
 class Monitor:
@@ -146,74 +133,43 @@ class Monitor:
             self.sample()
 
 
-# ---------------------------------------------------------------- the GPU
-
-
-class _Utilization(ctypes.Structure):
-    """`nvmlUtilization_t`: percent of the last sample period."""
-
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
-
-
-class _Memory(ctypes.Structure):
-    """`nvmlMemory_t`: bytes."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
 class NvidiaGauge:
-    """One NVIDIA GPU, read by the management library of the driver."""
+    """One NVIDIA GPU, read by the management library of the driver.
 
-    def __init__(self, library: Any, device: ctypes.c_void_p) -> None:
-        """To be made by `open`."""
-        self._library = library
-        self._device = device
-        #: whether the driver tells the utilisation of this device: of a slice (MIG) it does not
-        self._tells_use = library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(_Utilization())) == 0
-        self.read()
+    Args:
+        gpu: the name that `CUDA_VISIBLE_DEVICES` gives the GPU. An index counts as the driver does, by bus; CUDA counts
+            so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all GPUs of the node are alike.
 
-    @classmethod
-    def open(cls, gpu: str, library_name: str = "libnvidia-ml.so.1") -> "NvidiaGauge | None":
-        """The gauge of the GPU that `CUDA_VISIBLE_DEVICES` calls `gpu`; None where there is none to be read.
+    Raises:
+        pynvml.NVMLError: there is no driver, or the driver does not know this GPU.
+    """
 
-        An index counts as the driver does, by bus; CUDA counts so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
-        GPUs of the node are alike.
-        """
+    def __init__(self, gpu: str) -> None:
+        pynvml.nvmlInit()
+        by_name = pynvml.nvmlDeviceGetHandleByUUID
+        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(gpu)) if gpu.isdigit() else by_name(gpu)
+        #: True if the driver measures the use of this device: of a slice (MIG) it does not
+        self._measures_use = True
         try:
-            library = ctypes.CDLL(library_name)
-            _check(library.nvmlInit_v2())
-            device = ctypes.c_void_p()
-            if gpu.isdigit():
-                _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(device)))
-            else:
-                _check(library.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device)))
-            return cls(library, device)
-        except (OSError, AttributeError) as error:
-            logger.info("no GPU to be monitored: %s", error)
-            return None
+            self.read()
+        except pynvml.NVMLError:
+            self._measures_use = False
+            self.read()
 
     def read(self) -> dict[str, float]:
         figures = {}
-        if self._tells_use:
-            use = _Utilization()
-            _check(self._library.nvmlDeviceGetUtilizationRates(self._device, ctypes.byref(use)))
-            figures["gpu_percent"] = float(use.gpu)
-        memory = _Memory()
-        _check(self._library.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)))
-        figures["gpu_memory_mb"] = memory.used / _MB
+        if self._measures_use:
+            figures["gpu_percent"] = float(pynvml.nvmlDeviceGetUtilizationRates(self._device).gpu)
+        figures["gpu_memory_mb"] = pynvml.nvmlDeviceGetMemoryInfo(self._device).used / _MB
         return figures
 
 
-def _check(status: int) -> None:
-    if status != 0:
-        raise OSError(f"the NVIDIA Management Library answered {status}")
-
-
 def make_monitor(clock: Clock, gpu: str | None) -> Monitor:
-    """The monitor of this process; `gpu` as `devices.NodeShare.gpu`: None or "-1" where the process uses none."""
+    """Return the monitor of this process; `gpu` as in `devices.NodeShare`: None or "-1" if the process uses none."""
     gauges: list[Gauge] = [MemoryGauge()]
     if gpu not in (None, "-1"):
-        nvidia = NvidiaGauge.open(gpu)
-        if nvidia is not None:
-            gauges.append(nvidia)
+        try:
+            gauges.append(NvidiaGauge(gpu))
+        except pynvml.NVMLError as error:
+            logger.info("the GPU is not monitored: %s", error)
     return Monitor(clock, gauges)

@@ -11,6 +11,8 @@ import signal
 import struct
 from contextlib import suppress
 
+import psutil
+
 from nnlo_opt.runtime.handles import Card, memory
 
 #: heartbeats, and 1 where the process may be silent
@@ -81,10 +83,9 @@ class Peer:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it (SIGSTOP); not by a debugger, which somebody sits at."""
-        with suppress(OSError, IndexError), open(f"/proc/{self.pid}/stat", "rb") as file:
-            # Behind the command, which may hold anything.
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
+        """True if a signal has stopped the process (SIGSTOP); not if a debugger has, at which somebody sits."""
+        with suppress(psutil.Error):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         return False
 
     def kill(self) -> None:
