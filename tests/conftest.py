@@ -4,6 +4,7 @@ import compileall
 import importlib.util
 import sys
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,52 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"LEFT OUT [{n_tests}] {why}")
 
 
+#: lines of a rank's log that are shown with a failure, and logs of so many ranks
+N_LINES, N_LOGS = 40, 8
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, pytest.TestReport]:
+    """Add to a failure the logs of the ranks that the test has started: where each lies, and its last lines."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and folder is not None:
+        for log in sorted(folder.rglob("rank-*.log"))[:N_LOGS]:
+            lines = log.read_text(errors="replace").splitlines()
+            report.sections.append((f"last lines of {log}", "\n".join(lines[-N_LINES:]) or "(empty)"))
+    return report
+
+
+class FailuresAtOnce:
+    """Shows the first failure when it happens, and of later ones the name and the message."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._n_failed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write a failure to the terminal; all of them stand there again in the end."""
+        if not report.failed:
+            return
+        self._n_failed += 1
+        writer = self._config.get_terminal_writer()
+        writer.line()
+        if self._n_failed > 1:
+            message = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+            writer.line(f"FAILED {report.nodeid} - {message.partition(chr(10))[0]}", flush=True)
+            return
+        writer.sep("=", f"first failure: {report.nodeid}", red=True)
+        report.toterminal(writer)
+        for title, text in report.sections:
+            writer.sep("-", title)
+            writer.line(text, flush=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the package once: where Python is told to write no bytecode, each of hundreds of ranks would do it."""
     if not hasattr(config, "workerinput"):  # which workers of pytest-xdist have
         compileall.compile_dir(Path(nnlo_opt.__file__).parent, quiet=2)
+        config.pluginmanager.register(FailuresAtOnce(config))
 
 
 @pytest.fixture(scope="session")
