@@ -1,0 +1,161 @@
+"""README and docs/: links lead somewhere, names and options exist, pages stay short, examples are valid."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import nnlo_opt
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = Path(nnlo_opt.__file__).parent
+README = REPOSITORY / "README.md"
+PAGES = [
+    README,
+    REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "CHANGELOG.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+
+#: folders of pages, or single pages, and the bytes that one page may have
+LIMITS = {"README.md": 10_240, "docs/guide": 12_288, "docs/architecture.md": 15_360}
+#: commands, and how their help is printed
+COMMANDS = {
+    "OptimizationDriver": "from nnlo_opt.cli.main import optimization_driver as run",
+    "TrainingDriver": "from nnlo_opt.cli.main import training_driver as run",
+    "GetData": "from nnlo_opt.cli.main import get_data as run",
+    "BuildModel": "from nnlo_opt.cli.main import build_model as run",
+    "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
+}
+SUBCOMMANDS = ("show", "report", "space", "repair", "simulate", "launch", "plan")
+#: options in the text that belong to other programs
+FOREIGN = {"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help"}
+
+#: pages that are generated, and may have to be generated first
+GENERATED = {REPOSITORY / "docs/reference/options.md"}
+#: ends of names of files, which are no modules
+FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def prose_of(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def commands_of(page: Path) -> list[tuple[str, list[str]]]:
+    """Every command of ours in the code of a page, with its options; lines that end with a backslash are joined."""
+    blocks = [text for language, text in FENCE.findall(page.read_text()) if language != "python"]
+    blocks += [dedent(text) for text in re.findall(r"(?:^    .+\n)+", prose_of(page), re.MULTILINE)]
+    found = []
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        command = ""
+        for word in line.split("#")[0].split():
+            if word in COMMANDS:
+                command = word
+            elif command == "nnlo-opt" and word in SUBCOMMANDS:
+                command = f"nnlo-opt {word}"
+            elif word == "&&":
+                command = ""
+            elif command == "nnlo-opt plan" and word == "--":
+                command = "OptimizationDriver"
+            elif command and word.startswith("--") and word != "--":
+                found.append((command, [word.split("=")[0]]))
+    return found
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """The options in the help of a command, with hyphens."""
+    name, *arguments = command.split()
+    program = f"import sys; sys.argv = {[name, *arguments, '--help']!r}; {COMMANDS[name]}; run()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    return frozenset(OPTION.findall(done.stdout))
+
+
+def is_python(name: str) -> bool:
+    """True if `folder.module`, `folder.module.Name` or `folder.Name` of a page stands in the package."""
+    place, parts = PACKAGE, name.removeprefix("nnlo_opt.").split(".")
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    module = place / (f"{parts.pop(0)}.py" if parts and (place / f"{parts[0]}.py").is_file() else "__init__.py")
+    return module.is_file() and all(re.search(rf"\b{part}\b", module.read_text()) for part in parts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_and_anchors_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", prose_of(page))
+    lost = []
+    for link in (link for link in links if "://" not in link):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not (target.exists() or target in GENERATED) or (anchor and anchor not in anchors_of(target)):
+            lost.append(link)
+    assert not lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_that_pages_name_exist(page):
+    quoted = re.findall(r"`([^`\n]+)`", prose_of(page))
+    roots = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    dotted = [name for name in quoted if re.fullmatch(r"[a-z_]+(\.\w+)+", name) and not name.endswith(FILES)]
+    ours = [name for name in dotted if name.removeprefix("nnlo_opt.").split(".")[0] in roots]
+    files = [name for name in quoted if re.fullmatch(r"[\w/]+/\w+\.py", name)]
+    assert not [name for name in ours if not is_python(name)]
+    assert not [name for name in files if not any((root / name).is_file() for root in (PACKAGE, REPOSITORY))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_options_that_pages_name_exist(page):
+    everywhere = {option for command in COMMANDS for option in options_of(command)} | FOREIGN
+    everywhere |= {option for subcommand in SUBCOMMANDS for option in options_of(f"nnlo-opt {subcommand}")}
+    named = {option for quoted in re.findall(r"`([^`]+)`", prose_of(page)) for option in OPTION.findall(quoted)}
+    assert not {option.replace("_", "-") for option in named} - everywhere
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_have_the_options_that_pages_give_them(page):
+    assert not [
+        (command, option)
+        for command, options in commands_of(page)
+        for option in options
+        if option.replace("_", "-") not in options_of(command) | FOREIGN
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_in_pages_compiles(page):
+    for text in (text for language, text in FENCE.findall(page.read_text()) if language == "python"):
+        compile(text, name_of(page), "exec")
+
+
+def test_the_examples_of_the_readme_define_what_they_search():
+    for text in (text for language, text in FENCE.findall(README.read_text()) if language == "python"):
+        module: dict = {"__name__": "example"}
+        exec(compile(text, "README.md", "exec"), module)
+        searched = module.get("objective") or module.get("get_model")
+        assert searched is None or searched.parameter_range
+
+
+@pytest.mark.parametrize(("place", "limit"), LIMITS.items(), ids=list(LIMITS))
+def test_pages_are_short(place, limit):
+    target = REPOSITORY / place
+    pages = [target] if target.is_file() else sorted(target.rglob("*.md"))
+    assert pages
+    assert not [name_of(page) for page in pages if len(page.read_bytes()) > limit]
