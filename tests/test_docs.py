@@ -39,7 +39,7 @@ FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "-
 FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*[a-z0-9]")
 
 
 def name_of(page: Path) -> str:
