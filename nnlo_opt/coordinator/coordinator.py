@@ -1,9 +1,9 @@
-"""The coordinator's shell: carries messages to `CoordinatorState` and carries out its instructions."""
+"""Shell of the coordinator: hands messages to `CoordinatorState`, carries out its instructions."""
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
@@ -22,20 +22,15 @@ from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import UnrecordedFold
 
-logger = logging.getLogger(__name__)
-
-#: seconds between two looks at a budget of time while nothing comes
+#: seconds between two looks at the limits of time while no message comes
 TICK_S = 0.5
-#: messages taken in before what follows from them is written to the journal, at most: a write to the disk costs as much
-#: for all of them as for one
+#: most messages taken in before their consequences are written to the journal: one write to the disk costs as much for
+#: all of them as for one
 MOST_AT_ONCE = 256
 
 
-def _pass() -> None: ...
-
-
 class Search(Protocol):
-    """The search as the coordinator sees it; it minimises."""
+    """Search as the coordinator uses it; it minimises."""
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
@@ -45,44 +40,56 @@ class Search(Protocol):
 
 
 class Observer(Protocol):
-    """Someone who is told of every event after the ledger knows it."""
+    """Sees every event after it was applied to the ledger."""
 
     def observe(self, event: Event, ledger: Ledger) -> None: ...
 
 
-class Coordinator:
-    """World rank 0 while trials run. `step` never waits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSetup:
+    """Parts around the coordinator of one start of the run."""
 
-    def __init__(
-        self,
-        state: CoordinatorState,
-        journal: Journal,
-        ranks: Transport,
-        search: Search,
-        clock: Clock,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        self._state = state
-        self._journal = journal
-        self._ranks = ranks
-        self._search = search
-        self._clock = clock
-        self._observers = observers
-        #: team index by world rank of its master
-        self._team_of = {rank: team.index for team in state.topology.teams for rank in team.world_ranks}
-        #: ranks that are known to be dead
+    #: its decisions
+    state: CoordinatorState
+    journal: Journal
+    #: transport of rank 0 to all ranks
+    ranks: Transport
+    search: Search
+    clock: Clock
+    #: see each event after the ledger
+    observers: Sequence[Observer] = ()
+    #: called when a rank reports that it has been preempted
+    on_preemption: Callable[[], None] = lambda: None
+
+
+class Coordinator:
+    """World rank 0 while trials run; `step` never waits.
+
+    Args:
+        setup: the parts around it.
+    """
+
+    def __init__(self, setup: CoordinatorSetup) -> None:
+        self._state = setup.state
+        self._journal = setup.journal
+        self._ranks = setup.ranks
+        self._search = setup.search
+        self._clock = setup.clock
+        self._observers = setup.observers
+        self._on_preemption = setup.on_preemption
+        #: world rank -> index of its team
+        self._team_of = {rank: team.index for team in self._state.topology.teams for rank in team.world_ranks}
+        #: number of ranks that are known to be dead
         self._n_lost = 0
-        #: called when a rank has heard of a preemption
-        self.heard_preemption: Callable[[], None] = _pass
-        #: why the search is over; empty while it is not
+        #: reason for which the search is over; empty while it is not
         self.finished_because = ""
-        #: whether the search was over then, and not only the time of this start
+        #: True if the search was over then, False if only the time of this start was
         self.is_complete = False
-        #: whether every team has stopped by then; one that has not is not to be asked for anything
+        #: True if every team had stopped by then; a team that had not can be asked for nothing
         self.all_stopped = True
-        #: when a budget of time is looked at next; monotonic seconds
-        self._tick_at_s = clock.monotonic_s()
-        #: the last messages taken in, with the rank each is from: the story told when we fail
+        #: time of the next look at the limits of time, in monotonic seconds
+        self._tick_at_s = self._clock.monotonic_s()
+        #: the last messages taken in, each with its rank, as notes for the error if the coordinator fails
         self._story: deque[tuple[int, Message]] = deque(maxlen=40)
 
     @property
@@ -92,7 +99,7 @@ class Coordinator:
 
     @property
     def suspects(self) -> frozenset[int]:
-        """Teams that may be stuck in code of the user."""
+        """Indices of the teams that may be stuck in code of the user."""
         return frozenset(self._state.membership.suspects)
 
     @property
@@ -101,21 +108,23 @@ class Coordinator:
         return self._state.membership
 
     def begin(self, last_end: LastEnd = WAS_ENDED, finished: Sequence[UnrecordedFold] = ()) -> None:
-        """Give out the first assignments; `last_end`: how the start before this one has ended.
+        """Give out the first assignments.
 
-        `finished` are folds of earlier starts that the journal does not know of.
+        Args:
+            last_end: known causes of the end of the previous start.
+            finished: folds of earlier starts whose results are not in the journal.
         """
         self._carry_out(self._decide(ins.Begin(last_end=last_end, finished=tuple(finished))))
 
     def preempt(self, reason: str, grace_s: float) -> None:
-        """Have this start end within `grace_s` seconds; when it is already to do so, nothing changes."""
+        """Have this start end within `grace_s` seconds; a second call changes nothing."""
         if not self._state.ending.preempting:
             self._carry_out(self._decide(ins.Preempt(reason=reason, grace_s=grace_s)))
 
     def step(self) -> bool:
-        """Take in what has come, if anything; -> whether something had.
+        """Take in what has come; return True if anything had.
 
-        All of it is decided on first, then written down at once, then carried out.
+        All decisions come first, then one write to the journal, then the instructions are carried out.
         """
         todo: list[ins.Instruction] = []
         if len(self._ranks.lost) > self._n_lost:
@@ -128,7 +137,7 @@ class Coordinator:
             try:
                 todo += self._take(received)
             except Exception as error:
-                self._write_ahead(todo)  # what came before stands
+                self._write_ahead(todo)  # the decisions before it stand
                 for source, message in self._story:
                     error.add_note(f"took in from rank {source}: {str(message)[:300]}")
                 raise
@@ -145,7 +154,7 @@ class Coordinator:
         return bool(n_taken) or suggestion is not None
 
     def complete(self) -> None:
-        """Write down that the search is over, or this start of it."""
+        """Record that the search is over, or this start of it."""
         kind = RunCompleted if self.is_complete else RunPreempted
         event = kind(time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3))
         self._state.ledger.apply(event)
@@ -153,7 +162,7 @@ class Coordinator:
 
     def _take(self, received: Received) -> list[ins.Instruction]:
         if isinstance(received.message, PreemptionHeard):
-            self.heard_preemption()
+            self._on_preemption()
             return []
         team = self._team_of.get(received.source)
         if team is None:
@@ -174,14 +183,14 @@ class Coordinator:
             self._write(events, durable=any(append.durable for append in appends))
 
     def _carry_out(self, todo: Sequence[ins.Instruction]) -> None:
-        """Write down all events, which justify the rest, and do the rest in order."""
+        """Write all events, which justify the other instructions; carry these out in order."""
         self._write_ahead(todo)
         for instruction in todo:
             match instruction:
                 case ins.Send():
                     self._ranks.send(instruction.rank, instruction.message)
                 case ins.Tell():
-                    self._search.record([self._told(instruction)])
+                    self._search.record([self._record_of(instruction)])
                 case ins.Ask():
                     self._search.request_suggestion(instruction.number)
                 case ins.GiveUp():
@@ -190,11 +199,11 @@ class Coordinator:
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
                     self.all_stopped = instruction.all_stopped
 
-    def _told(self, tell: ins.Tell) -> TrialRecord:
+    def _record_of(self, tell: ins.Tell) -> TrialRecord:
         value = tell.value
         if value is not None and self._state.plan.direction == "max":
             value = -value
-        told: TrialRecord = {
+        record: TrialRecord = {
             "trial": tell.trial,
             "point": tell.point,
             "state": tell.state,
@@ -202,8 +211,8 @@ class Coordinator:
             "std": tell.std,
         }
         if tell.losses is not None:
-            told["losses"] = list(tell.losses)
-        return told
+            record["losses"] = list(tell.losses)
+        return record
 
     def _write(self, events: Sequence[Event], *, durable: bool) -> None:
         try:

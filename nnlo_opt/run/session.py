@@ -16,7 +16,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
-from nnlo_opt.coordinator.coordinator import Coordinator, Search
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
@@ -235,8 +235,17 @@ class Session(ABC):
         """Run the coordinator until the search is over."""
         progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
         state = CoordinatorState(plan, self.topology, directory.ledger)
-        coordinator = Coordinator(state, directory.journal, self._ranks.transport, search, self._clock, [progress])
-        coordinator.heard_preemption = self._preemption.ask
+        coordinator = Coordinator(
+            CoordinatorSetup(
+                state=state,
+                journal=directory.journal,
+                ranks=self._ranks.transport,
+                search=search,
+                clock=self._clock,
+                observers=[progress],
+                on_preemption=self._preemption.ask,
+            )
+        )
         if (left_s := self._preemption.left_s) is not None:
             coordinator.preempt(PREEMPTED, left_s)
         deaths = read_notes(directory.path)

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
@@ -51,7 +51,9 @@ class Simulation:
         self.ledger.apply(started)
         journal.append([started])
         state = CoordinatorState(plan.search, plan.topology, self.ledger)
-        self._coordinator = Coordinator(state, journal, self._ranks, self._search, self.clock)
+        self._coordinator = Coordinator(
+            CoordinatorSetup(state=state, journal=journal, ranks=self._ranks, search=self._search, clock=self.clock)
+        )
 
     def run(self) -> SimulationResult:
         """Simulate to the end."""

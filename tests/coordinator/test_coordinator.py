@@ -4,7 +4,7 @@ from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
@@ -25,7 +25,10 @@ def coordinator(tmp_path, network):
     search = InlineSearch()
     search.start("random", Space([Integer(1, 9, name="n")]), 0, {})
     state = CoordinatorState(SearchPlan(num_iterations=4), Topology.plan(3, 2), Ledger())
-    coordinator = Coordinator(state, Journal(tmp_path / "journal.jsonl"), network.end(0), search, ManualClock())
+    journal = Journal(tmp_path / "journal.jsonl")
+    coordinator = Coordinator(
+        CoordinatorSetup(state=state, journal=journal, ranks=network.end(0), search=search, clock=ManualClock())
+    )
     coordinator.begin()
     return coordinator
 
@@ -59,7 +62,9 @@ def test_all_that_has_come_is_written_at_once_and_before_anything_is_sent(tmp_pa
     search.start("random", Space([Integer(1, 99, name="n")]), 0, {})
     state = CoordinatorState(SearchPlan(num_iterations=20), Topology.plan(1 + n_blocks, 1), Ledger())
     journal = Journal(tmp_path / "journal.jsonl")
-    coordinator = Coordinator(state, journal, network.end(0), search, ManualClock())
+    coordinator = Coordinator(
+        CoordinatorSetup(state=state, journal=journal, ranks=network.end(0), search=search, clock=ManualClock())
+    )
     coordinator.begin()
     while coordinator.step():
         pass

@@ -12,7 +12,7 @@ import numpy as np
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
@@ -91,7 +91,11 @@ class System:
         ]
         budget = Budget(deadline_s=None if walltime_s is None else start_s + walltime_s)
         self.state = CoordinatorState(replace(shape.plan, budget=budget), topology, self.ledger)
-        self.coordinator = Coordinator(self.state, self.journal, network.end(0), search, self.clock)
+        self.coordinator = Coordinator(
+            CoordinatorSetup(
+                state=self.state, journal=self.journal, ranks=network.end(0), search=search, clock=self.clock
+            )
+        )
         self.coordinator.begin()
         self.state.check()
 

@@ -13,7 +13,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
@@ -254,7 +254,10 @@ def real_search(directory, plan, topology):
         for team in topology.teams
     ]
     told = Told(network.end(0))
-    coordinator = Coordinator(CoordinatorState(plan, topology, ledger), journal, told, started_search(), clock)
+    state = CoordinatorState(plan, topology, ledger)
+    coordinator = Coordinator(
+        CoordinatorSetup(state=state, journal=journal, ranks=told, search=started_search(), clock=clock)
+    )
     coordinator.begin()
     rng = np.random.default_rng(0)
     while not coordinator.finished_because:
