@@ -23,12 +23,11 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.blocks import Workload
 from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
-from nnlo_opt.simulate.durations import Lognormal
 from nnlo_opt.simulate.objectives import BUILTIN
 from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import SimulationPlan, simulate
+from nnlo_opt.simulate.workload import Lognormal, Workload
 from nnlo_opt.trials.events import TrialCompleted
 from nnlo_opt.trials.journal import Journal
 

@@ -104,7 +104,7 @@ PURE_DECISIONS: dict[str, list[str]] = {
         "launcher.supervisor",
     ],
     "simulate": [
-        "simulate.faults",
+        "simulate.workload",
         "simulate.objectives",
     ],
 }

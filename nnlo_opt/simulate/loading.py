@@ -1,8 +1,10 @@
-"""What a user names on a command line: objectives, durations and the functions in them."""
+"""Objectives or durations that a user names on a command line, with the functions in them."""
 
+import csv
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +12,25 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.user_module import describe, execute_file
-from nnlo_opt.simulate.durations import Computed, Durations, Lognormal, read_table
 from nnlo_opt.simulate.objectives import BUILTIN, Objective
+from nnlo_opt.simulate.workload import Computed, Durations, Lognormal, Table
 from nnlo_opt.space.loading import load_space, space_from_dimensions
 
+#: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
+COLUMNS = ("seconds", "train_s")
 DURATIONS = "constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv, or FILE.py:FUNCTION"
 
 
 def load_objective(text: str, space_source: str | None) -> Objective:
-    """A test function by name, or a user's function, whose space is `space_source` or its own `parameter_range`.
+    """Return a test function by name, or a user's function.
 
-    A test function takes another space too, as long as it has the same parameters. ConfigurationError in a sentence.
+    Args:
+        text: name of a test function, FILE.py:FUNCTION, or MODULE:FUNCTION.
+        space_source: search space, which must have the parameters of the test function; None for that of the function
+            itself (`parameter_range`).
+
+    Raises:
+        ConfigurationError: there is no such function or space.
     """
     space = None if space_source is None else load_space(space_source)
     if text in BUILTIN:
@@ -32,7 +42,7 @@ def load_objective(text: str, space_source: str | None) -> Objective:
                 f"A search space of {text} must have the parameters {', '.join(builtin.space.names)}. "
                 f"Received: {', '.join(space.names)} in {space_source}."
             )
-        return Objective(name=text, function=builtin.function, space=space)  # the optimum may lie outside
+        return Objective(name=text, function=builtin.function, space=space)  # its optimum may lie outside this space
     if ":" not in text:
         raise ConfigurationError(
             f"`--objective` must be {', '.join(BUILTIN)}, or a function of a point as FILE.py:FUNCTION or "
@@ -50,7 +60,7 @@ def load_objective(text: str, space_source: str | None) -> Objective:
 
 
 def load_durations(text: str) -> Durations:
-    """What `--duration` names: see `DURATIONS`. ConfigurationError in a sentence."""
+    """Return the durations that `--duration` names (see `DURATIONS`); ConfigurationError for any other text."""
     kind, _, rest = text.partition(":")
     if kind in ("constant", "lognormal"):
         try:
@@ -61,14 +71,47 @@ def load_durations(text: str) -> Durations:
             raise ConfigurationError(f"`--duration` must be {DURATIONS}. Received: {text}.")
         return Lognormal(*numbers)
     if kind == "table" and rest:
-        return read_table(Path(rest))
+        return _read_table(Path(rest))
     if not rest:
         raise ConfigurationError(f"`--duration` must be {DURATIONS}. Received: {text}.")
     return Computed(load_function(text))
 
 
+def _read_table(path: Path) -> Table:
+    """Return the durations in a CSV file, such as the `results.csv` of a run, without empty fields (failed trials)."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"A table of durations must be a CSV file. Received: `{path}` ({error}).") from None
+    column = next((name for name in COLUMNS if rows and name in rows[0]), None)
+    if column is None:
+        raise ConfigurationError(
+            f"A table of durations must have a column {' or '.join(f'`{name}`' for name in COLUMNS)}, and a row. "
+            f"Received: `{path}` with {', '.join(f'`{name}`' for name in rows[0]) if rows else 'no row'}."
+        )
+    values = [_seconds(row[column], path) for row in rows if row[column]]
+    if not values:
+        raise ConfigurationError(f"A table of durations must hold one at least. Received: `{path}`, all empty.")
+    return Table(values)
+
+
+def _seconds(text: str, path: Path) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise ConfigurationError(f"A duration must be finite seconds, at least 0. Received: {text} in `{path}`.")
+    return value
+
+
 def load_function(text: str) -> Callable[[Any], Any]:
-    """`FILE.py:FUNCTION` or `MODULE:FUNCTION`, callable with one argument. ConfigurationError in a sentence."""
+    """Return the function `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
+
+    Raises:
+        ConfigurationError: there is none, or it does not take one argument.
+    """
     source, _, name = text.rpartition(":")
     module: Any
     if source.endswith(".py"):
@@ -96,7 +139,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
 
 def _import(source: str, text: str) -> Any:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a console script does not look where it is started, as `python` does
+        sys.path.insert(0, "")  # unlike `python`, a console script does not search the working directory
     try:
         if source and importlib.util.find_spec(source) is not None:
             return importlib.import_module(source)

@@ -1,40 +1,113 @@
-"""One simulated search: the real coordinator, ledger, journal and search algorithm around virtual blocks."""
+"""Simulated search: the real coordinator, its journal, its search algorithm with virtual blocks in virtual time."""
 
 import time
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.simulate.blocks import METRIC, VirtualRanks, Workload
+from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.simulate.blocks import VirtualRanks
 from nnlo_opt.simulate.clock import FREE, Agenda, Cost, VirtualClock
 from nnlo_opt.simulate.result import SimulationResult, result_of
-from nnlo_opt.simulate.search import InnerSearch, TimedSearch
+from nnlo_opt.simulate.workload import METRIC, Workload
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
 
+class InnerSearch(Protocol):
+    """Search of this process that has been started; it answers before a request returns (`InlineSearch`)."""
+
+    def record(self, trials: Sequence[TrialRecord]) -> None: ...
+
+    def request_suggestion(self, request: int) -> None: ...
+
+    def poll(self) -> Any: ...
+
+
+class TimedSearch:
+    """Computes suggestions at once; delivers each when the virtual search process would have it ready.
+
+    That process works beside the coordinator, on one request after another. Records of trials take time only if the
+    cost of suggestions is measured, in CPU seconds.
+
+    Args:
+        inner: the search itself.
+        cost: virtual seconds of a suggestion.
+        clock: virtual time.
+        agenda: receives the deliveries to come.
+    """
+
+    def __init__(self, inner: InnerSearch, cost: Cost, clock: VirtualClock, agenda: Agenda) -> None:
+        self._inner = inner
+        self._cost = cost
+        self._clock = clock
+        self._agenda = agenda
+        #: time at which the virtual process becomes idle
+        self._busy_until_s = 0.0
+        #: suggestions that the coordinator has not taken, in order
+        self._arrived: deque[Any] = deque()
+
+    @property
+    def has_news(self) -> bool:
+        """True if a suggestion waits for the coordinator."""
+        return bool(self._arrived)
+
+    def record(self, trials: Sequence[TrialRecord]) -> None:
+        took_s = self._timed(partial(self._inner.record, trials))
+        self._work(took_s if self._cost.seconds is None else 0.0)
+
+    def request_suggestion(self, request: int) -> None:
+        took_s = self._timed(partial(self._inner.request_suggestion, request))
+        cost_s = took_s if self._cost.seconds is None else self._cost.seconds
+        self._work(cost_s)
+        suggestion = replace(self._inner.poll(), wall_s=cost_s, cpu_s=cost_s)
+        self._agenda.add(self._busy_until_s, partial(self._arrived.append, suggestion))
+
+    def poll(self) -> Any:
+        return self._arrived.popleft() if self._arrived else None
+
+    def _timed(self, action: Callable[[], None]) -> float:
+        """Return the CPU seconds of `action`, which the coordinator's clock leaves out."""
+        with self._clock.standing():
+            began_s = time.process_time()
+            action()
+            return time.process_time() - began_s
+
+    def _work(self, seconds: float) -> None:
+        self._busy_until_s = max(self._busy_until_s, self._clock.now_s) + seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationPlan:
-    """What is simulated."""
+    """Search to simulate, with the virtual cost of its parts."""
 
     search: SearchPlan
     topology: Topology
     workload: Workload
-    #: of a suggestion, beside the coordinator: it does not keep it from answering blocks
+    #: virtual time of a suggestion, during which the coordinator still answers blocks
     suggestion_cost: Cost = FREE
-    #: of taking in what has come, and all that follows from it, the one write to the journal too
+    #: virtual time of one step of the coordinator, its write to the journal included
     coordinator_cost: Cost = FREE
 
 
 class Simulation:
-    """A search under way in virtual time."""
+    """Search under way in virtual time.
+
+    Args:
+        plan: search to simulate.
+        search: started with the space of the objective.
+        journal: empty.
+    """
 
     def __init__(self, plan: SimulationPlan, search: InnerSearch, journal: Journal) -> None:
-        """`search` has been started with the objective's space; `journal` is empty."""
         self.plan = plan
         self.clock = VirtualClock()
         self._agenda = Agenda(self.clock)
@@ -56,7 +129,7 @@ class Simulation:
         )
 
     def run(self) -> SimulationResult:
-        """Simulate to the end."""
+        """Simulate to the end of the search; return its figures."""
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         self._coordinator.begin()
         while not self._coordinator.finished_because:
@@ -83,5 +156,5 @@ class Simulation:
 
 
 def simulate(plan: SimulationPlan, search: InnerSearch, journal: Journal) -> SimulationResult:
-    """Simulate a search; `search` has been started with the objective's space, `journal` is empty."""
+    """Simulate a search to its end; the arguments are those of `Simulation`."""
     return Simulation(plan, search, journal).run()

@@ -1,0 +1,169 @@
+"""Workload of virtual blocks: what an assignment measures, how long it takes, if it fails."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.messages import Message
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.simulate.objectives import Objective
+from nnlo_opt.space.space import Point
+
+#: the metric that an epoch reports, as the module of an objective does
+METRIC = "value"
+
+
+# ---------------------------------------------------------------- durations
+
+
+class Durations(Protocol):
+    """Seconds for which folds train."""
+
+    def seconds(self, point: Point, rng: np.random.Generator) -> float:
+        """Return the seconds of a fold at `point`, at least 0; all that is random comes from `rng`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Durations exp(N(log `median_s`, `sigma`²)).
+
+    With `sigma` 0 they are constant, with 0.5 two thirds of them lie between 0.6 and 1.65 medians.
+    """
+
+    median_s: float
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.median_s < math.inf and 0 <= self.sigma < math.inf):
+            raise ConfigurationError(
+                "A duration must have a median above 0 seconds and a sigma of at least 0. "
+                f"Received: {self.median_s:g} and {self.sigma:g}."
+            )
+
+    def seconds(self, point: Point, rng: np.random.Generator) -> float:
+        return self.median_s * math.exp(self.sigma * rng.standard_normal()) if self.sigma else self.median_s
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Measured durations, each of which is drawn with the same probability."""
+
+    values_s: Sequence[float]
+
+    def seconds(self, point: Point, rng: np.random.Generator) -> float:
+        return self.values_s[int(rng.integers(len(self.values_s)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Durations that a user's function computes from the point."""
+
+    function: Callable[[Point], float]
+
+    def seconds(self, point: Point, rng: np.random.Generator) -> float:
+        seconds = float(self.function(point))
+        if not 0 <= seconds < math.inf:
+            raise TrialError(f"A duration must be finite seconds, at least 0. The function returned {seconds}.")
+        return seconds
+
+
+# ---------------------------------------------------------------- faults
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Failures: each attempt at a fold fails with `probability`, anywhere in its training."""
+
+    probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ConfigurationError(
+                f"The probability that a trial fails must be from 0 to 1. Received: {self.probability:g}."
+            )
+
+    def fails_after(self, rng: np.random.Generator) -> float | None:
+        """Return the share of the training after which the fold fails, 0 to 1; None if it does not fail."""
+        if self.probability == 0.0 or rng.random() >= self.probability:
+            return None
+        return float(rng.random())
+
+
+NO_FAULTS = Faults()
+
+
+# ---------------------------------------------------------------- assignments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Results of assignments: a function of seed, trial, fold, attempt, but not of the time or the block.
+
+    So searches on different numbers of blocks meet the same durations and the same faults.
+    """
+
+    objective: Objective
+    durations: Durations
+    faults: Faults = NO_FAULTS
+    #: number of reports of a fold whose objective is a plain number, which is the value of each report
+    n_epochs: int = 1
+    #: seconds from the order to the start of the training: building the model, loading data
+    startup_s: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_epochs < 1:
+            raise ConfigurationError(f"A virtual fold must have 1 epoch at least. Received: {self.n_epochs}.")
+        if not 0 <= self.startup_s < math.inf:
+            raise ConfigurationError(f"A start must take finite seconds, at least 0. Received: {self.startup_s:g}.")
+
+    def reports(self, order: msg.RunFold, waited_s: float | None) -> Iterator[tuple[float, Message]]:
+        """Yield the messages of a master about an assignment, each with the seconds since the message before.
+
+        Args:
+            order: the assignment.
+            waited_s: seconds for which the master was idle before it; None for its first assignment.
+        """
+        number = order.assignment
+        rng = np.random.default_rng((self.seed, order.trial, order.fold, order.attempt))
+        yield self.startup_s, msg.FoldStarted(assignment=number, waited_s=waited_s)
+        try:
+            train_s = self.durations.seconds(order.point, rng)
+            values = self._values(order.point)
+        except Exception as error:
+            yield 0.0, msg.FoldFailed(assignment=number, reason=_reason(error))
+            return
+        epoch_s, share = train_s / len(values), self.faults.fails_after(rng)
+        n_epochs = len(values) if share is None else int(share * len(values))
+        for epoch, value in enumerate(values[:n_epochs], 1):
+            yield epoch_s, msg.EpochReported(assignment=number, epoch=epoch, metrics={METRIC: value})
+        if share is None:
+            yield 0.0, self._finished(number, values, train_s)
+        else:
+            yield share * train_s - n_epochs * epoch_s, msg.FoldFailed(assignment=number, reason="a simulated fault")
+
+    def _values(self, point: Point) -> list[float]:
+        result = np.asarray(self.objective.function(point), dtype=float)
+        values = [float(result)] * self.n_epochs if result.ndim == 0 else result.tolist()
+        if result.ndim > 1 or not values or not np.isfinite(result).all():
+            raise TrialError(f"the objective must return finite numbers. Received: {result}")
+        return values
+
+    def _finished(self, assignment: int, values: list[float], train_s: float) -> msg.FoldFinished:
+        return msg.FoldFinished(
+            assignment=assignment,
+            figure_of_merit=values[-1],
+            metrics={METRIC: values[-1]},
+            n_epochs=len(values),
+            train_s=train_s,
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Return an exception of a user's function in one sentence, with its type unless it is one of ours."""
+    return str(error) if isinstance(error, TrialError) else f"{type(error).__name__}: {error}"
