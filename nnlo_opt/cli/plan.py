@@ -1,4 +1,4 @@
-"""`nnlo-opt plan`: what a job is made of, and its batch script, before anything is started."""
+"""`nnlo-opt plan`: prints the roles, the memory, the batch script of a job before it is started."""
 
 import argparse
 import shlex
@@ -36,7 +36,7 @@ OPTIONS = (
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add what follows the options."""
+    """Add the arguments that follow the options."""
     parser.add_argument(
         "command",
         metavar="-- OPTION ...",
@@ -46,7 +46,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     if arguments.n_ranks is None:
         raise ConfigurationError("`-n` must say how many ranks the job has. Received: nothing; give `-n RANKS`.")
     if arguments.n_ranks > 1 and arguments.block_size > arguments.n_ranks - 1:
@@ -87,7 +87,7 @@ def _command(arguments: argparse.Namespace, further: list[str]) -> list[str]:
     if arguments.mode != MODES[0]:
         words += ["--mode", arguments.mode]
     words += further or ["--model", "my_model.py", "--checkpoint", "my_run"]
-    # The same script begins the run and goes on with it.
+    # The same script starts the run and resumes it.
     if "--opt-restore" not in words:
         words.append("--opt-restore")
     return [shlex.quote(word) for word in words]

@@ -1,4 +1,4 @@
-"""`nnlo-opt simulate`: a search on virtual blocks, to see how many blocks it keeps busy and what it finds."""
+"""`nnlo-opt simulate`: simulates a search to show how many blocks it keeps busy or how good its trials are."""
 
 import argparse
 import json
@@ -76,7 +76,7 @@ _MOST_IMPROVEMENTS = 15
 _COLUMNS = (
     ("blocks", 8),
     ("time", 10),
-    ("teams", 8),
+    ("training", 10),
     ("busy", 8),
     ("searching", 10),
     ("gap ms", 9),
@@ -90,13 +90,13 @@ _COLUMNS = (
 )
 
 _LEGEND = """
-time: simulated, h:mm:ss. teams: share of it that a team had an assignment. busy: the same of blocks as in
-summary.json, by the coordinator's clock; searching: while trials were left to begin. gap: a team idle between two
-assignments, median and 99 %. took: real seconds of this machine."""
+time: simulated, h:mm:ss. training: share of it for which blocks had work. busy: the same by the coordinator's clock,
+as in summary.json; searching: while trials were left to begin. gap: idle time of a block between two assignments,
+median and 99 %. suggest: median time of a suggestion. took: real seconds on this machine."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate for every number of blocks; the exit code. ConfigurationError for a wrong request."""
+    """Simulate a search for every number of blocks; return the exit code."""
     objective = load_objective(arguments.objective, arguments.search_space)
     if arguments.optimum is not None:
         objective = replace(objective, optimum=arguments.optimum)
@@ -157,7 +157,7 @@ def _started(arguments: argparse.Namespace, objective: Objective) -> InlineSearc
 def _simulate(
     plan: SimulationPlan, search: InlineSearch, place: Path | None, *, syncs: bool
 ) -> tuple[SimulationResult, str]:
-    """The result, and the first reason of a trial that failed."""
+    """Return the result with the reason of the first trial that failed."""
     with _directory(place) as directory:
         journal = Journal(directory / JOURNAL_NAME, syncs=syncs)
         try:
@@ -177,7 +177,7 @@ def _directory(place: Path | None) -> Iterator[Path]:
 
 
 def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
-    """Where the journal is kept; None: nowhere. ConfigurationError where there is one already, or it cannot be."""
+    """Return the directory for the journal; None if it is not kept. ConfigurationError if it has a journal already."""
     if arguments.out is None:
         return None
     path = Path(arguments.out)
@@ -228,14 +228,20 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
             figure = f"{step.figure_of_merit:.6g}"
             print(f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}{figure:>12}{regret:>10}")
     print(_LEGEND)
-    print(f"A suggestion is {_told(arguments.suggestion_cost)}; the coordinator {_told(arguments.coordinator_cost)}.")
+    print(_costs(arguments.suggestion_cost, arguments.coordinator_cost))
     for path in paths:
         if path is not None:
             print(f"Journal: `{path}`; `nnlo-opt show {path}`.")
 
 
-def _told(cost: str) -> str:
-    return {"free": "free", "measured": "as slow as measured"}.get(cost, f"{cost} s")
+def _costs(suggestion: str, coordinator: str) -> str:
+    if suggestion == coordinator == "free":
+        return "Suggestions and coordinator cost no time."
+    words = {"free": "no time", "measured": "the time measured here"}
+    return (
+        f"A suggestion costs {words.get(suggestion, f'{suggestion} s')}, "
+        f"a step of the coordinator {words.get(coordinator, f'{coordinator} s')}."
+    )
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

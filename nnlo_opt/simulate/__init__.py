@@ -1,1 +1,1 @@
-"""The real coordinator with virtual blocks: no MPI, no training, a clock that jumps."""
+"""Simulation of searches: the real coordinator with virtual blocks, without MPI, without training."""

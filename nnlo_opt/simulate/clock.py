@@ -1,4 +1,4 @@
-"""Virtual time: a clock that jumps from one event to the next, the events still to come, and what work costs."""
+"""Virtual time: a clock that jumps from one event to the next, an agenda of events to come, costs of work."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +13,21 @@ Action = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Virtual seconds that one piece of work takes; None: as long as it really took."""
+    """Virtual seconds of one piece of work; None: as long as the work really took."""
 
     seconds: float | None
 
     @classmethod
     def parse(cls, text: str, name: str) -> "Cost":
-        """`free`, `measured`, or a number of seconds; ConfigurationError, which calls it `name`, for anything else."""
+        """Return the cost that `text` names: `free`, `measured`, or a number of seconds.
+
+        Args:
+            text: value of an option.
+            name: the option, for the error.
+
+        Raises:
+            ConfigurationError: `text` is none of these.
+        """
         words = {"free": 0.0, "measured": None}
         if text in words:
             return cls(words[text])
@@ -37,17 +45,17 @@ MEASURED = Cost(None)
 
 
 class VirtualClock:
-    """Seconds from 0 that pass only by `advance_to`, or as this process's own time while it is let run."""
+    """Clock that starts at 0; it moves by `advance_to`, or with real time within `running`."""
 
     def __init__(self) -> None:
-        #: the time when the clock last stood still; never decreases
+        #: virtual time at which the clock last stopped; never decreases
         self._stood_at_s = 0.0
-        #: this process's time when it was let run; None while it stands still
+        #: real time at which the clock was started; None while it stands still
         self._let_run_at_s: float | None = None
 
     @property
     def now_s(self) -> float:
-        """The current time."""
+        """Virtual time in seconds."""
         if self._let_run_at_s is None:
             return self._stood_at_s
         return self._stood_at_s + time.perf_counter() - self._let_run_at_s
@@ -59,12 +67,12 @@ class VirtualClock:
         return self.now_s
 
     def advance_to(self, time_s: float) -> None:
-        """Jump to `time_s`, unless it is past."""
+        """Move to `time_s`; a time in the past changes nothing."""
         self._stood_at_s = max(self._stood_at_s, time_s)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let real time pass while the block works; not within itself."""
+        """Let the clock run with real time during the `with` block; cannot be nested."""
         self._let_run_at_s = time.perf_counter()
         try:
             yield
@@ -73,7 +81,7 @@ class VirtualClock:
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Let no time pass while the block works, whether the clock runs around it or not."""
+        """Stop the clock during the `with` block, if it runs at all."""
         ran = self._let_run_at_s is not None
         self._halt()
         try:
@@ -87,7 +95,11 @@ class VirtualClock:
 
 
 class Agenda:
-    """What is still to happen, earliest first; of the same time, in the order in which it was added."""
+    """Actions to come, the earliest first; actions of the same time in the order in which they were added.
+
+    Args:
+        clock: virtual time.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -96,17 +108,17 @@ class Agenda:
         self._n_added = 0
 
     def add(self, due_s: float, action: Action) -> None:
-        """Have `action` done at `due_s`, or as soon as may be where that is past."""
+        """Schedule `action` for the time `due_s`, or for now if that is past."""
         heappush(self._entries, (due_s, self._n_added, action))
         self._n_added += 1
 
     def do_due(self) -> None:
-        """Do all that is due now, and what that adds for now."""
+        """Carry out all actions that are due now, including those that they add for now."""
         while self._entries and self._entries[0][0] <= self._clock.now_s:
             heappop(self._entries)[2]()
 
     def jump(self) -> bool:
-        """Move the clock on to the next action; -> whether there is one."""
+        """Move the clock to the next action; return False if there is none."""
         if self._entries:
             self._clock.advance_to(self._entries[0][0])
         return bool(self._entries)

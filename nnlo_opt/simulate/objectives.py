@@ -1,4 +1,4 @@
-"""What virtual blocks measure: test functions whose optimum is known, or a user's own function of a point."""
+"""Objectives of virtual blocks: test functions whose optimum is known, or a user's own function of a point."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from nnlo_opt.space.space import Point, Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A function of a point: the figure of merit, or the values of all epochs, of which the last one counts."""
+    """Function of a point that returns the figure of merit, or the values of all epochs, of which the last counts."""
 
     name: str
     function: Callable[[Point], float | Sequence[float]]
     space: Space
-    #: the best figure there is; None where it is not known
+    #: the best possible figure; None if it is unknown
     optimum: float | None = None
 
 
@@ -42,13 +42,13 @@ _HARTMANN_P = 1e-4 * np.array(
 
 
 def hartmann6(point: Point) -> float:
-    """Hartmann's function of `x1` … `x6` in 0..1 (Dixon and Szegö, 1978, Towards Global Optimisation 2, 1)."""
+    """Return Hartmann's function of `x1` … `x6` in 0..1 (Dixon and Szegö, 1978, Towards Global Optimisation 2, 1)."""
     x = np.array([_number(point[f"x{i}"]) for i in range(1, 7)])
     return -float(_HARTMANN_ALPHA @ np.exp(-(_HARTMANN_A * (x - _HARTMANN_P) ** 2).sum(axis=1)))
 
 
 def branin(point: Point) -> float:
-    """Branin's function of `x1` in -5..10 and `x2` in 0..15 (the same volume, p. 12); three global minima."""
+    """Return Branin's function of `x1` in -5..10 and `x2` in 0..15 (the same volume, p. 12); three global minima."""
     x1, x2 = _number(point["x1"]), _number(point["x2"])
     valley = x2 - 5.1 / (4 * math.pi**2) * x1**2 + 5 / math.pi * x1 - 6
     return valley**2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x1) + 10

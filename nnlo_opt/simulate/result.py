@@ -1,4 +1,4 @@
-"""What a simulation shows, from its ledger."""
+"""Figures of a simulated search, from its ledger."""
 
 import statistics
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from nnlo_opt.trials.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, 99th percentile and maximum of some seconds; zeros where there are none."""
+    """Median, 99th percentile, maximum of some durations; zeros if there are none."""
 
     median_s: float = 0.0
     percentile_99_s: float = 0.0
@@ -26,58 +26,63 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """From `time_s` on the best figure of merit known was `figure_of_merit`, of `trial`."""
+    """Improvement: from `time_s` on, the best figure of merit was `figure_of_merit`, that of `trial`."""
 
     time_s: float
     n_ended: int
     trial: int
     figure_of_merit: float
-    #: how much worse it is than the optimum; None where that is not known
+    #: difference to the optimum; None if the optimum is unknown
     regret: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The figures of one simulated search. Times are virtual seconds but for `wall_s` and `cpu_s`."""
+    """Figures of one simulated search. Times are virtual seconds, except `wall_s` and `cpu_s`."""
 
     n_blocks: int
     #: number of trials by state
     n_trials: dict[str, int]
     reason: str
-    #: from the start to the end of the last trial
+    #: time from the start to the end of the last trial
     makespan_s: float
-    #: share of the blocks' time spent on trials, as in `summary.json`; None where no time passed
+    #: share of the blocks' time that was spent on trials, as in `summary.json`; None if no time passed
     utilization: float | None
-    #: the same up to the last assignment: without the end, when blocks find no trial left to begin
+    #: the same share up to the last assignment: without the end, when no trial is left to begin
     utilization_searching: float | None
-    #: share of the makespan that a team had an assignment, as the teams see it: a message that waits for the
-    #: coordinator is no part of it; None where no time passed
+    #: share of the makespan for which a team had an assignment, by the teams' own clocks: the time in which a message
+    #: waits for the coordinator is no part of it; None if no time passed
     team_utilization: float | None
-    #: time from the end of an assignment to the next order, of all teams
+    #: time from the end of an assignment to the next order, over all teams
     dispatch_gap: Spread
     suggestion: Spread
-    #: each improvement, in the order of time
+    #: improvements in the order of time
     best: tuple[Best, ...]
-    #: real seconds that the simulation took
+    #: real time of the simulation
     wall_s: float
     cpu_s: float
 
     @property
     def regret(self) -> float | None:
-        """Of the best trial; None where there is none or the optimum is not known."""
+        """Regret of the best trial; None without a complete trial, or if the optimum is unknown."""
         return self.best[-1].regret if self.best else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the figures as plain data."""
         return asdict(self) | {"regret": self.regret}
 
 
 def result_of(
     ledger: Ledger, optimum: float | None, *, team_busy_s: float, wall_s: float, cpu_s: float
 ) -> SimulationResult:
-    """The figures of a ledger of one session.
+    """Return the figures of a simulated search.
 
-    `optimum`: the best figure of merit there is, if known. `team_busy_s`: seconds that a team was busy, on average.
+    Args:
+        ledger: of one session, over.
+        optimum: the best possible figure of merit; None if unknown.
+        team_busy_s: seconds for which a team was busy, on average.
+        wall_s: real seconds of the simulation.
+        cpu_s: CPU seconds of the simulation.
     """
     makespan_s = max((trial.ended_at_s or 0.0 for trial in ledger.trials), default=0.0)
     last_assigned_s = max((a.assigned_at_s for a in ledger.assignments), default=0.0)

@@ -40,7 +40,7 @@ def test_every_world_has_a_plan_of_all_its_ranks(n, block_size, n_fold, per_node
 def test_what_is_printed(capsys):
     assert tool.main(["plan", "-n", "129", "--block-size", "8", "--n-fold", "2", "--node-cores", "43"]) == 0
     out = capsys.readouterr().out
-    assert "1 coordinator, 32 master, 96 worker" in out
+    assert "1 coordinator, 32 masters, 96 workers" in out
     assert "Blocks 1 to 16: each 8 ranks in 2 sub-blocks of 4 + 4" in out
     assert "Nodes: 3 of 43 ranks" in out
     assert "#SBATCH" not in out
@@ -48,7 +48,7 @@ def test_what_is_printed(capsys):
     assert "1 rank is left over and joins the last block" in capsys.readouterr().out
     assert tool.main(["plan", "-n", "9", "--block-size", "8", "--n-masters", "3", "--scheduler", "lsf"]) == 0
     out = capsys.readouterr().out
-    assert "1 coordinator, 1 master, 2 sub-master, 5 worker" in out
+    assert "1 coordinator, 1 master, 2 sub-masters, 5 workers" in out
     assert "--n-masters 3" in out
 
 

@@ -88,7 +88,7 @@ def test_a_network_or_node_that_is_gone_for_a_while_is_waited_for():
     assert [verdict.exit_code for verdict in verdicts] == [None] * len(PAUSES_S) + [1]
     assert [verdict.pause_s for verdict in verdicts[:-1]] == list(PAUSES_S)
     assert "after 5 s" in verdicts[0].sentence
-    assert "none has opened the run: giving up" in verdicts[-1].sentence
+    assert "starts has opened the run: giving up" in verdicts[-1].sentence
 
 
 def test_a_start_that_opens_the_run_again_ends_the_wait():
