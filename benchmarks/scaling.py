@@ -369,14 +369,15 @@ def trainer_part(measured: dict[str, Any], by_messages: dict[str, Any]) -> list[
 
 
 def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
-    """What is told of these measurements and costs."""
+    """Return the lines of the page about these measurements and costs."""
     n_cores = len(os.sched_getaffinity(0))
     lines = [
         "## The trainer: many workers",
         "",
-        "Made by `python benchmarks/scaling.py training.json messages.json`: a model of the trainer, fed with what one",
-        "rank of this machine costs, and held against what `benchmarks/training.py` measured. What its parts are is in",
-        "the script. Speed-up is over the lean loop: one process, the same step and optimizer, no communication.",
+        "`python benchmarks/scaling.py training.json messages.json` made this part. A model of the trainer, based on",
+        "the costs of one rank of this machine, is compared with what `benchmarks/training.py` measured. The script",
+        "describes the parts of the model. The speed-up is relative to the lean loop: one process, the same step and",
+        "optimizer, no communication.",
         "",
         "### What one rank costs, in milliseconds",
         "",
@@ -397,27 +398,28 @@ def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str,
             lines += _compared(name, c, how, found, rules)
     lines += [
         "",
-        f"Workers and master share the {n_cores} cores of this machine there; below every rank has a core of its own.",
+        f"In these measurements workers and master share the {n_cores} cores of this machine. In the predictions below",
+        "every rank has a core of its own.",
         "",
         "### Predicted on one node",
         "",
-        "As many cores as workers, whose memory is as fast for all of them as this machine's for two.",
+        "The node has as many cores as workers, and its memory is as fast for all of them as this machine's for two.",
         "",
         *_predicted(costs, IN_MEMORY, HERE),
         "",
         f"### Predicted on {CLUSTER.name}",
         "",
-        f"A latency of {1e6 * CLUSTER.latency_s:g} us and {CLUSTER.bytes_per_s / 1e9:g} GB/s a rank; the times of a",
-        f"batch are spread by {JITTER:.0%} where ranks wait for each other.",
+        f"The latency is {1e6 * CLUSTER.latency_s:g} us, and a rank has {CLUSTER.bytes_per_s / 1e9:g} GB/s. If ranks",
+        f"wait for each other, the times of a batch are spread by {JITTER:.0%}.",
         "",
         *_predicted(costs, RULES, CLUSTER),
     ]
     lines += [
         "",
-        "A single master is the limit of Downpour and GEM: it serves an update in the time of packing, unpacking and",
-        "applying it, whatever the number of workers. Longer sync periods, elastic averaging, larger batches and",
-        "`--n-processes` divide that; allreduce has no master. On one node nobody serves: the limit is the one block",
-        "of a small model's weights, which one worker at a time can move.",
+        "A single master limits Downpour and GEM: it takes the time of packing, unpacking and applying an update,",
+        "whatever the number of workers. Longer sync periods, elastic averaging, larger batches and `--n-processes`",
+        "reduce the number of updates; allreduce has no master. On one node no master serves updates: there the limit",
+        "is the single block of a small model's weights, which one worker at a time can change.",
     ]
     return lines
 

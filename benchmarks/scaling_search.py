@@ -1,4 +1,4 @@
-"""The search's part of docs/scaling.md, of what `simulation.py` printed."""
+"""Search part of docs/scaling.md, made from the output of `simulation.py`."""
 
 import math
 import textwrap
@@ -6,40 +6,41 @@ from typing import Any
 
 INTRODUCTION = """## The search: many blocks
 
-Of `python benchmarks/simulation.py`. Simulated: the coordinator, its journal, the ledger and the search algorithms are
-the real ones, blocks and time are virtual (`nnlo-opt simulate`). Trials take {median:g} s in the median, log-normal
-with sigma {sigma:g}: a tenth takes more than {tail:.0f} s. What the coordinator took for what had come, the fsync of
-its journal too, and what a search took for each suggestion was measured on this machine and is virtual time in which
-blocks wait. The machine: {cores} cores ({cpu}), shared with other work (load {load:.0f}), where an append to the
-journal took {fsync:.1f} ms to be on disk (median). There is no network in it: a message arrives when it is sent.
+`python benchmarks/simulation.py` made this part. It is a simulation: the coordinator, its journal, the ledger and
+the search algorithms are the real ones; blocks and time are virtual (`nnlo-opt simulate`). Trials take {median:g}
+s in the median, log-normal with sigma {sigma:g}: a tenth of them takes more than {tail:.0f} s. The time that the
+coordinator took for messages, including the fsync of its journal, and the time that a search took for each
+suggestion were measured on this machine; they are virtual time in which blocks wait. The machine has {cores} cores
+({cpu}) and was shared with other work (load {load:.0f}). An append to the journal took {fsync:.1f} ms to be on
+disk (median). The simulation has no network: a message arrives when it is sent.
 
 ### How busy one coordinator keeps its blocks
 
-Random search. *teams*: share of the whole time that a block had a trial, the end included, when there is none left to
-begin; *searching*: the same while there was, by the coordinator's clock. *gap*: from the end of a trial to the next
-order. *a trial*: CPU time and real time of the simulation, with blocks, search and disk. *no fsync*: the gap where the
-journal does not wait for the disk. The last columns are *searching* for a search that takes {slow} s for each
-suggestion, all else free.
+Random search. *teams*: share of the whole time that a block had a trial, including the end, when no trial is left
+to begin; *searching*: the same share while trials were left, by the coordinator's clock. *gap*: from the end of a
+trial to the next order. *a trial*: CPU time and real time of the simulation, with blocks, search and disk. *no
+fsync*: the gap if the journal does not wait for the disk. The last columns are *searching* if a search takes
+{slow} s for each suggestion and everything else takes no time.
 
 """
 QUALITY = """
-A trial has to be on disk before its block is told of it. What has come while the coordinator wrote is taken in together
-and written at once, so that a busy coordinator writes less for each: with {most} blocks a trial took {trial_ms:.1f} ms
-of this machine, which is {pace:.0f} trials begun a second, enough for {enough:,.0f} blocks whose trials take
-{mean:.0f} s in the mean. At the start, when every block wants its first trial, and with short trials they wait in any
-case. (Where blocks have a few trials each, {most_trials:.0f} on the most, the end of the search is a large part of it:
-*teams*.)
+A trial has to be on disk before its block gets it. Messages that arrive while the coordinator writes are taken
+together and written at once, so a busy coordinator writes less for each message. With {most} blocks a trial took
+{trial_ms:.1f} ms of this machine, which is {pace:.0f} trials begun a second, enough for {enough:,.0f} blocks whose
+trials take {mean:.0f} s in the mean. Blocks wait in any case at the start, when every block wants its first trial,
+and if trials are short. (If blocks have a few trials each, {most_trials:.0f} with the most blocks, the end of the
+search is a large part of it: *teams*.)
 
-Suggestions are computed ahead, one after another, and as many are held as keep 95 % of the blocks that end from
-waiting: one where they are made much faster than blocks end, up to one a block. A search that takes c seconds for one
-keeps about {mean:.0f} / c blocks busy ({mean:.0f} s being the mean of a trial). Twice that many are half idle, as the
-last columns show.
+Suggestions are computed ahead, one after another. As many are held ready as keep 95 % of the blocks that end from
+waiting: one if they are made much faster than blocks end, up to one a block. A search that takes c seconds for a
+suggestion keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean of a trial). Twice that many blocks are
+half idle, as the last columns show.
 
 ### What it finds
 
 {n_trials} trials of Hartmann's six-dimensional function, whose optimum is -3.322: the regret, median (worst) of
-{n_seeds} seeds. Suggestions take what they took here, in CPU time. With more blocks the same trials take less time, and
-a search that learns knows less when it has to choose; for a random search the trials are the same.
+{n_seeds} seeds. Suggestions take the CPU time that they took here. With more blocks the same trials take less
+time, and a search that learns knows less when it has to choose. For a random search the trials are the same.
 
 """
 
