@@ -1,1 +1,1 @@
-"""What is trained: model adapters from flat weights and a batch to a loss and a flat gradient."""
+"""Model adapters, which compute a loss and a flat gradient from flat weights and a batch."""

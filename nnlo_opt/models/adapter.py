@@ -1,8 +1,8 @@
-"""What a trainer asks of a model, whatever the framework behind it.
+"""Interface between a trainer and a model of any framework.
 
-A model is two flat float32 vectors and some counters: the *weights*, which follow the update rule; the *state*
-(running means of a batch normalisation and the like), which workers average and nobody optimises; and the *discrete
-state* (seed counters of dropout layers), which each worker keeps for itself.
+A model is two flat float32 vectors and some counters. The *weights* follow the update rule. The *state* (for example
+running means of a batch normalisation) is averaged over the workers and not optimised. The *discrete state* (for
+example seed counters of dropout layers) is kept by each worker for itself.
 """
 
 from collections.abc import Mapping
@@ -18,35 +18,37 @@ from nnlo_opt.trees import Arrays
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Figures of some samples, kept as sums so that parts measured apart add up exactly.
+    """Figures of some samples, kept as sums so that parts measured separately add up exactly.
 
-    `sums` maps a figure to its sum over `n_samples` samples: "loss", "acc" where classes are predicted, and for a model
-    of several outputs "<output>_loss" and "<output>_acc" too.
+    Args:
+        n_samples: number of samples measured.
+        sums: sum of each figure over the samples: "loss", "acc" if classes are predicted, and "<output>_loss" and
+            "<output>_acc" as well if the model has several outputs.
     """
 
     n_samples: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
 
     def merge(self, other: "Metrics") -> "Metrics":
-        """The metrics of both sets of samples together; `Metrics()` is the neutral element."""
+        """Return the metrics of both sets of samples together; `Metrics()` is the neutral element."""
         if not self.n_samples:
             return other
         if not other.n_samples:
             return self
         if self.sums.keys() != other.sums.keys():
-            raise ValueError(f"Metrics of the same figures are expected. Received: {[*self.sums]} and {[*other.sums]}.")
+            raise ValueError(f"Both metrics must have the same figures. Received: {[*self.sums]} and {[*other.sums]}.")
         sums = {name: value + other.sums[name] for name, value in self.sums.items()}
         return Metrics(self.n_samples + other.n_samples, sums)
 
     def means(self) -> dict[str, float]:
-        """The mean of every figure; empty without samples."""
+        """Return the mean of every figure; empty without samples."""
         return {name: value / self.n_samples for name, value in self.sums.items()} if self.n_samples else {}
 
 
 class ModelAdapter(Protocol):
-    """One model on one rank. Vectors are float32, one-dimensional, C-contiguous and owned by the caller.
+    """Model on one rank; vectors are float32, one-dimensional, C-contiguous and owned by the caller.
 
-    `testing.model_conformance` holds what every adapter must do.
+    `testing.model_conformance` tests what every adapter must do.
     """
 
     @property
@@ -69,13 +71,13 @@ class ModelAdapter(Protocol):
         ...
 
     def write_weights(self, vector: FloatVector) -> None:
-        """Take over the weights in `vector` (n_weights,), which may be reused at once."""
+        """Copy `vector` (n_weights,) into the weights; the caller may reuse `vector` at once."""
         ...
 
     def borrow_weights(self, vector: FloatVector) -> None:
-        """As `write_weights`, but `vector` may be read where it is.
+        """Use `vector` (n_weights,) as the weights without copying it if possible.
 
-        It is to stay as it is until it is lent again, or others are written.
+        The caller must not change `vector` before the next call of this method or of `write_weights`.
         """
         ...
 
@@ -84,28 +86,35 @@ class ModelAdapter(Protocol):
         ...
 
     def write_state(self, vector: FloatVector) -> None:
-        """Take over the state in `vector` (n_state,)."""
+        """Copy `vector` (n_state,) into the state."""
         ...
 
     def discrete_state(self) -> list[list[int]]:
-        """The integer state, each variable flattened: plain data for a checkpoint, never averaged."""
+        """Return the integer state, each variable flattened: plain data for a checkpoint, never averaged."""
         ...
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
-        """Take over what `discrete_state` returned."""
+        """Restore the state that `discrete_state` returned."""
         ...
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
-        """Write the gradient of the mean loss over the batch, penalties of the weights included, into `out`.
+        """Write the gradient of the mean loss over the batch, with the penalties of the weights, into `out`.
 
-        `x` and `y` are arrays (n, ...), or lists of them for several inputs or outputs (`nnlo_opt.trees`).
-        `sample_weight` (n,), where given, multiplies the loss of each sample before the mean over n, as in Keras.
-        The weights stay as they are; the state moves on as in training. Raises `TrialError` if the framework fails.
+        The weights do not change; the state changes as in training.
+
+        Args:
+            x: features, an array (n, ...), or a list of arrays for several inputs (`nnlo_opt.trees`).
+            y: labels, in the same form for the outputs.
+            out: (n_weights,).
+            sample_weight: (n,); multiplies the loss of each sample before the mean over n, as in Keras.
+
+        Raises:
+            TrialError: if the framework fails.
         """
         ...
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
-        """Measure one batch as in inference; changes nothing. Raises `TrialError` if the framework fails."""
+        """Return the metrics of one batch in inference mode; raise `TrialError` if the framework fails."""
         ...
 
     def save(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Model architectures as JSON text, looked at without a framework."""
+"""Model architectures as JSON text, read without a framework."""
 
 import json
 import logging
@@ -13,22 +13,23 @@ logger = logging.getLogger(__name__)
 
 
 def check_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> None:
-    """Raise `ConfigurationError`, naming `source`, unless `text` looks like what `to_json` of a Keras writes.
+    """Raise `ConfigurationError`, naming `source`, unless `text` looks like the output of Keras's `to_json`.
 
-    `is_custom` tells which class names are known that are not Keras's own.
+    `is_custom` returns True for the name of a known class that is not Keras's own.
     """
     read_architecture(text, source, is_custom)
 
 
 def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> dict[str, Any]:
-    """What Keras 3 builds the model from, translated where an earlier Keras wrote it.
+    """Return the architecture from which Keras 3 builds the model, translated if an earlier Keras wrote it.
 
-    Raises `ConfigurationError`, naming `source`, where it is no architecture or has no counterpart in Keras 3.
+    Raises:
+        ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.
     """
     try:
         architecture = json.loads(text)
         if isinstance(architecture, str):
-            # `to_json` returns text, and many have written that as JSON once more.
+            # `to_json` returns text, which many users have encoded as JSON a second time.
             architecture = json.loads(architecture)
     except ValueError as error:
         architecture, what = None, f"no JSON ({error})"
@@ -49,7 +50,7 @@ def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] =
 
 @cache
 def _announce(version: str, notes: tuple[str, ...], source: str) -> None:
-    """Say once that a file is not taken as it is; every trial reads it again."""
+    """Log once that a file is translated, although every trial reads it again."""
     logger.info("%s was written by Keras %s and is translated to Keras 3", source, version)
     for note in notes:
         logger.warning("%s: %s", source, note)

@@ -1,20 +1,20 @@
-"""What `--model` names: a Python module with `get_model` or `objective`, a built-in model, or an architecture.
+"""Definition of a model or objective by `--model`: a Python module, a built-in model, or a saved model.
 
-A model module may define, beside `get_model(**parameters)`:
+A model module may define, in addition to `get_model(**parameters)`:
 
     get_model.parameter_range   the search space
-    get_name()                  a name; the file's own without it
+    get_name()                  the model's name; by default the name of the file
     get_train(), get_val()      data files: a list of paths, or the path of a list file
-    get_features(), get_labels()   a data set's name, or (name, function applied to the array)
+    get_features(), get_labels()   name of a data set, or (name, function applied to the array)
     get_loss()                  the framework's name of a loss, or a function (y_true, y_pred); for several outputs also
                                 a list of them, or a dict by the names of the outputs
-    get_loss_weights()          what the loss of each output counts: a list, or a dict by their names
-    custom_objects              a dict of layers and functions by the names under which saved architectures know them;
+    get_loss_weights()          weight of the loss of each output: a list, or a dict by the names of the outputs
+    custom_objects              a dict of layers and functions by their names in saved architectures;
                                 or get_custom_objects() that returns it
-    get_model.dtype_policy      Keras's policy for the layers, such as "mixed_bfloat16"
-    get_model.jit_compile       True: compile with XLA
+    get_model.dtype_policy      Keras's policy for the layers, for example "mixed_bfloat16"
+    get_model.jit_compile       True to compile with XLA
 
-Nothing here imports a framework but `build`, unless the module does.
+Only `build` imports a framework here, unless the module itself does.
 """
 
 import ast
@@ -36,31 +36,31 @@ from nnlo_opt.models.loss_terms import LossRequest, WeightRequest
 from nnlo_opt.models.user_module import describe, execute_file, line_in
 
 Kind = Literal["model", "objective"]
-#: Data files: one by one, or the list file that names them.
+#: data files as a list of paths, or as the path of a list file that names them
 Files = tuple[Path, ...] | Path
 Adaptor = Callable[[Any], Any]
 
 logger = logging.getLogger(__name__)
 _TORCH_SUFFIXES = (".pt", ".pth", ".torch")
-#: The function a module must define, by the kind of definition it makes.
+#: function that a module must define, with the kind of definition that it makes
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
 _BUILTIN = Path(__file__).parent / "builtin"
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in models."""
+    """Return the names of the built-in models."""
     return tuple(sorted(path.stem for path in _BUILTIN.glob("[!_]*.py")))
 
 
 def model_file(spec: str) -> Path:
-    """The file of what `--model` names, which need not exist."""
+    """Return the file that `--model` names; it need not exist."""
     return _BUILTIN / f"{spec}.py" if spec in builtin_names() else Path(spec)
 
 
 def names_objective(spec: str) -> bool:
-    """Whether `spec` is a Python file that defines `objective`, told from its text without executing it.
+    """Return True if `spec` is a Python file that defines `objective`, judging by its text without executing it.
 
-    A framework has to be imported before a user's module may do so, and for an objective not at all.
+    A framework must be imported before a user's module can import one, and must not be imported for an objective.
     """
     path = Path(spec)
     if path.suffix != ".py" or not path.is_file():
@@ -73,15 +73,15 @@ def names_objective(spec: str) -> bool:
 
 
 def open_model(spec: str) -> "ModelDefinition":
-    """Read what `--model` names, without building it. Raises `ConfigurationError` in one sentence."""
+    """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read."""
     path = model_file(spec)
     if spec in builtin_names():
         return ModelDefinition.from_module(path)
     if path.suffix not in {".py", ".json", *_TORCH_SUFFIXES}:
         names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
         raise ConfigurationError(
-            f"A model must be a Python file, a JSON architecture, saved by torch, or a built-in model. Received: "
-            f"{spec!r}. Give a file ending in .py, .json or .pt, or one of: {names}."
+            f"A model must be a Python file, a JSON architecture, a file saved by torch, or a built-in model. "
+            f"Received: {spec!r}. Give a file ending in .py, .json or .pt, or one of: {names}."
         )
     if not path.is_file():
         raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
@@ -94,18 +94,18 @@ def open_model(spec: str) -> "ModelDefinition":
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """A model that can be built, or an objective that can be called, and what its module says about it."""
+    """Model that can be built, or objective that can be called, with the functions of its module."""
 
     name: str
     kind: Kind
     source: Path
-    #: the module's functions by name; of an architecture, only `get_model`
+    #: functions of the module by name; only `get_model` for an architecture
     functions: Mapping[str, Callable[..., Any]]
-    #: the dimensions as the module has them, ours or scikit-optimize's
+    #: dimensions as the module defines them, of this package or of scikit-optimize
     parameter_range: Any = None
-    #: what a saved architecture may be made of, by name
+    #: objects by the names that a saved architecture may contain
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
-    #: the file beside `source` that the model is also made of; None: there is none
+    #: file next to `source` that belongs to the model as well; None if there is none
     beside: Path | None = None
 
     @classmethod
@@ -133,9 +133,9 @@ class ModelDefinition:
 
     @classmethod
     def from_architecture(cls, path: Path) -> "ModelDefinition":
-        """Take a JSON architecture as a model without parameters.
+        """Return a JSON architecture as a model without parameters.
 
-        Weights in a `.h5` file of the same name beside it (`legacy_weights`) are those it begins with.
+        If a `.h5` file of the same name stands next to it (`legacy_weights`), the model starts with its weights.
         """
         from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
@@ -149,7 +149,7 @@ class ModelDefinition:
             model = model_from_architecture(text, str(path))
             if weights is not None:
                 load_legacy_weights(model, weights)
-                logger.info("%s begins with the weights of %s", path, weights)
+                logger.info("%s starts with the weights of %s", path, weights)
             return model
 
         name = path.stem.removesuffix("_arch")
@@ -157,9 +157,9 @@ class ModelDefinition:
 
     @classmethod
     def from_saved_torch(cls, path: Path) -> "ModelDefinition":
-        """Take what torch saved: a TorchScript archive, or a state for the module in the `.py` file beside it.
+        """Return a file saved by torch as a model: a TorchScript archive, or weights for the module in the `.py` file.
 
-        An archive is whole: what lies beside it is not looked at.
+        The `.py` file stands next to the weights and has their name. It is ignored for an archive, which is complete.
         """
         from nnlo_opt.models.torch_module import is_script, load_model
 
@@ -169,8 +169,8 @@ class ModelDefinition:
         module = cls.from_module(beside)
         if module.kind != "model":
             raise ConfigurationError(
-                f"The module beside saved weights must define `get_model`. Received: {beside} with `objective`, beside "
-                f"{path}. Move one of them."
+                f"The module next to saved weights must define `get_model`. Received: {beside} with `objective`, "
+                f"next to {path}. Move one of them."
             )
         build = module.functions["get_model"]
 
@@ -182,13 +182,13 @@ class ModelDefinition:
 
     @cached_property
     def sha256(self) -> str:
-        """Fingerprint of the source file, and of the one beside it where there is one, in hexadecimal digits."""
+        """Hexadecimal SHA-256 of the source file and of the file next to it, if there is one."""
         files = [self.source] if self.beside is None else [self.source, self.beside]
         return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
     @property
     def accepted_parameters(self) -> frozenset[str] | None:
-        """Names that may be given; None if any may (`**parameters`, or an objective)."""
+        """Names of parameters that may be given; None for any name (`**parameters`, or an objective)."""
         parameters = self._signature()
         if self.kind == "objective" or any(p.kind is p.VAR_KEYWORD for p in parameters):
             return None
@@ -196,7 +196,7 @@ class ModelDefinition:
 
     @property
     def required_parameters(self) -> frozenset[str]:
-        """Names that must be given."""
+        """Names of parameters that must be given."""
         if self.kind == "objective":
             return frozenset()
         variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -204,11 +204,11 @@ class ModelDefinition:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The value of every parameter that need not be given."""
+        """Default values of the parameters that have one."""
         return {p.name: p.default for p in self._signature() if p.default is not p.empty}
 
     def check_parameters(self, names: Iterable[str]) -> None:
-        """Raise `ConfigurationError` unless exactly these names can be given to the model."""
+        """Raise `ConfigurationError` unless exactly these parameters can be given to the model."""
         given, accepted = set(names), self.accepted_parameters
         if accepted is not None and (unknown := sorted(given - accepted)):
             raise ConfigurationError(
@@ -222,9 +222,14 @@ class ModelDefinition:
             )
 
     def build(self, parameters: Mapping[str, Any], framework: Framework | None = None) -> Any:
-        """Build the model at `parameters` where `framework` (None: Keras) is imported; a model of any that is.
+        """Build the model at `parameters` and return it.
 
-        Raises `TrialError` if that fails, with the error as its cause.
+        Args:
+            parameters: arguments of `get_model`.
+            framework: framework that is imported; None for Keras. The model may belong to any imported framework.
+
+        Raises:
+            TrialError: if building fails, with the original error as its cause.
         """
         framework = framework or framework_named("keras")
         function = self.functions["get_model"]
@@ -247,7 +252,7 @@ class ModelDefinition:
 
     @property
     def jit_compile(self) -> bool:
-        """Whether `get_model` asks for compiled computations."""
+        """True if `get_model` asks for compiled computations."""
         return bool(getattr(self.functions["get_model"], "jit_compile", False))
 
     @property
@@ -256,23 +261,29 @@ class ModelDefinition:
         return self.functions["objective"]
 
     def train_files(self) -> Files | None:
-        """What `get_train()` returns; None if there is no such function."""
+        """Return the result of `get_train()`; None if there is no such function."""
         return self._files("get_train")
 
     def val_files(self) -> Files | None:
-        """What `get_val()` returns; None if there is no such function."""
+        """Return the result of `get_val()`; None if there is no such function."""
         return self._files("get_val")
 
     def features(self) -> tuple[str, Adaptor | None] | None:
-        """Name of the data set of the features and what is applied to it; None if the module does not say."""
+        """Return the name of the features' data set and the function applied to it.
+
+        None if the module defines neither.
+        """
         return self._dataset("get_features")
 
     def labels(self) -> tuple[str, Adaptor | None] | None:
-        """Name of the data set of the labels and what is applied to it; None if the module does not say."""
+        """Return the name of the labels' data set and the function applied to it.
+
+        None if the module defines neither.
+        """
         return self._dataset("get_labels")
 
     def loss(self) -> LossRequest:
-        """What `get_loss()` returns; None if there is no such function."""
+        """Return the result of `get_loss()`; None if there is no such function."""
 
         def is_loss(value: Any) -> bool:
             return isinstance(value, str) or callable(value)
@@ -281,7 +292,7 @@ class ModelDefinition:
         return self._read("get_loss", lambda value: is_loss(value) or _holds_all(value, is_loss), rule)
 
     def loss_weights(self) -> WeightRequest:
-        """What `get_loss_weights()` returns; None if there is no such function."""
+        """Return the result of `get_loss_weights()`; None if there is no such function."""
 
         def is_weight(value: Any) -> bool:
             return isinstance(value, int | float) and not isinstance(value, bool)
@@ -321,13 +332,13 @@ class ModelDefinition:
         value = _call(self.functions, function, self.source)
         if not holds(value):
             raise ConfigurationError(
-                f"`{function}` of {self.source} must return {rule}. Received: {value!r}. Mend the module."
+                f"`{function}` of {self.source} must return {rule}. Received: {value!r}. Correct the module."
             )
         return value
 
 
 def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether `value` is a list or a dict, not empty, whose values `holds` accepts."""
+    """Return True if `value` is a list or a dict, not empty, and `holds` is True for all its values."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return bool(values) and all(map(holds, values))
 
@@ -339,5 +350,5 @@ def _call(functions: Mapping[str, Callable[..., Any]], name: str, source: Path) 
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"`{name}` of {source} must return without an error. Received: {describe(error)}. Mend the module."
+            f"`{name}` of {source} must return without an error. Received: {describe(error)}. Correct the module."
         ) from error

@@ -1,4 +1,4 @@
-"""A user's callbacks at the epochs of a training: what worker 1 asks of them, whatever the framework."""
+"""Interface of a user's callbacks, which worker 1 calls after the epochs of a training with any framework."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from nnlo_opt.models.adapter import ModelAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What callbacks want to be otherwise."""
+class CallbackRequests:
+    """Changes that callbacks request."""
 
     learning_rate: float
-    #: end the training
+    #: True to end the training
     stop: bool = False
-    #: the adapter holds other weights, or another state, than before
+    #: True if the weights or the state of the adapter were changed
     has_changed: bool = False
 
 
@@ -29,10 +29,15 @@ class EpochCallbacks(Protocol):
         learning_rate: float,
         *,
         is_last: bool,
-    ) -> Wishes:
-        """Call them at a fence, the adapter holding the central weights.
+    ) -> CallbackRequests:
+        """Call the callbacks at an epoch fence, while the adapter holds the central weights.
 
-        `epoch` epochs are done, the last with `metrics`; None: the training begins. `is_last`: it ends, unless it
-        does anyway because a callback wants it to; then their end is called too.
+        Args:
+            adapter: adapter of the trained model.
+            epoch: number of epochs done.
+            metrics: metrics of the last epoch; None at the beginning of the training.
+            learning_rate: current learning rate.
+            is_last: True if the training ends after this epoch. Its end is also announced to the callbacks if they
+                request to stop.
         """
         ...

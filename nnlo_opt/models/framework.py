@@ -1,6 +1,6 @@
-"""The seam between a trainer rank and its framework: what is asked of one, and which one a model needs.
+"""Interface between a trainer rank and its framework, with the choice of the framework for a model.
 
-A framework is a module with these functions. Nothing here imports one before it is chosen.
+A framework is a module with the functions of `Framework`. No framework is imported before it is chosen.
 """
 
 import ast
@@ -16,98 +16,102 @@ from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.loss_terms import LossRules, LossTerm, Output
 from nnlo_opt.trees import Shapes
 
-#: what `--backend` may name, each with its module; a model that says nothing is one of the first
+#: values of `--backend` with their modules; a model that does not indicate its framework uses the first
 FRAMEWORKS: Mapping[str, str] = {
     "keras": "nnlo_opt.models.keras_model",
     "torch": "nnlo_opt.models.torch_module",
 }
-#: endings of model files that are no Python modules
+#: frameworks by the endings of model files that are no Python modules
 _OF_SUFFIX = {".json": "keras", ".pt": "torch", ".pth": "torch", ".torch": "torch"}
-#: packages that a model module imports, and what it then is; the first that fits
+#: frameworks by the packages that a model module imports; the first package that it imports decides
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}
 
 
 class FrameworkAdapter(ModelAdapter, Protocol):
-    """A model adapter that holds memory of its framework."""
+    """Model adapter that holds memory of its framework."""
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Names of the figures in the metrics it returns."""
+        """Names of the figures in the metrics that the adapter returns."""
         ...
 
     def release(self) -> None:
-        """Let go of the model and all that the framework remembers of it; the adapter is of no use after."""
+        """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
         ...
 
 
 class Framework(Protocol):
-    """What a trainer rank asks of one framework."""
+    """Functions that a trainer rank needs from a framework."""
 
     @property
     def NOUN(self) -> str:
-        """What `get_model` returns, in words."""
+        """Noun for the return value of `get_model`."""
         ...
 
     @property
     def SUFFIX(self) -> str:
-        """The ending of the files that `ModelAdapter.save` writes."""
+        """Ending of the files that `ModelAdapter.save` writes."""
         ...
 
     @property
     def RULES(self) -> LossRules:
-        """The losses it knows."""
+        """Losses that the framework knows."""
         ...
 
     def import_framework(self, n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
-        """Import it with `n_threads` threads; to be called once, before anything else imports it.
+        """Import the framework; to be called once, before anything else imports it.
 
-        `backend`: what Keras computes with, where it is Keras; None: what KERAS_BACKEND says.
+        Args:
+            n_threads: threads of a computation.
+            quiet: True to suppress messages at the start.
+            backend: backend of Keras; None for the value of KERAS_BACKEND.
         """
         ...
 
     def set_seed(self, seed: int) -> None:
-        """Make what is built next repeatable: initial weights, and the seeds of dropout layers."""
+        """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
         ...
 
     def is_model(self, value: object) -> bool:
-        """Whether `value` is one of its models; False where it is not imported."""
+        """Return True if `value` is a model of this framework; False if the framework is not imported."""
         ...
 
     def building(self, custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> AbstractContextManager[None]:
-        """Around `get_model`: what its module wants to hold meanwhile; either may mean nothing here."""
+        """Return the context for `get_model`, with the custom objects and the policy of its module, if they apply."""
         ...
 
     def describe_outputs(self, model: Any, feature_shape: Shapes) -> list[Output]:
-        """The outputs for such samples; creates the weights of a model that waited for its input shape.
+        """Return the outputs for samples of this shape; create the weights of a model that waits for its input shape.
 
-        Raises `ConfigurationError` where the model cannot take them.
+        Raises:
+            ConfigurationError: if the model cannot take samples of this shape.
         """
         ...
 
     def adapter(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
-        """The model, its weights created, ready to be trained on `terms`, one for each output."""
+        """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
         ...
 
     def forget_models(self) -> None:
-        """Let go of every model that nobody holds, also one whose building has failed."""
+        """Free every model that is no longer referenced, including a model whose building has failed."""
         ...
 
 
 def framework_named(name: str) -> Framework:
-    """The framework that `--backend` names."""
+    """Return the framework that `--backend` names."""
     if name not in FRAMEWORKS:
         raise ConfigurationError(f"`--backend` must be one of {', '.join(FRAMEWORKS)}. Received: {name!r}.")
     return cast(Framework, importlib.import_module(FRAMEWORKS[name]))
 
 
 def framework_for(source: Path, backend: str | None = None) -> Framework:
-    """The framework to import for the model file `source`: `backend`, else what the file's ending or text tells."""
+    """Return the framework to import for the model file `source`: `backend`, else by the file's ending or text."""
     return framework_named(backend or _OF_SUFFIX.get(source.suffix) or _imported_by(source) or next(iter(FRAMEWORKS)))
 
 
 def framework_of(model: object) -> Framework | None:
-    """The framework that `model` is of; None if it is of none that is imported."""
-    # In this order: a Keras model on torch is a torch module too.
+    """Return the imported framework to which `model` belongs; None if it belongs to none."""
+    # The order matters: a Keras model on torch is a torch module as well.
     frameworks = (framework_named(name) for name in FRAMEWORKS if name in sys.modules)
     return next((framework for framework in frameworks if framework.is_model(model)), None)
 
@@ -120,7 +124,7 @@ def _imported_by(source: Path) -> str | None:
 
 
 def imported_in(code: str | bytes) -> str | None:
-    """The framework that Python code imports, anywhere in it, without executing it; None if it does not tell."""
+    """Return the framework that Python code imports anywhere, without executing the code; None if it imports none."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):

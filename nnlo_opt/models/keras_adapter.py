@@ -1,7 +1,7 @@
-"""The model adapter of Keras, on whichever backend Keras runs.
+"""Model adapter of Keras, for every backend of Keras.
 
-Keras describes the model, an engine computes with it; Keras's `fit`, its optimizers and its Python loops take no part,
-which saves about a millisecond a batch and 7 MB a trial. `KerasAdapter` owns the vectors between the calls.
+Keras describes the model, and an engine computes with it. Keras's `fit`, its optimizers and its Python loops are not
+used, which saves about a millisecond a batch and 7 MB a trial. `KerasAdapter` owns the vectors between the calls.
 """
 
 import gc
@@ -24,7 +24,7 @@ from nnlo_opt.models.loss_terms import LossTerm, figures_of
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
 
-#: the module of the engine for each of Keras's backends
+#: module of the engine for each backend of Keras
 ENGINES = {
     "tensorflow": "nnlo_opt.models.keras_tensorflow",
     "jax": "nnlo_opt.models.keras_jax",
@@ -33,29 +33,37 @@ ENGINES = {
 
 
 class KerasAdapter:
-    """A `ModelAdapter` of one Keras model. Call `release` when done with it, or its memory stays."""
+    """`ModelAdapter` of one Keras model; its memory is freed by `release` only.
+
+    Args:
+        model: built Keras model with trainable weights.
+        terms: loss of each output.
+        jit_compile: True to compile with XLA on TensorFlow.
+
+    Raises:
+        TrialError: if the model has no trainable weights.
+    """
 
     def __init__(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> None:
-        """`terms`: one for each output. `jit_compile`: have TensorFlow compile with XLA."""
         if not model.built or not model.trainable_variables:
             raise TrialError(
                 f"A model must have trainable weights before training. Received: {model.name} with none. Start it "
                 "with an Input layer, or let it see its input shape."
             )
-        #: the description of the model; its own variables are stale until `synced_model`
+        #: the description of the model; its own variables are outdated until `synced_model`
         self._model: Any = model
         self._graph: Any = KerasGraph(model, terms)
         self._engine: Any = _engine(self._graph, jit_compile)
         self.figures = figures_of(terms)
-        #: (n_weights,), our own or somebody's, and (n_state,): what the next call computes with
+        #: weights (n_weights,), own or borrowed, and state (n_state,), for the next call
         self._weights = self._own_weights = _values_of(self._graph.weight_variables, self._graph.layout)
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
-        #: the discrete state, an integer array for each variable, and what the engine keeps
+        #: the discrete state, an integer array for each variable, then the counters of the engine
         self._counters: list[NDArray] = [
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
-        #: only where layers compute in float16
+        #: loss scale; None if no layer computes in float16
         self._loss_scale = LossScale() if _computes_in_half(model) else None
 
     @property
@@ -88,7 +96,7 @@ class KerasAdapter:
         _copy(vector, self._state)
 
     def discrete_state(self) -> list[list[int]]:
-        """The counters of the model; last the loss scale, where there is one."""
+        """Return the counters of the model, then the loss scale, if there is one."""
         scale = [self._loss_scale.to_list()] if self._loss_scale else []
         return [counter.ravel().tolist() for counter in self._counters] + scale
 
@@ -115,7 +123,7 @@ class KerasAdapter:
             self._loss_scale.rise()
         else:
             _copy(result.gradient, out)
-        # Of a small model's step each line takes microseconds, as its code has been pushed out of the caches.
+        # Each line costs microseconds in a small model's step, because its code is no longer in the caches.
         if len(self._state):
             _copy(result.state, self._state)
         if self._counters:
@@ -131,12 +139,12 @@ class KerasAdapter:
         return self._metrics(batch, sums)
 
     def save(self, path: Path) -> None:
-        """Write Keras's own format: `path` ends in ".keras"."""
+        """Write Keras's own format; `path` must end in ".keras"."""
         with atomic_path(path) as temporary:
             self.synced_model().save(temporary)
 
     def synced_model(self) -> Any:
-        """The Keras model itself, its variables brought up to date."""
+        """Return the Keras model itself, with updated variables."""
         graph = self._graph
         values = [*graph.layout.views(self._weights), *graph.state_layout.views(self._state), *self._counters]
         variables = [*graph.weight_variables, *graph.state_variables, *graph.counter_variables]
@@ -145,7 +153,7 @@ class KerasAdapter:
         return self._model
 
     def take_from_model(self) -> bool:
-        """Take over what somebody has done to the variables of the `synced_model`; -> whether anything."""
+        """Copy changes of the variables of the `synced_model` into the adapter; return True if there were any."""
         graph = self._graph
         before = self._weights.copy(), self._state.copy()
         self._weights = self._own_weights
@@ -154,7 +162,10 @@ class KerasAdapter:
         return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))
 
     def release(self) -> None:
-        """Let go of the model and all that Keras and its backend remember of it; the adapter is of no use after."""
+        """Free the model and everything that Keras and its backend keep of it.
+
+        The adapter cannot be used afterwards.
+        """
         self._model = self._graph = self._engine = None
         forget_models()
 
@@ -170,7 +181,7 @@ class KerasAdapter:
 
 
 def forget_models() -> None:
-    """Make Keras and its backend let go of every model that nobody holds, also one whose building has failed."""
+    """Make Keras and its backend free every model that is no longer referenced, including one that failed to build."""
     import keras
 
     keras.backend.clear_session(free_memory=False)
@@ -204,7 +215,7 @@ def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:
 
 
 def _computes_in_half(model: Any) -> bool:
-    """Whether a layer computes in float16, whose gradients vanish without a loss scale."""
+    """Return True if a layer computes in float16, because its gradients vanish without a loss scale."""
     return any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
 
 
@@ -219,9 +230,9 @@ def _check_shape(vector: FloatVector, like: FloatVector) -> None:
 
 
 class _blame_on_trial:
-    """What is raised inside is the trial's."""
+    """Context in which an exception becomes a TrialError."""
 
-    # Not by `contextmanager`, which takes three times as long, and more behind a computation.
+    # `contextmanager` would take three times as long, and more after a computation.
     def __init__(self, what: str) -> None:
         self._what = what
 
@@ -232,11 +243,11 @@ class _blame_on_trial:
             raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
 
 
-#: what TensorFlow writes around a message
+#: text that TensorFlow writes around a message
 _WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
 
 
 def first_line(error: BaseException) -> str:
-    """The type of an error and the first line that says something; TensorFlow wraps it in places and headings."""
+    """Return the type of an error and the first line of its message, without places and headings of TensorFlow."""
     lines = (_WRAPPING.sub("", line).strip() for line in str(error).splitlines())
     return f"{type(error).__name__}: {next((line for line in lines if line), '')}".rstrip(".: ")

@@ -1,7 +1,7 @@
-"""Keras's callbacks at the epochs of our own training.
+"""Keras's callbacks at the epochs of a training that does not use Keras's `fit`.
 
-They see the model with the central weights and an optimizer whose learning rate is that of the training. What they set
-there goes back to where the optimizer really is. Batches are trained on all workers, so nothing is called for them.
+Callbacks see the model with the central weights, and an optimizer with the learning rate of the training. Their changes
+are passed on to the actual optimizer. No callback is called for batches, because all workers train them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,25 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.callbacks import Wishes
+from nnlo_opt.models.callbacks import CallbackRequests
 from nnlo_opt.models.keras_adapter import KerasAdapter
 
-#: what Keras calls the figures that we call otherwise
+#: Keras's names of figures that have another name here
 _KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
 
 class KerasCallbacks:
-    """The callbacks of one training after another."""
+    """Callbacks of a user, for one training after another.
+
+    Args:
+        callbacks: Keras callbacks.
+        epochs: epochs of the full training, for callbacks that need the number.
+    """
 
     def __init__(self, callbacks: Sequence[Any], epochs: int) -> None:
-        """`epochs`: of the whole training, for those that want to know."""
         self._callbacks = list(callbacks)
         self._epochs = epochs
-        #: of the training under way
+        #: callback list, optimizer and model of the current training
         self._list: Any = None
         self._optimizer: Any = None
         self._model: Any = None
@@ -37,10 +41,10 @@ class KerasCallbacks:
         learning_rate: float,
         *,
         is_last: bool,
-    ) -> Wishes:
-        """See `models.callbacks.EpochCallbacks`."""
+    ) -> CallbackRequests:
+        """Call the callbacks as `models.callbacks.EpochCallbacks` describes."""
         if not isinstance(adapter, KerasAdapter):
-            raise TrialError("Keras callbacks need a Keras model. Received: another. Leave `callbacks` out.")
+            raise TrialError("Keras callbacks need a Keras model. Received: another model. Leave `callbacks` out.")
         model = adapter.synced_model()
         if metrics is None:
             self._begin(model, learning_rate)
@@ -60,9 +64,9 @@ class KerasCallbacks:
         wanted = self._shown_rate
         if not (np.isfinite(wanted) and wanted > 0):
             raise TrialError(f"A callback has set the learning rate to {wanted}. It must be a finite number above 0.")
-        # The optimizer that callbacks see holds float32: a rate that nobody has touched stays what it is.
+        # The optimizer that callbacks see stores float32; a rate that no callback has changed keeps its exact value.
         rate = learning_rate if wanted == shown else wanted
-        return Wishes(learning_rate=rate, stop=stop, has_changed=has_changed)
+        return CallbackRequests(learning_rate=rate, stop=stop, has_changed=has_changed)
 
     @property
     def _shown_rate(self) -> float:
@@ -83,7 +87,7 @@ class KerasCallbacks:
 
 
 def _settle_mode(callback: Any) -> None:
-    """Say which way is better where Keras would look at the metrics of a compiled model, which this one is not."""
+    """Set the mode of a callback that would find it in the metrics of a compiled model; this model is not compiled."""
     monitor = getattr(callback, "monitor", None)
     if getattr(callback, "mode", None) == "auto" and isinstance(monitor, str):
         if monitor.endswith(("acc", "accuracy")):

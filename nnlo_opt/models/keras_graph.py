@@ -1,7 +1,7 @@
-"""What a Keras model computes, written once for every backend: from the arrays of its variables to loss and figures.
+"""Computation of a Keras model for every backend: from the arrays of its variables to loss and figures.
 
-The arrays travel in as arguments and out as results, so that the model's own variables are never touched. An `Engine`
-makes it fast on one backend: it differentiates, compiles and converts.
+The arrays are arguments and results, so the model's own variables never change. An `Engine` runs the computation on
+one backend: it differentiates, compiles and converts.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,23 +17,23 @@ from nnlo_opt.models.losses import Shape
 
 
 class Batch(NamedTuple):
-    """One batch, flat: arrays in the order of the model's inputs and outputs."""
+    """Arrays of one batch in the order of the model's inputs and outputs."""
 
     x: list[Any]
     y: list[Any]
-    #: (n,), or nothing
+    #: (n,), or empty
     sample_weight: list[Any]
-    #: the factor of the loss whose gradient is taken, or nothing
+    #: factor of the loss before differentiation, or empty
     loss_scale: list[Any]
 
     @property
     def sample_shapes(self) -> tuple[Shape, ...]:
-        """Of all its arrays."""
+        """Shapes of one sample of each input and label array."""
         return tuple(array.shape[1:] for array in (*self.x, *self.y))
 
 
 class Vectors(NamedTuple):
-    """What a computation starts from: weights (n_weights,) and state (n_state,), and the counters as they are."""
+    """Inputs of a computation: weights (n_weights,), state (n_state,), and the counters unchanged."""
 
     weights: Any
     state: Any
@@ -41,56 +41,61 @@ class Vectors(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What a batch in training gives; arrays that may lie in memory of the framework, to be copied."""
+    """Results of a batch in training; the arrays may lie in memory of the framework and must be copied."""
 
-    #: the figures as sums over the samples
+    #: figures as sums over the samples
     sums: NDArray
-    #: (n_weights,), of the mean loss times the loss scale
+    #: gradient of the mean loss times the loss scale, (n_weights,)
     gradient: NDArray
-    #: (n_state,)
+    #: state after the batch, (n_state,)
     state: NDArray
     counters: list[NDArray]
 
 
-#: a flat tensor -> the arrays of a layout, in a way that the backend differentiates at little cost
+#: splits a flat tensor into the arrays of a layout, so that the backend differentiates it at little cost
 Split: TypeAlias = Callable[[Any, Layout], list[Any]]
 
 
 class Engine(Protocol):
-    """The computations of one graph on one backend. Raises whatever the backend raises."""
+    """Computations of one graph on one backend; exceptions of the backend are passed on."""
 
     @property
     def own_counters(self) -> list[NDArray]:
-        """Integers that it wants to be kept after those of the model, at their start; often none."""
+        """Initial values of integers that the engine keeps after the counters of the model; often none."""
         ...
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
-        """One batch in training."""
+        """Compute one batch in training mode."""
         ...
 
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
-        """The figures of one batch in inference, as sums over its samples."""
+        """Return the figures of one batch in inference mode, as sums over its samples."""
         ...
 
 
 class KerasGraph:
-    """The computation of one built model under the losses of its outputs."""
+    """Computation of one built model with the losses of its outputs.
+
+    Args:
+        model: built Keras model.
+        terms: loss of each output.
+    """
 
     def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
         self._model = model
         self._terms = terms
         fixed = model.non_trainable_variables
-        #: the model's variables, by what becomes of them: optimised, averaged, kept
+        #: the model's variables by their use: optimised, averaged over workers, kept by each worker
         self.weight_variables: list[Any] = model.trainable_variables
         self.state_variables = [variable for variable in fixed if "float" in variable.dtype]
         self.counter_variables = [variable for variable in fixed if "float" not in variable.dtype]
         self.layout = _layout_of(self.weight_variables)
         self.state_layout = _layout_of(self.state_variables)
-        #: shapes of inputs and outputs with None where any length will do; None: not told before a batch
+        #: shapes of inputs and outputs, with None for any length; None if they are unknown before a batch
         self.sample_shapes = _declared_shapes(model)
 
     def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
-        """The mean loss, the figures as sums (n_figures,), and the scope that holds what the call changed.
+        """Return the mean loss, the figures as sums (n_figures,), and the scope that holds the changed variables.
 
         Vectors and batch are tensors of the backend.
         """
@@ -103,11 +108,11 @@ class KerasGraph:
             *zip(self.counter_variables, vectors.counters, strict=True),
         ]
         values = [(variable, ops.cast(value, variable.dtype)) for variable, value in mapping]
-        # Through `__call__`, unlike Keras's `stateless_call`: layers in a subclassed model then know that they train.
+        # `__call__`, unlike Keras's `stateless_call`, informs layers in a subclassed model that they train.
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             outputs = self._model(packed(self._model, batch.x), training=training)
             penalties = [ops.cast(penalty, "float32") for penalty in self._model.losses]
-            # Layers number their penalties, batch by batch where nothing is traced.
+            # Layers number their penalties; without tracing the list would grow with every batch.
             self._model._clear_losses()
         outcomes = [
             _measure(term, y, prediction, batch.sample_weight)
@@ -119,14 +124,14 @@ class KerasGraph:
             add, [*(_scaled(loss, term.weight) for loss, term in zip(losses, self._terms, strict=True)), *penalties]
         )
         n_samples = ops.cast(ops.shape(batch.x[0])[0], "float32")
-        # In the order of `figures_of`.
+        # The sums have the order of `figures_of`.
         sums = [loss * n_samples, *correct[:1]]
         if len(losses) > 1:
             sums += [*(loss * n_samples for loss in losses), *correct]
         return loss, ops.stack(sums), scope
 
     def moved(self, scope: Any) -> tuple[Any, list[Any]]:
-        """State (n_state,) and counters as `forward` left them in its scope."""
+        """Return state (n_state,) and counters as `forward` left them in its scope."""
         from keras import ops
 
         arrays = [scope.get_current_value(variable) for variable in self.state_variables]
@@ -136,7 +141,7 @@ class KerasGraph:
 
 
 def packed(model: Any, x: list[Any]) -> Any:
-    """Inputs in order, as `model` takes them: one, a list, or what it was built of."""
+    """Return inputs in the form that `model` takes: one tensor, a list, or the structure it was built with."""
     import keras
 
     if getattr(model, "inputs", None) and not isinstance(model, keras.Sequential):
@@ -145,32 +150,32 @@ def packed(model: Any, x: list[Any]) -> Any:
 
 
 def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) -> tuple[Any, Any | None]:
-    """The mean loss of one output, and how many samples are right, None where that is not counted.
+    """Return the mean loss of one output, and the number of right samples, None if they are not counted.
 
-    A sample of several predictions counts as the part of them that is right. Masked time steps count as Keras has it:
-    the mean is over those that are not.
+    A sample of several predictions counts by the share that is right. Masked time steps are left out of the mean, as in
+    Keras.
     """
     import keras
     from keras import ops
 
-    # Keras has no public way to what it writes on tensors.
+    # Keras has no public function to read the mask of a tensor.
     from keras.src.backend import get_keras_mask
 
     mask = get_keras_mask(prediction)
-    # Losses are float32 however the layers compute.
+    # Losses are float32 in any compute type of the layers.
     prediction = ops.cast(prediction, "float32")
     y = _aligned(y, prediction)
     compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
     values = ops.cast(compare(y, prediction), "float32")
     if sample_weight and not len(values.shape):
-        raise ValueError("sample weights need a loss of each sample, and the function returns their mean")
+        raise ValueError("sample weights need a loss for each sample, but the function returns their mean")
     for weight in sample_weight:
         values = values * _stretched(ops.cast(weight, "float32"), values)
     loss = ops.mean(_masked(values, mask))
     if term.accuracy is None:
         return loss, None
     right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")
-    # A count of samples, hence exact.
+    # The sum is a count of samples, hence exact.
     return loss, ops.sum(ops.mean(ops.reshape(_masked(right, mask), (ops.shape(y)[0], -1)), axis=1))
 
 
@@ -179,9 +184,9 @@ def _scaled(loss: Any, weight: float) -> Any:
 
 
 def _aligned(y: Any, prediction: Any) -> Any:
-    """Labels of the rank of the prediction where only a last dimension of 1 is missing or too much.
+    """Return labels with the rank of the prediction, if a last dimension of 1 is missing or superfluous.
 
-    Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss stay as they are.
+    Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss do not change.
     """
     from keras import ops
 
@@ -194,7 +199,7 @@ def _aligned(y: Any, prediction: Any) -> Any:
 
 
 def _masked(values: Any, mask: Any | None) -> Any:
-    """Nothing where a time step is masked, and else so much that the mean is over those that are not."""
+    """Return `values` with masked time steps at 0, scaled so that the mean is over the other time steps."""
     from keras import ops
 
     if mask is None or len(mask.shape) > len(values.shape):
@@ -204,7 +209,7 @@ def _masked(values: Any, mask: Any | None) -> Any:
 
 
 def _stretched(weights: Any, values: Any) -> Any:
-    """`weights` with as many dimensions as `values`, which has more behind."""
+    """Return `weights` with trailing dimensions of 1, so that they broadcast over `values`."""
     from keras import ops
 
     for _ in range(len(values.shape) - len(weights.shape)):

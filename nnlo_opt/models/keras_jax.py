@@ -1,4 +1,4 @@
-"""Keras on JAX: each computation compiled, once for every length of batch that comes."""
+"""Keras on JAX: each computation compiled once for every length of batch."""
 
 import os
 from typing import Any
@@ -12,17 +12,21 @@ from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 
 def use_threads(n_threads: int) -> None:
-    """Compute with `n_threads` threads, and share the GPU, if JAX has not been imported yet."""
-    # What XLA takes for the number of cores.
+    """Compute with `n_threads` threads and share the GPU; without effect if JAX is imported already."""
+    # XLA takes this variable for the number of cores.
     os.environ.setdefault("NPROC", str(n_threads))
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 class Engine:
-    """Compiled computations of one graph; JAX itself keeps them by the shapes of the batches."""
+    """Compiled computations of one graph; JAX caches them by the shapes of the batches.
+
+    Args:
+        graph: computation of the model.
+        jit_compile: without effect, because JAX always compiles.
+    """
 
     def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
-        """`jit_compile` changes nothing: JAX always compiles."""
         import jax
 
         self._graph = graph
@@ -40,7 +44,7 @@ class Engine:
         return np.asarray(self._compiled_figures(*vectors, batch))
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
-        PULSE.expect(SLOW)  # this runs when it is traced, for every length of batch, and compiled after that
+        PULSE.expect(SLOW)  # runs while the function is traced, for every length of batch, before it is compiled
         loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
         for scale in batch.loss_scale:
             loss = loss * scale
@@ -52,7 +56,7 @@ class Engine:
 
 
 def _split(vector: Any, layout: Layout) -> list[Any]:
-    """The arrays of a flat vector, whose gradients come back as one concatenation."""
+    """Return the arrays of a flat vector; the gradients of the arrays come back as one concatenation."""
     import jax.numpy as jnp
 
     parts = jnp.split(vector, [part.stop for part in layout.slices[:-1]])

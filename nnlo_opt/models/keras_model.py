@@ -1,4 +1,4 @@
-"""The framework Keras on TensorFlow, JAX or torch, all imported inside functions and never before these run."""
+"""Framework Keras on TensorFlow, JAX or torch; functions import these packages, the module does not."""
 
 import importlib
 import importlib.util
@@ -24,17 +24,21 @@ NOUN = "a Keras model"
 SUFFIX = ".keras"
 RULES = losses
 
-#: layers that leave the values of an output, and so its activation, as they are
+#: layers that do not change the values of an output, so that its activation is the activation of an earlier layer
 _RESHAPING = {"Flatten", "Reshape", "Dropout", "Permute"}
 #: layers that are activations
 _ACTIVATIONS = {"Softmax", "ReLU", "LeakyReLU"}
 
 
 def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
-    """Import Keras and its backend with `n_threads` threads; `quiet`: without start-up noise.
+    """Import Keras and its backend; to be called once, before anything else imports them.
 
-    `backend`: tensorflow, jax or torch; None: what the variable KERAS_BACKEND says, else TensorFlow. To be called once,
-    before anything else imports them: costs seconds of CPU and hundreds of MB.
+    The import takes seconds of CPU time and hundreds of MB.
+
+    Args:
+        n_threads: threads of a computation.
+        quiet: True to suppress messages at the start.
+        backend: tensorflow, jax or torch; None for the value of the variable KERAS_BACKEND, else TensorFlow.
     """
     backend = backend or os.environ.get("KERAS_BACKEND") or next(iter(ENGINES))
     _check_backend(backend)
@@ -46,7 +50,7 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
 
 
 def set_seed(seed: int) -> None:
-    """Make what is built next repeatable: initial weights, and the seeds of dropout layers."""
+    """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
     import keras
 
     with _spared_tensorflow():
@@ -54,16 +58,16 @@ def set_seed(seed: int) -> None:
 
 
 def is_model(value: object) -> bool:
-    """Whether `value` is a Keras model; False where Keras is not imported."""
+    """Return True if `value` is a Keras model; False if Keras is not imported."""
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(value, keras.Model)
 
 
 @contextmanager
 def building(custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> Iterator[None]:
-    """Around `get_model`: these objects are known by name, and layers are made with this policy (None: Keras's own).
+    """Make the custom objects known by name, and create layers with this policy (None: Keras's own), in `get_model`.
 
-    A policy that `get_model` sets itself ends with it too.
+    A policy that `get_model` sets itself ends with the context as well.
     """
     import keras
 
@@ -78,7 +82,10 @@ def building(custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> Ite
 
 
 def model_from_architecture(text: str, source: str) -> Any:
-    """Build a model from any Keras's `to_json` text; `source` names it in the `ConfigurationError` if it is none."""
+    """Build a model from the `to_json` text of any Keras.
+
+    Raise `ConfigurationError`, naming `source`, if it is none.
+    """
     import keras
 
     architecture = read_architecture(text, source, lambda name: keras.saving.get_registered_object(name) is not None)
@@ -92,9 +99,10 @@ def model_from_architecture(text: str, source: str) -> Any:
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
-    """The outputs for such samples; creates the weights of a model that waited for its input shape.
+    """Return the outputs for samples of this shape; create the weights of a model that waits for its input shape.
 
-    Raises `ConfigurationError` where the model cannot take them.
+    Raises:
+        ConfigurationError: if the model cannot take samples of this shape.
     """
     import keras
 
@@ -117,7 +125,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
 
 
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:
-    """The model, its weights created, ready to be trained on `terms`, one for each output."""
+    """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
     return KerasAdapter(model, terms, jit_compile=jit_compile)
 
 
@@ -134,18 +142,21 @@ def _check_backend(backend: str) -> None:
     keras = sys.modules.get("keras")
     if keras is not None and keras.backend.backend() != backend:
         raise ConfigurationError(
-            f"A process has one backend of Keras. Received: {backend}, where Keras already runs on "
+            f"A process can use one backend of Keras only. Received: {backend}, but Keras already runs on "
             f"{keras.backend.backend()}. Set KERAS_BACKEND={backend} before the process starts."
         )
 
 
 @contextmanager
 def _spared_tensorflow() -> Iterator[None]:
-    """Keras on JAX or torch looks for TensorFlow too, once, only to seed it: 4 s of CPU and 400 MB in every rank."""
+    """Hide TensorFlow from Keras on JAX or torch.
+
+    Keras would import it to seed it: 4 s of CPU and 400 MB on each rank.
+    """
     if "tensorflow" in sys.modules or os.environ.get("KERAS_BACKEND") == "tensorflow":
         yield
         return
-    # What Python takes for a package that is not installed.
+    # Python takes None for a package that is not installed.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
     try:
         yield
@@ -154,10 +165,10 @@ def _spared_tensorflow() -> Iterator[None]:
 
 
 def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:
-    """Compare what a model declares, if it does, with the features."""
+    """Compare the inputs that a model declares, if it declares them, with the features."""
     if inputs and len(inputs) != len(shapes):
         raise ConfigurationError(
-            f"Every input of the model must have features of its own. Received: {len(shapes)} sets of features for "
+            f"Every input of the model must have its own features. Received: {len(shapes)} sets of features for "
             f"{len(inputs)} inputs, {', '.join(tensor.name for tensor in inputs)}. Give a group with one data set for "
             "each input."
         )
@@ -182,7 +193,7 @@ def _in_words(shapes: Sequence[Shape]) -> str:
 
 
 def _output_names(model: Any, outputs: Any) -> list[str]:
-    """By the keys of a dict, by the layers they come from, or by numbers; no name twice."""
+    """Return unique names of outputs: the keys of a dict, the names of their layers, or numbers."""
     import keras
 
     paths = [path for path, _ in keras.tree.flatten_with_path(outputs)]
@@ -194,17 +205,17 @@ def _output_names(model: Any, outputs: Any) -> list[str]:
 
 
 def _activations(model: Any, n_outputs: int) -> list[str | None]:
-    """For each output the name of the activation it comes from; None if it is linear or cannot be told."""
+    """Return the name of the activation of each output; None if it is linear or unknown."""
     tensors = getattr(model, "outputs", None)
     if tensors:
         return [_activation(_maker(tensor)) for tensor in tensors]
-    # A subclass: the layer that it made last is as good a guess as any.
+    # A subclass: the layer that was created last is the best guess.
     layers = [layer for layer in getattr(model, "layers", ()) if type(layer).__name__ not in _RESHAPING]
     return [_activation(layers[-1])] if layers and n_outputs == 1 else [None] * n_outputs
 
 
 def _maker(tensor: Any) -> Any:
-    """The layer that gave an output its values."""
+    """Return the layer that computed the values of an output."""
     layer, node, index = tensor._keras_history
     if type(layer).__name__ in _RESHAPING:
         return _maker(layer._inbound_nodes[node].input_tensors[0])
@@ -220,14 +231,14 @@ def _activation(layer: Any) -> str | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Keras wraps what went wrong with a layer in the text of what went wrong with the model."""
+    """Return the reason of an error in a layer, which Keras puts into the text of the error of the model."""
     text = str(error).rpartition("Exception encountered: ")[2] or "without a reason"
     return f"{type(error).__name__}: {text.splitlines()[0].rstrip('.')}"
 
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2, by C++ too; show it after all if the block fails."""
+    """Hold back output to file descriptor 2, including output of C++; write it if the block fails."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: each computation a concrete function, traced once for batches of any length."""
+"""Keras on TensorFlow: each computation is a concrete function, traced once for batches of any length."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 
 def use_threads(n_threads: int) -> None:
-    """Compute with `n_threads` threads, if nothing has been computed yet."""
+    """Compute with `n_threads` threads; without effect if TensorFlow has computed before."""
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     import tensorflow as tf
 
@@ -22,23 +22,28 @@ def use_threads(n_threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(n_threads)
         tf.config.threading.set_inter_op_parallelism_threads(n_threads)
     except RuntimeError:
-        # Somebody (a user's module, a test) has computed something already: the threads are what they are.
+        # A user's module or a test has computed before, so the number of threads is fixed.
         return
 
 
 class Engine:
-    """Traced computations of one graph, by what they compute and what kind of batch they take."""
+    """Traced computations of one graph, by the function and the kind of batch.
+
+    Args:
+        graph: computation of the model.
+        jit_compile: True to compile with XLA.
+    """
 
     def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
         self._graph = graph
         self.own_counters: list[NDArray] = []
         self._jit_compile = jit_compile
-        #: from flat arrays to flat tensors
+        #: traced functions from flat arrays to flat tensors
         self._traced: dict[tuple[Any, ...], Callable[[list[NDArray]], list[Any]]] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         sums, gradient, state, *counters = self._call(self._gradient, vectors, batch)
-        # TensorFlow may notice only at the arrays that it ran out of memory.
+        # TensorFlow may notice that it ran out of memory only when the arrays are read.
         return Gradient(
             np.asarray(sums),
             np.asarray(gradient),
@@ -50,7 +55,7 @@ class Engine:
         return np.asarray(self._call(self._figures, vectors, batch)[0])
 
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch) -> list[Any]:
-        # By hand: behind a computation that has emptied the caches `tf.nest.flatten` takes 17 microseconds.
+        # After a computation that has emptied the caches, `tf.nest.flatten` would take 17 microseconds.
         arrays = [
             vectors.weights,
             vectors.state,
@@ -60,7 +65,7 @@ class Engine:
             *batch.sample_weight,
             *batch.loss_scale,
         ]
-        # A model that does not declare its shapes is traced again for every new one.
+        # A model that does not declare its shapes is traced again for every new shape.
         shapes = None if self._graph.sample_shapes else batch.sample_shapes
         key = (function.__name__, len(batch.sample_weight), shapes, *[array.dtype for array in arrays])
         traced = self._traced.get(key)
@@ -88,11 +93,11 @@ class Engine:
         if self._jit_compile:
             return lambda arrays: concrete(*arrays)
         dtypes = [tensor.dtype for tensor in concrete.outputs]
-        # What TensorFlow does about the arguments of its functions takes longer than a small model does.
+        # TensorFlow's own handling of the arguments takes longer than the computation of a small model.
         return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=concrete)
 
     def _shapes(self, batch: Batch) -> Iterator[tuple[NDArray, list[int | None]]]:
-        """The arrays of samples and labels, each with its shape, None where any length will do."""
+        """Yield the arrays of samples and labels, each with its shape, None for any length."""
         declared = self._graph.sample_shapes or [()] * (len(batch.x) + len(batch.y))
         for array, shape in zip((*batch.x, *batch.y), declared, strict=True):
             lengths = zip_longest(array.shape[1:], shape[: array.ndim - 1], fillvalue=0)
@@ -106,7 +111,7 @@ class Engine:
             loss, sums, scope = self._graph.forward(vectors, batch, _split, training=True)
             for scale in batch.loss_scale:
                 loss = loss * scale
-        # Through the split of the vector the gradient is one concatenation, zeros for unused weights included.
+        # The gradient of the split of the vector is one concatenation, with zeros for unused weights.
         gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return sums, gradient, *self._graph.moved(scope)
 
@@ -115,7 +120,7 @@ class Engine:
 
 
 def _split(vector: Any, layout: Layout) -> list[Any]:
-    """The arrays of a flat tensor, as tensors."""
+    """Return the arrays of a flat tensor as tensors."""
     import tensorflow as tf
 
     if not layout.specs:

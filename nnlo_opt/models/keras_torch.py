@@ -1,4 +1,4 @@
-"""Keras on torch: every batch computed as it comes; nothing is traced."""
+"""Keras on torch: every batch is computed directly, without tracing."""
 
 from typing import Any
 
@@ -17,19 +17,23 @@ def use_threads(n_threads: int) -> None:
     try:
         torch.set_num_interop_threads(n_threads)
     except RuntimeError:
-        # Somebody has computed something already: these threads are what they are.
+        # Another module has computed before, so the number of these threads is fixed.
         return
 
 
 class Engine:
-    """Computes with the graph directly."""
+    """Computations of one graph, without compilation.
+
+    Args:
+        graph: computation of the model.
+        jit_compile: without effect, because Keras's code between torch's operations cannot be compiled.
+    """
 
     def __init__(self, graph: KerasGraph, jit_compile: bool) -> None:
-        """`jit_compile` changes nothing: what Keras does between torch's operations cannot be compiled."""
         import torch
 
         self._graph = graph
-        #: Dropout layers take their numbers from torch itself: a seed, and the batches that have been trained
+        #: seed and number of trained batches, because dropout layers draw from torch's own generator
         self.own_counters = [np.array([torch.initial_seed() % 2**62, 0])]
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
@@ -56,7 +60,7 @@ class Engine:
 
 
 def _split(vector: Any, layout: Layout) -> list[Any]:
-    """The arrays of a flat tensor, as views whose gradients come back as one concatenation."""
+    """Return the arrays of a flat tensor, as views whose gradients come back as one concatenation."""
     parts = vector.split([spec.size for spec in layout.specs])
     return [part.reshape(spec.shape) for part, spec in zip(parts, layout.specs, strict=True)]
 

@@ -1,4 +1,4 @@
-"""How the weights of a model lie in one flat vector."""
+"""Layout of the weights of a model in one flat vector."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ FloatVector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """One array of a model: its name (unique in the model) and shape."""
+    """Name (unique in the model) and shape of one array of a model."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The arrays of a model in the order in which they lie, C-contiguous, one after the other, in a flat vector."""
+    """Arrays of a model in the order in which they lie in a flat vector, C-contiguous and one after the other."""
 
     specs: tuple[WeightSpec, ...]
 
@@ -36,17 +36,17 @@ class Layout:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where each array lies in the vector."""
+        """Position of each array in the vector."""
         stops = tuple(accumulate(spec.size for spec in self.specs))
         return tuple(slice(start, stop) for start, stop in zip((0, *stops), stops, strict=False))
 
     def views(self, vector: FloatVector) -> list[FloatVector]:
-        """The arrays of `vector` (n_weights,) as views of their shapes: no copy."""
+        """Return the arrays of `vector` (n_weights,) as views of their shapes, without a copy."""
         self._check(vector)
         return [vector[part].reshape(spec.shape) for part, spec in zip(self.slices, self.specs, strict=True)]
 
     def gather(self, arrays: Sequence[NDArray[Any]], out: FloatVector) -> None:
-        """Copy `arrays`, of the shapes of this layout and any float type, into `out` (n_weights,)."""
+        """Copy `arrays`, with the shapes of this layout and any float type, into `out` (n_weights,)."""
         for view, array in zip(self.views(out), arrays, strict=True):
             view[...] = array
 

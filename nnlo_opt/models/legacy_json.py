@@ -1,7 +1,7 @@
-"""Model architectures of Keras 1 and 2, said as Keras 3 says them: the graph of layers, without a framework.
+"""Translation of Keras 1 and 2 architectures to Keras 3: the graph of layers, without a framework.
 
-`translate` takes what their `to_json` wrote and returns what Keras 3's `deserialize_keras_object` builds; the layers
-themselves are translated in `legacy_layers`. Names are kept, because weights are found by them.
+`translate` takes the output of the old `to_json` and returns a config that Keras 3's `deserialize_keras_object` builds.
+The layers themselves are translated in `legacy_layers`. Names are kept, because weights are found by name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,31 +18,32 @@ MODELS = frozenset({"Sequential", "Model", "Functional"})
 
 @dataclass(frozen=True)
 class Translation:
-    """An architecture as Keras 3 describes it."""
+    """Architecture in the form of Keras 3."""
 
     config: Config
-    #: the version that the file names, or "1 or 2"
+    #: version that the file names, or "1 or 2"
     version: str
-    #: what of the original is lost, in sentences without a subject
+    #: losses of the translation, in sentences without a subject
     notes: tuple[str, ...]
 
 
 def is_legacy(architecture: Any) -> bool:
-    """Whether Keras 0, 1 or 2 wrote this; Keras 3 says of every class in which module it is."""
+    """Return True if Keras 0, 1 or 2 wrote this; only Keras 3 writes the module of every class."""
     if not isinstance(architecture, Mapping) or "module" in architecture:
         return False
     return "class_name" in architecture or {"name", "layers"} <= set(architecture)
 
 
 def no_class(name: str) -> bool:
-    """For where no class is known that is not Keras's own."""
+    """Return False: no class is known that is not Keras's own."""
     return False
 
 
 def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[[str], bool] = no_class) -> Translation:
-    """Classes that `is_custom` are left to themselves.
+    """Return the architecture in the form of Keras 3; classes for which `is_custom` is True stay unchanged.
 
-    Raises `ConfigurationError`, which names `source`, where Keras 3 has no counterpart.
+    Raises:
+        ConfigurationError: naming `source`, if Keras 3 has no counterpart.
     """
     translator = _Translator(architecture, is_custom)
     try:
@@ -61,21 +62,21 @@ def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[
 
 
 class _Translator:
-    """One architecture on its way; `notes` grows as layers are translated."""
+    """Translator of one architecture; `notes` grows while layers are translated."""
 
     def __init__(self, architecture: Mapping[str, Any], is_custom: Callable[[str], bool]) -> None:
-        #: whether a class is known by this name that is not Keras's own
+        #: returns True for the name of a known class that is not Keras's own
         self._is_custom: Callable[[str], bool] = is_custom
         policies = {config["config"]["name"] for config in _dicts(architecture) if config.get("class_name") == "Policy"}
         self.notes: set[str] = {f"computes in float32, not by policy {name!r}" for name in policies - {"float32"}}
-        #: state that is kept from batch to batch needs batches of one size
+        #: True if a layer keeps state from batch to batch, which requires batches of one size
         self._fixed_batch: bool = any(config.get("stateful") is True for config in _dicts(architecture))
         orders = {config["dim_ordering"] for config in _dicts(architecture) if "dim_ordering" in config}
-        #: of layers that do not say it
+        #: data format of layers that do not state it
         self._dim_ordering: str = "th" if orders == {"th"} else "tf"
 
     def model(self, item: Mapping[str, Any]) -> Config:
-        """A whole model: {"class_name", "config"}; of Keras 0: {"name", "layers"}."""
+        """Return a full model, {"class_name", "config"}, or {"name", "layers"} for Keras 0."""
         class_name = item.get("class_name") or item["name"]
         if class_name not in MODELS:
             raise Untranslatable(f"is a {class_name}, and no Sequential, Model or Functional", "which")
@@ -98,7 +99,7 @@ class _Translator:
 
     def _graph(self, config: Config) -> Config:
         layers = [_normalised(layer) for layer in config["layers"]]
-        # Before the connections: which layer is not to be had says more.
+        # Layers come before their connections, because an unsupported layer is the better explanation.
         translated = [self._layer(layer) for layer in layers]
         graph = _Graph(layers, config)
         return keras_object(
@@ -116,7 +117,7 @@ class _Translator:
         )
 
     def _layer(self, item: Config) -> Config:
-        """A layer or a model inside a model."""
+        """Return a layer, or a model inside a model."""
         item = _normalised(item)
         name = item["config"].get("name") if isinstance(item["config"], dict) else None
         name = name or item.get("name")
@@ -134,7 +135,7 @@ class _Translator:
             try:
                 result = translate_layer(class_name, config, self._layer, self.notes)
             except Untranslatable as error:
-                # The innermost layer is the one to name.
+                # The innermost layer is named.
                 raise error if error.subject else Untranslatable(error.predicate, f"whose layer {name!r}") from error
         if name:
             result["config"]["name"] = _valid(name)
@@ -151,14 +152,14 @@ class _Translator:
 
 
 class _Graph:
-    """The connections of a functional model: where the inputs of every call come from."""
+    """Connections of a functional model: the sources of the inputs of every call."""
 
     def __init__(self, layers: list[Config], config: Config) -> None:
         self._classes: dict[str, str] = {layer["name"]: layer["class_name"] for layer in layers}
         ends = [config["input_layers"], config["output_layers"]]
         used = [ref for part in [*map(_nodes, layers), *ends] for ref in _refs(part)]
         last = {name: max(ref[1] for ref in used if ref[0] == name) for name in {ref[0] for ref in used}}
-        #: models counted their own making as their first call, but not in every version
+        #: calls to skip: models counted their construction as their first call, but not in every version
         self._skipped: dict[str, int] = {
             layer["name"]: int(last.get(layer["name"], 0) >= len(_nodes(layer)))
             for layer in layers
@@ -166,7 +167,7 @@ class _Graph:
         }
 
     def node(self, layer: Config, data: Any) -> Config:
-        """One call of `layer`: {"args", "kwargs"}."""
+        """Return one call of `layer`: {"args", "kwargs"}."""
         refs, kwargs = list(_refs(data)), {}
         for ref in refs:
             kwargs.update(ref[3] if len(ref) > 3 and isinstance(ref[3], dict) else {})
@@ -179,10 +180,10 @@ class _Graph:
         return {"args": [tensors] if is_list else tensors, "kwargs": arguments}
 
     def ends(self, data: Any) -> Any:
-        """The inputs or outputs of the model; a single one is no list."""
+        """Return the inputs or outputs of the model; a single one is not in a list."""
         if _is_ref(data):
             name, index, tensor = data[:3]
-            # Keras 3 counts the making of a model as its first call here, and only here.
+            # Keras 3 counts the construction of a model as its first call here, and only here.
             return [name, index - self._skipped.get(name, 0) + self._is_functional(name), tensor]
         if isinstance(data, dict):
             return {key: self.ends(value) for key, value in data.items()}
@@ -209,12 +210,12 @@ class _Graph:
 
 
 def _nodes(layer: Config) -> list[Any]:
-    """The calls of a layer."""
+    """Return the calls of a layer."""
     return layer.get("inbound_nodes", [])
 
 
 def _unfolded(layers: list[Config]) -> Config:
-    """The functional model of a Sequential that starts with a `Merge` of branches, each a model or a layer."""
+    """Return the functional model of a Sequential that starts with a `Merge` of branches, each a model or a layer."""
     graph: dict[str, Config] = {}
     inputs: list[list[Any]] = []
 
@@ -258,7 +259,10 @@ def _starts_with_branches(layers: list[Config]) -> bool:
 
 
 def _normalised(item: Config) -> Config:
-    """{"class_name", "config", "name", ...}; Keras 0 had the arguments beside the class, and that as the name."""
+    """Return {"class_name", "config", "name", ...}.
+
+    Keras 0 had the arguments next to the class, which it called name.
+    """
     if "class_name" not in item:
         item = {"class_name": item["name"], "config": {**item, "name": item.get("custom_name")}}
     config = item["config"]
@@ -269,7 +273,7 @@ def _normalised(item: Config) -> Config:
 
 
 def _distinct(items: list[Config]) -> list[Config]:
-    """Layers by names of their own; those of Keras 0 are called after their classes."""
+    """Return layers with unique names; Keras 0 named layers after their classes."""
     layers: list[Config] = []
     taken: set[str] = set()
     for item in map(_normalised, items):
@@ -284,7 +288,7 @@ def _distinct(items: list[Config]) -> list[Config]:
 
 
 def _input_of(layer: Config, shape: list[Any]) -> Config:
-    """The input layer that a layer implies which says what shape it takes."""
+    """Return the input layer that is implied by a layer with an input shape."""
     config = layer["config"] if isinstance(layer["config"], dict) else {}
     dtype = config.get("input_dtype") or config.get("dtype")
     name = f"{layer['name'] or 'model'}_input"
@@ -297,7 +301,7 @@ def _input_of(layer: Config, shape: list[Any]) -> Config:
 
 
 def _input_shape(item: Config) -> list[Any] | None:
-    """Shape with the batch that a layer, or the first one of a model, says it takes."""
+    """Return the input shape, with the batch, of a layer or of the first layer of a model."""
     item = _normalised(item)
     config = item["config"]
     if item["class_name"] in MODELS:
@@ -317,7 +321,7 @@ def _shape_in(config: Config) -> list[Any] | None:
 
 
 def _is_ref(value: Any) -> bool:
-    """Whether this names an output of a layer: [layer, call, output], and arguments of the call from Keras 2 on."""
+    """Return True for a reference to an output: [layer, call, output], and from Keras 2 on arguments of the call."""
     return (
         isinstance(value, list)
         and len(value) in (3, 4)
@@ -327,12 +331,12 @@ def _is_ref(value: Any) -> bool:
 
 
 def _is_void(value: Any) -> bool:
-    """Whether this is None, or as many of it as there are inputs."""
+    """Return True for None, or for a list with None for each input."""
     return value is None or (isinstance(value, list) and all(item is None for item in value))
 
 
 def _refs(data: Any) -> Iterator[list[Any]]:
-    """Every output that `data` names, those among the arguments of calls left out."""
+    """Yield every output that `data` references, without references among the arguments of calls."""
     if _is_ref(data):
         yield data
     elif isinstance(data, list | dict):
@@ -349,7 +353,7 @@ def _dicts(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Without TensorFlow's wrappings of arrays, tuples and shapes."""
+    """Return `value` without TensorFlow's wrappers of arrays, tuples and shapes."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if not isinstance(value, dict):
@@ -362,5 +366,5 @@ def _plain(value: Any) -> Any:
 
 
 def _valid(name: str | None) -> str | None:
-    """A name as Keras 3 takes it."""
+    """Return a name that Keras 3 accepts."""
     return name.replace("/", "_") if name else None

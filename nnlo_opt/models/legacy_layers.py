@@ -1,8 +1,9 @@
-"""One layer of Keras 1 or 2 at a time, said in the words of Keras 3: tables of names, and no framework.
+"""Translation of single layers from Keras 1 or 2 to Keras 3, by tables of names and without a framework.
 
-The two dialects never use one word for two things, so that one set of tables reads both, whatever version a file
-claims. What Keras 3 has no word for is refused (`Untranslatable`) and never guessed; code in a file is never run.
-Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 and 2.15, and `keras/legacy/interfaces.py`.
+The two dialects never use one word for two things, so one set of tables reads both, regardless of the version that a
+file states. A layer without counterpart in Keras 3 is refused (`Untranslatable`), never guessed; code in a file is
+never run. Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 and 2.15, and
+`keras/legacy/interfaces.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from nnlo_opt.models.legacy_objects import (
 
 
 def _with(names: str, *owners: str) -> frozenset[str]:
-    """`names`, and the initializer, the regularizer and the constraint of each owner of weights."""
+    """Return `names` with the initializer, the regularizer and the constraint of each owner of weights."""
     parts = ("initializer", "regularizer", "constraint")
     return frozenset([*names.split(), *(f"{owner}_{part}" for owner in owners for part in parts)])
 
@@ -105,7 +106,7 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
     "RandomRotation": _with(f"factor {_IMAGE}"),
     "RandomZoom RandomTranslation": _with(f"height_factor width_factor {_IMAGE}"),
 }
-#: what each layer of Keras 3 may be told, by its name
+#: arguments of each layer of Keras 3, by its name
 ARGUMENTS: Mapping[str, frozenset[str]] = {
     name: arguments for names, arguments in _FAMILIES.items() for name in names.split()
 }
@@ -114,13 +115,13 @@ WITH_WEIGHTS = frozenset(
     {"TimeDistributed", "Bidirectional", "RNN"}
     | {name for name, arguments in ARGUMENTS.items() if any(word.endswith("_initializer") for word in arguments)}
 )
-#: layers of images; Keras 1 left their data format out of some files, where it was that of the others
+#: layers of images; Keras 1 left their data format out of some files that state it for other layers
 OF_IMAGES = frozenset(
     name for name, arguments in ARGUMENTS.items() if "data_format" in arguments and name.endswith(("2D", "3D"))
 )
-#: layers that go over a sequence step by step, and take their initial state as further inputs
+#: layers that process a sequence step by step, and take their initial state as further inputs
 RECURRENT = frozenset({"SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"})
-#: layers that take a list even of one
+#: layers that take a list even for one input
 MERGING = frozenset({"Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate", "Dot"})
 
 #: former names of layers
@@ -138,7 +139,7 @@ CLASSES: Mapping[str, str] = {
     "ThresholdedReLU": "ReLU",
     "TimeDistributedDense": "Dense",
 }
-#: what a former name implies
+#: arguments that a former name implies
 IMPLIED: Mapping[str, Config] = {
     "CuDNNGRU": {"activation": "tanh", "recurrent_activation": "sigmoid", "reset_after": True},
     "CuDNNLSTM": {"activation": "tanh", "recurrent_activation": "sigmoid"},
@@ -146,7 +147,7 @@ IMPLIED: Mapping[str, Config] = {
 #: defaults that have changed since a file could leave the argument out
 FORMER_DEFAULTS: Mapping[str, Config] = {"GRU": {"reset_after": False}, "GRUCell": {"reset_after": False}}
 
-#: modes of Keras 1's `Merge`: the layer, and what it is told
+#: modes of Keras 1's `Merge`: the layer, and its arguments
 MERGES: Mapping[str, tuple[str, str]] = {
     "sum": ("Add", ""),
     "mul": ("Multiply", ""),
@@ -157,7 +158,7 @@ MERGES: Mapping[str, tuple[str, str]] = {
     "cos": ("Dot", "axes normalize"),
 }
 
-#: former names of arguments, in any layer that has none of its own in `RENAMED_IN`
+#: former names of arguments, in any layer without its own entry in `RENAMED_IN`
 RENAMED: Mapping[str, str] = {
     "output_dim": "units",
     "nb_filter": "filters",
@@ -200,7 +201,7 @@ RENAMED_IN: Mapping[str, Mapping[str, str]] = {
     "SeparableConv1D": {"init": "depthwise_initializer"},
     "SeparableConv2D": {"init": "depthwise_initializer"},
 }
-#: sizes that were several arguments
+#: sizes that used to be several arguments
 GATHERED: Mapping[tuple[str, ...], str] = {
     ("nb_row", "nb_col"): "kernel_size",
     ("kernel_dim1", "kernel_dim2", "kernel_dim3"): "kernel_size",
@@ -211,15 +212,15 @@ _IGNORED = (
     "implementation fused virtual_batch_size renorm_clipping renorm_momentum synchronized cache_enabled "
     "create_input_layer custom_name weights query_shape key_shape value_shape output_shape"
 )
-#: how a layer computes, or what Keras 3 finds out by itself; nothing that changes a result
+#: arguments on the way of computation, or known to Keras 3 from elsewhere; none changes a result
 IGNORED = frozenset(_IGNORED.split())
-#: values of what a layer has inherited in TensorFlow's Keras that mean what is done without them
+#: inherited arguments of TensorFlow's Keras, with the values that change nothing
 NEUTRAL: Mapping[str, Sequence[Any]] = {
     "groups": (1,),
     "dilation_rate": (1, [1], [1, 1], [1, 1, 1]),
     "data_format": ("channels_last",),
 }
-#: arguments (None: of any value) without a counterpart that a model can do without, and what is lost with them
+#: arguments (None: with any value) without a counterpart that a model can do without, and the loss in each case
 LOST: Mapping[tuple[str, str, Any], str] = {
     ("BatchNormalization", "mode", 2): "evaluates with its moving averages, not with those of the batch",
     ("Embedding", "dropout", None): "drops no words",
@@ -227,7 +228,7 @@ LOST: Mapping[tuple[str, str, Any], str] = {
 
 _NO_COUNTERPART = "which Keras 3 does not have"
 _FUNCTION = "a function of TensorFlow's, which Keras 3 does not take from a file"
-#: layers that no file can bring to Keras 3, and why
+#: layers that cannot be translated from a file, with the reason
 REFUSED: Mapping[str, str] = {
     "Lambda": "whose code is compiled into the file and is not run from there",
     "TFOpLambda": _FUNCTION,
@@ -243,9 +244,16 @@ REFUSED: Mapping[str, str] = {
 
 
 def translate_layer(class_name: str, config: Config, nested: Callable[[Config], Config], notes: set[str]) -> Config:
-    """A layer that is no model and no input, as Keras 3 describes it, without its name.
+    """Return a layer that is no model and no input, in the form of Keras 3, without its name.
 
-    `nested` translates the layers inside; what is lost is added to `notes`. Raises `Untranslatable`.
+    Args:
+        class_name: class of the layer in the file.
+        config: arguments of the layer in the file.
+        nested: translates the layers inside.
+        notes: set to which losses of the translation are added.
+
+    Raises:
+        Untranslatable: if Keras 3 has no counterpart.
     """
     if class_name in REFUSED:
         raise Untranslatable(f"is a {class_name}, {REFUSED[class_name]}")
@@ -271,14 +279,14 @@ def translate_layer(class_name: str, config: Config, nested: Callable[[Config], 
 
 
 def _says_nothing(owner: str, argument: str, value: Any) -> bool:
-    """Whether layer class `owner` of Keras 3 does the same without this argument."""
+    """Return True if layer class `owner` of Keras 3 gives the same result without this argument."""
     if "depthwise_initializer" in ARGUMENTS[owner] and argument.startswith("kernel_"):
-        return True  # inherited, too, and never used
+        return True  # inherited as well, and never used
     return not value or argument in IGNORED or value in NEUTRAL.get(argument, ())
 
 
 def _merge(config: Config) -> tuple[str, Config]:
-    """Class and config for a `Merge` of Keras 1."""
+    """Return class and config for a `Merge` of Keras 1."""
     mode = config.get("mode", "sum")
     if config.get("mode_type", "raw") != "raw" or mode not in MERGES:
         raise Untranslatable("is a Merge by a function, whose code is not run from a file")
@@ -291,7 +299,7 @@ def _merge(config: Config) -> tuple[str, Config]:
 
 
 def _gathered(config: Config) -> Config:
-    """`config` with one size where Keras 1 had an argument for each dimension."""
+    """Return `config` with one size in place of Keras 1's argument for each dimension."""
     result = dict(config)
     for names, gathered in GATHERED.items():
         if names[0] in result:
@@ -300,7 +308,7 @@ def _gathered(config: Config) -> Config:
 
 
 def _convert(owner: str, name: str, value: Any, nested: Callable[[Config], Config]) -> Any:
-    """The value of argument `name` of layer class `owner`."""
+    """Return the value of argument `name` of layer class `owner` in the form of Keras 3."""
     kind = name.rpartition("_")[2]
     if kind in _OBJECTS:
         return _OBJECTS[kind](value)
@@ -321,7 +329,7 @@ def _border(value: str) -> str:
 
 
 def _margins(sides: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Keras 1 also had a dict by side or one list of all sides, where Keras 3 has pairs."""
+    """Return a converter to pairs of margins; Keras 1 also had a dict by side or one list of all sides."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, dict):
@@ -337,13 +345,13 @@ _OBJECTS: Mapping[str, Callable[[Any], Any]] = {
     "constraint": constraint,
 }
 _DATA_FORMATS = {"th": "channels_first", "tf": "channels_last", None: "channels_last"}
-#: how values of other arguments have changed, by argument, or by layer and argument
+#: conversions of values of other arguments, by argument, or by layer and argument
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "axis": lambda value: value[0] if isinstance(value, list) and len(value) == 1 else value,
     "data_format": lambda value: _DATA_FORMATS.get(value, value),
     "unit_forget_bias": lambda value: value if isinstance(value, bool) else value == "one",
     "padding": _border,
-    # Some files have it as text.
+    # Some files have the rate as text.
     "rate": float,
     "ZeroPadding1D.padding": _margins(("left", "right")),
     "ZeroPadding2D.padding": _margins(("top", "bottom", "left", "right")),

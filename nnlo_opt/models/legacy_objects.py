@@ -1,6 +1,6 @@
-"""What the layers of Keras 1 and 2 are given (initializers, regularizers, constraints, activations), for Keras 3.
+"""Translation of initializers, regularizers, constraints and activations from Keras 1 and 2 to Keras 3.
 
-Each function takes what a JSON file has, a name or a description by class, and returns what Keras 3's own JSON has.
+Each function takes the entry of a JSON file, a name or a description by class, and returns the entry of Keras 3's JSON.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,12 @@ Config = dict[str, Any]
 
 
 class Untranslatable(ValueError):
-    """Keras 3 has no counterpart: what `predicate` says of `subject`, which whoever knows it adds."""
+    """Error for a layer without counterpart in Keras 3: the sentence `subject` `predicate`.
+
+    Args:
+        predicate: reason, beginning with its verb.
+        subject: subject of the sentence, if known; a caller may add it.
+    """
 
     def __init__(self, predicate: str, subject: str = "") -> None:
         super().__init__(f"{subject} {predicate}".strip())
@@ -20,7 +25,7 @@ class Untranslatable(ValueError):
 
 
 def keras_object(class_name: str, config: Config, module: str = "keras.layers") -> Config:
-    """An object as Keras 3's JSON describes it."""
+    """Return an object in the form of Keras 3's JSON."""
     return {"module": module, "class_name": class_name, "config": config, "registered_name": None}
 
 
@@ -28,7 +33,7 @@ def _variance(scale: float, mode: str, distribution: str) -> tuple[str, Config]:
     return "VarianceScaling", {"scale": scale, "mode": mode, "distribution": distribution}
 
 
-#: the initializers of Keras 1 by name, from keras/initializations.py; those of Keras 2 that a name alone describes
+#: initializers by name: those of Keras 1 from keras/initializations.py, and those of Keras 2 without arguments
 INITIALIZERS_BY_NAME: Mapping[str, tuple[str, Config]] = {
     "zero": ("Zeros", {}),
     "zeros": ("Zeros", {}),
@@ -48,7 +53,7 @@ INITIALIZERS_BY_NAME: Mapping[str, tuple[str, Config]] = {
     "he_normal": _variance(2.0, "fan_in", "untruncated_normal"),
     "he_uniform": _variance(2.0, "fan_in", "uniform"),
 }
-#: the initializers of Keras 2 by class, and what they are told
+#: initializers of Keras 2 by class, with the names of their arguments
 _SEEDED = ("GlorotUniform", "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal")
 INITIALIZERS: Mapping[str, str] = {
     "Zeros": "",
@@ -62,7 +67,7 @@ INITIALIZERS: Mapping[str, str] = {
     "VarianceScaling": "scale mode distribution seed",
     **dict.fromkeys(_SEEDED, "seed"),
 }
-#: penalties by name, with the factors a name alone means; Keras 1 has the name in the description
+#: penalties by name, with the factors that a name alone implies; Keras 1 has the name in the description
 REGULARIZERS: Mapping[str, Config] = {
     "l1": {"l1": 0.01},
     "l2": {"l2": 0.01},
@@ -70,7 +75,7 @@ REGULARIZERS: Mapping[str, Config] = {
     "l1l2": {"l1": 0.01, "l2": 0.01},
     **{name: {} for name in ("L1", "L2", "L1L2", "L1L2Regularizer", "WeightRegularizer", "ActivityRegularizer")},
 }
-#: constraints by any of their names: class, and what it is told, by former names
+#: constraints by all their names: class, and its arguments by their former names
 CONSTRAINTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     **dict.fromkeys(
         ("MaxNorm", "maxnorm", "max_norm"), ("MaxNorm", {"m": "max_value", "max_value": "max_value", "axis": "axis"})
@@ -86,13 +91,13 @@ CONSTRAINTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
 }
 _ACTIVATIONS = "linear relu relu6 leaky_relu tanh sigmoid softmax softplus softsign elu selu exponential gelu silu mish"
-#: activations that are today what they were, and the former names of others
+#: activations that have not changed, and the former names of other activations
 ACTIVATIONS: Mapping[str, str] = {
     **{name: name for name in _ACTIVATIONS.split()},
     "swish": "silu",
     "softmax_v2": "softmax",
 }
-#: Keras 3's `hard_sigmoid` is another function, with slope 1/6; this is clip(0.2 x + 0.5, 0, 1)
+#: clip(0.2 x + 0.5, 0, 1); Keras 3's `hard_sigmoid` is another function, with slope 1/6
 HARD_SIGMOID = keras_object(
     "Sequential",
     {
@@ -107,7 +112,7 @@ HARD_SIGMOID = keras_object(
 
 
 def initializer(value: Any) -> Config | None:
-    """An initializer; without a seed of its own it follows the global one."""
+    """Return an initializer; without a seed of its own it follows the global seed."""
     if value is None:
         return None
     if isinstance(value, str) and value in INITIALIZERS_BY_NAME:
@@ -116,13 +121,13 @@ def initializer(value: Any) -> Config | None:
     name, given = _described(value)
     if name not in INITIALIZERS:
         raise Untranslatable(f"has initializer {name!r}, which is none of Keras's own")
-    # What else is there is about types (`dtype`), which the model decides.
+    # Further entries are about types (`dtype`), which the model decides.
     config = {key: given[key] for key in INITIALIZERS[name].split() if key in given}
     return keras_object(name, config, "keras.initializers")
 
 
 def regularizer(value: Any) -> Config | None:
-    """A penalty on weights or on activities."""
+    """Return a penalty on weights or on activities."""
     if value is None:
         return None
     name, given = _described(value)
@@ -134,7 +139,7 @@ def regularizer(value: Any) -> Config | None:
 
 
 def constraint(value: Any) -> Config | None:
-    """A projection of weights."""
+    """Return a projection of weights."""
     if value is None:
         return None
     name, given = _described(value)
@@ -146,7 +151,7 @@ def constraint(value: Any) -> Config | None:
 
 
 def activation(value: Any, nested: Callable[[Config], Config]) -> str | Config:
-    """An activation by name, or a layer that serves as one, which `nested` translates."""
+    """Return an activation by name, or a layer that serves as activation, which `nested` translates."""
     if isinstance(value, Mapping):
         if value.get("class_name") != "function":
             return nested(dict(value))
@@ -161,7 +166,7 @@ def activation(value: Any, nested: Callable[[Config], Config]) -> str | Config:
 
 
 def _described(value: Any) -> tuple[str, Config]:
-    """Name and arguments of "name", of Keras 1's {"name", **arguments}, or of {"class_name", "config"}."""
+    """Return name and arguments of "name", of Keras 1's {"name", **arguments}, or of {"class_name", "config"}."""
     if isinstance(value, str):
         return value, {}
     if "class_name" in value:

@@ -1,9 +1,9 @@
-"""Weights of Keras 1 and 2 into a model of Keras 3 that was translated from their architecture.
+"""Loading of Keras 1 and 2 weights into a Keras 3 model that was translated from their architecture.
 
-Arrays are laid out as Keras 3 has them, which is what `preprocess_weights_for_loading` of Keras 2.2.5
-(keras/engine/saving.py) did for Keras 2: the gates of recurrent layers were arrays of their own in Keras 1, its
-convolution kernels were ordered as the images, Theano convolved where TensorFlow correlates, and CuDNN had its own
-order.
+Arrays are converted to the layout of Keras 3, as `preprocess_weights_for_loading` of Keras 2.2.5
+(keras/engine/saving.py) did for Keras 2. In Keras 1, the gates of recurrent layers were separate arrays, and
+convolution kernels had the order of the images. Theano convolved while TensorFlow correlates, and CuDNN had an order of
+its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from nnlo_opt.errors import ConfigurationError
 
 Arrays = list[NDArray]
 
-#: gates of recurrent layers, whose arrays Keras 1 kept apart: where in its order each of today's stands
+#: for layers whose gates were separate arrays in Keras 1: the old index of each gate of today's order
 GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 2, 1, 3), "ConvLSTM2D": (0, 2, 1, 3), "GRU": (0, 1, 2)}
-#: today's (*space, in, out) from the kernels of Keras 1, by the order of the images
+#: axes that give (*space, in, out) from the kernels of Keras 1, by layer and order of the images
 KERNELS_OF_KERAS_1: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("Conv2D", "channels_first"): (2, 3, 1, 0),
     ("Conv3D", "channels_first"): (2, 3, 4, 1, 0),
@@ -28,14 +28,14 @@ KERNELS_OF_KERAS_1: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("Conv2DTranspose", "channels_last"): (0, 1, 3, 2),
     ("Conv2DTranspose", "channels_first"): (2, 3, 0, 1),
 }
-#: layers with kernels that Theano turned round
+#: layers whose kernels Theano stored flipped
 CONVOLUTIONS = frozenset({"Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "ConvLSTM2D"})
-#: endings of the names of weights, beside those of an architecture NAME.json or NAME_arch.json
+#: endings of files of weights that belong to an architecture NAME.json or NAME_arch.json
 ENDINGS = (".h5", "_weights.h5", ".hdf5", "_weights.hdf5")
 
 
 def find_legacy_weights(architecture: Path) -> Path | None:
-    """The file of weights that lies beside an architecture, told by its name; None if there is none."""
+    """Return the file of weights next to an architecture, found by its name; None if there is none."""
     stems = dict.fromkeys((architecture.stem, architecture.stem.removesuffix("_arch")))
     candidates = (architecture.with_name(stem + ending) for stem in stems for ending in ENDINGS)
     return next((path for path in candidates if path.is_file()), None)
@@ -44,7 +44,13 @@ def find_legacy_weights(architecture: Path) -> Path | None:
 def load_legacy_weights(model: Any, path: Path, backend: str | None = None) -> None:
     """Give `model` the weights of a file of Keras 1 or 2, all or none.
 
-    `backend`: what they were trained with, where the file does not say. Raises `ConfigurationError`.
+    Args:
+        model: built Keras model.
+        path: file of weights.
+        backend: backend with which the weights were trained, if the file does not state it.
+
+    Raises:
+        ConfigurationError: if the weights do not fit the model.
     """
     saved = read_saved_weights(path)
     saved = SavedWeights(saved.layers, saved.keras_version, saved.backend or backend)
@@ -62,14 +68,14 @@ def load_legacy_weights(model: Any, path: Path, backend: str | None = None) -> N
         variable.assign(value)
     for leaf in _leaves(model):
         if hasattr(leaf, "finalize_state"):
-            # `Normalization` computes with something that follows from its weights, but not by itself.
+            # `Normalization` computes with values that follow from its weights, and does not update them by itself.
             leaf.finalize_state()
 
 
 def _paired(model: Any, saved: SavedWeights, path: Path) -> list[tuple[Any, Arrays]]:
-    """Layers and their arrays: by name if the names agree, else by their order, as Keras did."""
+    """Return layers with their arrays: by name if the names agree, else by their order, as in Keras."""
     stored = {name.replace("/", "_"): arrays for name, arrays in saved.layers if arrays}
-    # Keras 1 saved the layers inside a Sequential as if they were the model's own.
+    # Keras 1 saved the layers inside a Sequential as layers of the model itself.
     views = [[layer for layer in layers if layer.weights] for layers in (model.layers, [*_leaves(model)])]
     for layers in views:
         if {layer.name for layer in layers} == set(stored):
@@ -78,18 +84,18 @@ def _paired(model: Any, saved: SavedWeights, path: Path) -> list[tuple[Any, Arra
         if len(layers) == len(stored):
             return [*zip(layers, stored.values(), strict=True)]
     raise ConfigurationError(
-        f"A file of weights must hold those of the model, which has {len(views[0])} layers with weights. Received: "
-        f"{path} with {len(stored)}. Name the weights that belong to the architecture."
+        f"A file of weights must hold the weights of the model, which has {len(views[0])} layers with weights. "
+        f"Received: {path} with {len(stored)}. Name the weights that belong to the architecture."
     )
 
 
 def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[Any, NDArray]]:
-    """Every variable of `layer` and its value. Arrays are in the order of Keras: trainable ones first."""
+    """Yield every variable of `layer` with its value; arrays are in the order of Keras, trainable ones first."""
     leaves = [leaf for leaf in _leaves(layer) if leaf.weights]
     counts = [len(leaf.trainable_weights) for leaf in leaves]
     counts += [len(leaf.non_trainable_weights) for leaf in leaves]
     if sum(counts) != len(arrays):
-        # With the gates of recurrent layers apart.
+        # The gates of recurrent layers may be separate arrays.
         factors = [len(GATES.get(_class(leaf), (0,))) for leaf in leaves]
         counts = [n * factor for n, factor in zip(counts, factors * 2, strict=True)]
     if sum(counts) != len(arrays):
@@ -102,7 +108,7 @@ def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[A
 
 
 def _converted(leaf: Any, arrays: Arrays, saved: SavedWeights) -> Arrays:
-    """The arrays of a layer without layers inside, as Keras 3 has them."""
+    """Return the arrays of a layer without inner layers in the layout of Keras 3."""
     name = _class(leaf)
     arrays = [*arrays]
     if saved.keras_version.startswith("1"):
@@ -116,7 +122,7 @@ def _converted(leaf: Any, arrays: Arrays, saved: SavedWeights) -> Arrays:
 
 def _from_keras_1(name: str, leaf: Any, arrays: Arrays) -> Arrays:
     if name in GATES and len(arrays) == 3 * len(GATES[name]):
-        # Each gate had kernel, recurrent kernel and bias.
+        # Each gate had a kernel, a recurrent kernel and a bias.
         axis = -1 if getattr(leaf, "data_format", None) != "channels_first" else 0
         arrays = [
             np.concatenate([arrays[3 * gate + kind] for gate in GATES[name]], axis if arrays[kind].ndim > 1 else 0)
@@ -142,7 +148,7 @@ def _gru_from_cudnn(arrays: Arrays) -> Arrays:
 
 
 def _gates_from_cudnn(arrays: Arrays, n_gates: int, join: Callable[[NDArray], NDArray]) -> Arrays:
-    """CuDNN had two biases and its kernels transposed; other arrays are returned as they are."""
+    """Return arrays of CuDNN, with two biases and transposed kernels, in the layout of Keras 3; others unchanged."""
     if len(arrays) < 3 or arrays[2].shape != (2 * n_gates * len(arrays[1]),):
         return arrays
     kernel, recurrent, bias = arrays
@@ -154,7 +160,7 @@ def _gates_from_cudnn(arrays: Arrays, n_gates: int, join: Callable[[NDArray], ND
 
 
 _FROM_CUDNN: Mapping[str, Callable[[Arrays], Arrays]] = {"LSTM": _lstm_from_cudnn, "GRU": _gru_from_cudnn}
-#: what holds layers, and where
+#: layers that hold layers, with the attributes that do
 _INSIDE: Mapping[str, Sequence[str]] = {
     "Bidirectional": ("forward_layer", "backward_layer"),
     "TimeDistributed": ("layer",),
@@ -162,7 +168,7 @@ _INSIDE: Mapping[str, Sequence[str]] = {
 
 
 def _leaves(layer: Any) -> Iterator[Any]:
-    """The layers inside `layer` that hold none themselves, in order; itself if it is one."""
+    """Yield the innermost layers of `layer` in order, or `layer` itself if it holds none."""
     names = _INSIDE.get(_class(layer))
     inside = layer.layers if names is None and hasattr(layer, "layers") else [getattr(layer, n) for n in names or ()]
     if not inside:

@@ -1,7 +1,8 @@
-"""The factor that keeps gradients in float16 from vanishing.
+"""Loss scale, the factor that keeps gradients in float16 from vanishing.
 
 P. Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2. A batch whose gradient overflows is
-computed again with half the factor, where others drop it, so that a gradient is always that of its batch.
+computed again with half the factor, while other implementations drop the batch. A gradient is therefore always the
+gradient of its batch.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from nnlo_opt.models.layout import FloatVector
 
 @dataclass(slots=True)
 class LossScale:
-    """A power of two that falls when a gradient overflows and rises after many that did not."""
+    """Power of two that falls when a gradient overflows and rises after many gradients without overflow."""
 
     #: gradients in a row after which the factor doubles
     PATIENCE: ClassVar[int] = 2000
@@ -25,11 +26,11 @@ class LossScale:
 
     @property
     def factor(self) -> float:
-        """At least 1."""
+        """The factor of the loss, at least 1."""
         return float(2**self.exponent)
 
     def fits(self, gradient: FloatVector) -> bool:
-        """Whether to take `gradient` as it is: it is finite, or a smaller factor would not help."""
+        """Return True if `gradient` is to be used: it is finite, or a smaller factor would not help."""
         if np.isfinite(gradient).all():
             self.n_fitting += 1
             return True
@@ -39,15 +40,15 @@ class LossScale:
         return False
 
     def rise(self) -> None:
-        """Double the factor if it has long been small enough; after `factor` was divided out again."""
+        """Double the factor after many gradients without overflow; must be called after `factor` was divided out."""
         if self.n_fitting >= self.PATIENCE:
             self.exponent, self.n_fitting = self.exponent + 1, 0
 
     def to_list(self) -> list[int]:
-        """Plain data."""
+        """Return plain data."""
         return [self.exponent, self.n_fitting]
 
     @classmethod
     def from_list(cls, values: list[int]) -> "LossScale":
-        """The inverse of `to_list`."""
+        """Return the loss scale that `to_list` wrote."""
         return cls(*values)

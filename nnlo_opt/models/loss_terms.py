@@ -1,7 +1,7 @@
-"""What a model is trained on: one loss for each of its outputs, weighed and added up.
+"""Loss of a model: the weighted sum of one loss for each of its outputs.
 
-Asked for as a name or function for all outputs, a list in the order of the outputs, or a dict by their names; not asked
-for, chosen to fit each output and its labels. Shapes leave the batch dimension out.
+A request is a name or function for all outputs, a list in the order of the outputs, or a dict by their names. Without a
+request, the loss is chosen to fit each output and its labels. Shapes have no batch dimension.
 """
 
 import math
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.losses import AccuracyKind, InferredLoss, Shape
 
-#: the name of a loss, or a function (y_true, y_pred) -> loss of each sample, or their mean
+#: name of a loss, or function (y_true, y_pred) -> loss of each sample, or their mean
 Loss: TypeAlias = str | Callable[[Any, Any], Any]
-#: for all outputs, for each in their order, or by their names; None: chosen to fit
+#: losses of all outputs, of each in their order, or by their names; None to choose losses that fit
 LossRequest: TypeAlias = Loss | Sequence[Loss] | Mapping[str, Loss] | None
-#: in the order of the outputs, or by their names; None: 1 each
+#: weights in the order of the outputs, or by their names; None for 1 each
 WeightRequest: TypeAlias = Sequence[float] | Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of a model."""
+    """Output of a model."""
 
-    #: unique in the model
+    #: name, unique in the model
     name: str
     shape: Shape
-    #: the activation it comes from; None: linear, or it cannot be told
+    #: activation that computes the output; None if linear or unknown
     activation: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The labels of one output: shape and dtype of one sample's, and the values of some samples, where looked at."""
+    """Labels of one output: shape and dtype of one sample's labels, and the labels of some samples, if known."""
 
     shape: Shape
     dtype: str
@@ -44,22 +44,22 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class LossTerm:
-    """What one output adds to the loss, and how its figures are called and counted."""
+    """Loss of one output, with the way its accuracy is counted."""
 
     output: str
     loss: Loss
     weight: float = 1.0
-    #: None: its labels are no classes
+    #: kind of accuracy; None if the labels are no classes
     accuracy: AccuracyKind | None = None
 
     @property
     def loss_name(self) -> str:
-        """The loss in words."""
+        """Name of the loss for messages."""
         return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "a function of the module")
 
 
 class LossRules(Protocol):
-    """Which losses a framework knows, and what goes with them; the module `losses` is those of Keras."""
+    """Losses that a framework knows, and the rules for them; the module `losses` has the rules of Keras."""
 
     def check_loss(self, name: str) -> str: ...
 
@@ -78,20 +78,21 @@ class LossRules(Protocol):
 
 
 def split_losses(text: str) -> str | list[str]:
-    """`--loss` as a request: one name, or several with commas between."""
+    """Return the request of `--loss`: one name, or several separated by commas."""
     names = [name.strip() for name in text.split(",")]
     return names if len(names) > 1 else names[0]
 
 
 def losses_in_words(terms: Sequence[LossTerm]) -> str:
-    """The losses as `--loss` would name them."""
+    """Return the losses as `--loss` would name them."""
     return ",".join(term.loss_name for term in terms)
 
 
 def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
-    """Names of the figures of a model, in the order in which they are computed.
+    """Return the names of the figures of a model, in the order in which they are computed.
 
-    "loss"; "acc" of the first output that predicts classes; of several outputs "<output>_loss" and "<output>_acc" too.
+    They are "loss", "acc" of the first output that predicts classes, and "<output>_loss" and "<output>_acc" as well if
+    the model has several outputs.
     """
     classes = [term for term in terms if term.accuracy]
     overall = ("loss", "acc") if classes else ("loss",)
@@ -107,13 +108,14 @@ def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
 def make_terms(
     request: LossRequest, weights: WeightRequest, outputs: Sequence[Output], labels: Sequence[Labels], rules: LossRules
 ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
-    """The loss of every output, and a sentence on each one that was chosen.
+    """Return the loss of every output, and a sentence on each loss that was chosen.
 
-    Raises `ConfigurationError` where outputs, labels and losses do not go together.
+    Raises:
+        ConfigurationError: if outputs, labels and losses do not match.
     """
     if len(outputs) != len(labels):
         raise ConfigurationError(
-            f"Every output of the model must have labels of its own. Received: {len(labels)} sets of labels for "
+            f"Every output of the model must have its own labels. Received: {len(labels)} sets of labels for "
             f"{len(outputs)} outputs, {_listed(outputs)}. Give a group with one data set for each output."
         )
     losses = _per_output(request, outputs, "losses")
@@ -131,12 +133,12 @@ def make_terms(
 
 
 def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, prefix: str) -> tuple[LossTerm, str]:
-    """The term of one output, and why its loss was chosen or ""."""
+    """Return the term of one output, and the reason for its loss or "" if it was requested."""
     if mismatch := rules.label_mismatch(None, output.shape, labels.shape):
         raise ConfigurationError(prefix + mismatch)
     inferred = rules.infer_loss(output.activation, output.shape, labels.shape, labels.dtype, labels.values)
     if callable(loss):
-        # Classes are counted as under the loss that would fit.
+        # Classes are counted as for the loss that would fit.
         return LossTerm(output.name, loss, accuracy=rules.metric_for(inferred.name, output.activation)), ""
     name = inferred.name if loss is None else rules.check_loss(loss)
     if mismatch := rules.label_mismatch(name, output.shape, labels.shape):
@@ -146,7 +148,7 @@ def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, p
 
 
 def _per_output(request: Any, outputs: Sequence[Output], what: str) -> list[Any]:
-    """What is asked for, output by output."""
+    """Return the requested value of each output."""
     if isinstance(request, Mapping):
         names = [output.name for output in outputs]
         if request.keys() != set(names):
@@ -158,7 +160,7 @@ def _per_output(request: Any, outputs: Sequence[Output], what: str) -> list[Any]
     if isinstance(request, Sequence) and not isinstance(request, str):
         if len(request) != len(outputs):
             raise ConfigurationError(
-                f"The {what} must be as many as the outputs. Received: {len(request)}; "
+                f"There must be as many {what} as outputs. Received: {len(request)}; "
                 f"the outputs are {_listed(outputs)}."
             )
         return list(request)

@@ -1,6 +1,6 @@
-"""Losses by name: which there are, which one fits a model and its labels, and whether classes can be counted right.
+"""Losses by name, the choice of a loss for a model and its labels, and the kind of accuracy of a loss.
 
-Names are Keras's; what they compute is Keras's business (`keras_model`). Shapes here leave the batch dimension out.
+Names are Keras's names; Keras computes the losses (`keras_model`). Shapes have no batch dimension.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ LOSSES: tuple[str, ...] = (
     "tversky",
 )
 
-# Short names of Keras and PyTorch's, written as `_fold` writes them; only those that mean the same computation.
+# Short names of Keras and PyTorch in the form of `fold`; only names of the same computation.
 _ALIASES = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
@@ -58,16 +58,17 @@ _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
 
 @dataclass(frozen=True, slots=True)
 class InferredLoss:
-    """A loss that fits, and `why`, a sentence for the log."""
+    """Loss that fits, and `why`, a sentence for the log."""
 
     name: str
     why: str
 
 
 def check_loss(name: str) -> str:
-    """Return Keras's name of the loss `name`: case, underscores and a final "Loss" do not matter.
+    """Return Keras's name of the loss `name`; case, underscores and a final "Loss" do not matter.
 
-    Raises `ConfigurationError` for an unknown name, with the names closest to it.
+    Raises:
+        ConfigurationError: for an unknown name, with the closest names.
     """
     known = {_fold(loss): loss for loss in LOSSES} | _ALIASES
     folded = _fold(name)
@@ -75,7 +76,7 @@ def check_loss(name: str) -> str:
         return known[folded]
     close = dict.fromkeys(known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5))
     names = ", ".join(close or LOSSES)
-    raise ConfigurationError(f"`--loss` must name a loss. Received: {name!r}. Take one of: {names}.")
+    raise ConfigurationError(f"`--loss` must name a loss. Received: {name!r}. Choose one of: {names}.")
 
 
 def infer_loss(
@@ -85,7 +86,7 @@ def infer_loss(
     label_dtype: DTypeLike,
     label_values_hint: NDArray | None = None,
 ) -> InferredLoss:
-    """Choose the loss by the model's last activation (None: linear) and its labels, some of them given as a hint."""
+    """Choose the loss by the model's last activation (None: linear) and its labels; the hint holds some labels."""
     whole = np.issubdtype(label_dtype, np.integer) or np.issubdtype(label_dtype, np.bool_)
     if last_activation == "softmax":
         if _same(output_shape, label_shape):
@@ -99,10 +100,10 @@ def infer_loss(
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:
-    """How "acc" is counted under `loss`; None where the labels are no classes.
+    """Return the way in which "acc" is counted with `loss`; None if the labels are no classes.
 
-    A softmax trained with a binary cross-entropy still predicts one class: counting each output apart would call
-    nine tenths of a wrong digit right.
+    A softmax trained with a binary cross-entropy still predicts one class: if each output were counted separately, nine
+    tenths of a wrong digit would be right.
     """
     if loss == _SPARSE:
         return "sparse_categorical"
@@ -114,7 +115,7 @@ def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | 
 
 
 def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None:
-    """One sentence if labels of `label_shape` cannot be compared with the output under `loss` (None: any loss)."""
+    """Return a sentence if labels cannot be compared with the output by `loss` (None: by any loss), else None."""
     same = _same(output_shape, label_shape)
     sparse = _same(output_shape[:-1], label_shape)
     if {None: same or sparse, _SPARSE: sparse}.get(loss, same):
@@ -122,16 +123,16 @@ def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) ->
     if loss == _SPARSE:
         return (
             f"The loss {loss} takes one class number for each output of shape {output_shape}. Received: labels of "
-            f"shape {label_shape}. Give class numbers, or take categorical_crossentropy for one-hot labels."
+            f"shape {label_shape}. Give class numbers, or use categorical_crossentropy for one-hot labels."
         )
     return (
         f"Labels must have the shape of the model's output, {output_shape}. Received: labels of shape {label_shape}. "
-        f"Give the model an output of that shape{', or take ' + _SPARSE + ' for class numbers' if sparse else ''}."
+        f"Give the model an output of that shape{', or use ' + _SPARSE + ' for class numbers' if sparse else ''}."
     )
 
 
 def _same(a: Shape, b: Shape) -> bool:
-    """Whether two shapes agree; None matches any length, and one last dimension of 1 may be left out."""
+    """Return True if two shapes agree; None matches any length, and one last dimension of 1 may be left out."""
     shorter, longer = sorted((a, b), key=len)
     if len(longer) == len(shorter) + 1 and longer[-1] == 1:
         longer = longer[:-1]
@@ -139,7 +140,7 @@ def _same(a: Shape, b: Shape) -> bool:
 
 
 def _all_in(values: NDArray | None, allowed: tuple[int, ...] | None) -> bool:
-    """Whether all values are in `allowed` (None: are whole numbers); False without values."""
+    """Return True if all values are in `allowed` (None: are whole numbers); False without values."""
     if values is None or not np.size(values):
         return False
     return bool(np.isin(values, allowed).all() if allowed is not None else (np.mod(values, 1) == 0).all())

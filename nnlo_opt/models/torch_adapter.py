@@ -1,7 +1,7 @@
-"""The model adapter of a plain torch module.
+"""Model adapter of a plain torch module.
 
-The parameters are views into one flat tensor, so that new weights are one copy. The gradient is taken with
-`autograd.grad` and laid end to end straight into the caller's vector: no `.grad` is zeroed or added up.
+The parameters are views into one flat tensor, so new weights are one copy. The gradient is computed by `autograd.grad`
+and concatenated directly into the caller's vector, without adding to or clearing `.grad`.
 """
 
 import gc
@@ -23,31 +23,38 @@ from nnlo_opt.models.torch_comparison import Comparison
 from nnlo_opt.models.torch_parts import check_parameters, held_tensors, is_batch_norm, named_outputs, other_names
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples, take
 
-#: samples of a batch that the model is tried on before the first
+#: samples of the batch on which the model is tried before the first batch
 _N_PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Habits:
-    """What the model was seen to do with a first batch, in training or in evaluation."""
+    """Observations of the model's first batch, in training or in evaluation."""
 
-    #: one for each output
+    #: comparison with the labels, one for each output
     comparisons: tuple[Comparison, ...]
-    #: it writes into its inputs, and so has to be given copies
+    #: True if the model writes into its inputs, and so must be given copies
     writes_inputs: bool
 
 
 class TorchAdapter:
-    """A `ModelAdapter` of one torch module, whose parameters it takes over.
+    """`ModelAdapter` of one torch module, which owns the module's parameters.
 
-    Weights are the parameters that require a gradient, each once, however often it is used. State is all else of
-    floats that a `state_dict` holds: buffers such as the running means of a batch normalisation, and frozen parameters.
-    The discrete state is the integer buffers and a pair (seed, batches trained), which alone decides the random numbers
-    of a batch: a batch is computed the same after any restart, whoever else draws random numbers in between.
+    Weights are the parameters that require a gradient, each once even if it is used several times. State is all other
+    float tensors in the `state_dict`: buffers such as the running means of a batch normalisation, and frozen
+    parameters. The discrete state is the integer buffers and a pair (seed, batches trained). This pair alone determines
+    the random numbers of a batch, so a batch is computed the same after any restart, even if other code draws random
+    numbers.
+
+    Args:
+        model: torch module; it is moved to the GPU if there is one.
+        terms: loss of each output.
+
+    Raises:
+        TrialError: if the module cannot be trained.
     """
 
     def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
-        """`terms`: one for each output. Raises `TrialError` for a module that cannot be trained."""
         import torch
 
         check_parameters(model)
@@ -61,7 +68,7 @@ class TorchAdapter:
         self.layout = Layout(tuple(WeightSpec(name, tuple(p.shape)) for name, p in trained.items()))
         self.n_weights = self.layout.n_weights
         self._parameters = [*trained.values()]
-        #: (n_weights,), the memory of all parameters
+        #: memory of all parameters, (n_weights,)
         self._weights: Any = torch.empty(self.n_weights, device=self._device)
         with torch.no_grad():
             sizes = [spec.size for spec in self.layout.specs]
@@ -69,21 +76,21 @@ class TorchAdapter:
                 view = part.view(parameter.shape)
                 view.copy_(parameter)
                 parameter.data = view
-        #: names of what is state, and of what is discrete state
+        #: names of the tensors of the state, and of the discrete state
         self._state_names, self._counter_names = other_names(model, trained)
         held = held_tensors(model)
         self._state_layout = Layout(tuple(WeightSpec(name, tuple(held[name].shape)) for name in self._state_names))
         self.n_state = self._state_layout.n_weights
-        #: seed of this model's random numbers, and batches trained
+        #: seed of this model's random numbers, and number of batches trained
         self._random = [int(torch.randint(2**31, ())), 0]
-        #: the mode the module is in; None: not ours yet
+        #: mode of the module; None before it was set here
         self._training: bool | None = None
-        #: submodules that stay in evaluation mode: `get_model` put them there
+        #: submodules that stay in evaluation mode, because `get_model` put them there
         self._resting = [module for module in model.modules() if not module.training] if model.training else []
         self._normalises = any(is_batch_norm(module) for module in {*model.modules()} - {*self._resting})
-        #: habits in training and in evaluation, each from the first batch on
+        #: observations in training and in evaluation, each from the first batch on
         self._habits: dict[bool, _Habits] = {}
-        #: integer inputs are given as floats
+        #: True if integer inputs are converted to floats
         self._casts = False
 
     def read_weights(self, out: FloatVector) -> None:
@@ -95,7 +102,7 @@ class TorchAdapter:
         self._weights.copy_(_tensor_of(vector))
 
     def borrow_weights(self, vector: FloatVector) -> None:
-        self.write_weights(vector)  # parameters are not moved from batch to batch
+        self.write_weights(vector)  # moving the parameters for every batch would cost more than the copy
 
     def read_state(self, out: FloatVector) -> None:
         _check_vector(out, self.n_state)
@@ -109,7 +116,7 @@ class TorchAdapter:
             held[name].detach().copy_(_tensor_of(view))
 
     def discrete_state(self) -> list[list[int]]:
-        """(seed, batches trained), then the integer buffers."""
+        """Return (seed, batches trained), then the integer buffers."""
         held = held_tensors(self._model)
         return [[*self._random], *([int(n) for n in held[name].flatten()] for name in self._counter_names)]
 
@@ -131,7 +138,7 @@ class TorchAdapter:
         n = n_samples(x)
         batch = x, y, sample_weight
         if n == 1 and self._normalises:
-            # Alone it has no variance, which torch refuses to normalise; twice it has none either, but is computed.
+            # torch refuses to normalise a single sample, which has no variance; two equal samples have none either.
             batch = (take(x, _TWICE), take(y, _TWICE), None if sample_weight is None else np.repeat(sample_weight, 2))
         try:
             loss, sums = self._figures(*batch, training=True)
@@ -166,14 +173,14 @@ class TorchAdapter:
             raise TrialError(f"The evaluation of the model failed: {first_line(error)}.") from error
 
     def save(self, path: Path) -> None:
-        """Write the `state_dict`, or a TorchScript module whole; `path` ends in ".pt"."""
+        """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
         import torch
 
         with atomic_path(path) as temporary:
             if isinstance(self._model, torch.jit.ScriptModule):
                 torch.jit.save(self._model, str(temporary))
                 return
-            # Copies, or every tensor that is read from the file would be a view of the whole vector.
+            # Without copies, every tensor read from the file would be a view of the full vector.
             torch.save(
                 {
                     name: value.detach().cpu().clone() if torch.is_tensor(value) else value
@@ -183,11 +190,11 @@ class TorchAdapter:
             )
 
     def synced_model(self) -> Any:
-        """The module itself, which always holds the current weights and state."""
+        """Return the module itself, which always holds the current weights and state."""
         return self._model
 
     def release(self) -> None:
-        """Let go of the model; the adapter is of no use after."""
+        """Free the model; the adapter cannot be used afterwards."""
         self._model = self._weights = None
         self._parameters, self._resting, self._habits = [], [], {}
         forget_models()
@@ -195,7 +202,7 @@ class TorchAdapter:
     # ------------------------------------------------------------ computing
 
     def _figures(self, x: Arrays, y: Arrays, sample_weight: NDArray | None, *, training: bool) -> tuple[Any, list[Any]]:
-        """The loss of a batch, and its figures as means or counts, all as tensors."""
+        """Return the loss of a batch, and its figures as means or counts, all as tensors."""
         if not self._habits:
             self._try(take(x, slice(0, _N_PROBE)))
         self._turn(training)
@@ -207,7 +214,7 @@ class TorchAdapter:
         comparisons = self._habits[training].comparisons
         if len(labels) != len(outputs):
             raise TrialError(
-                f"Every output of the model must have labels of its own. Received: {len(labels)} sets of labels for "
+                f"Every output of the model must have its own labels. Received: {len(labels)} sets of labels for "
                 f"{len(outputs)} outputs."
             )
         weights = None if sample_weight is None else self._tensor(sample_weight).float()
@@ -220,36 +227,36 @@ class TorchAdapter:
             if comparison.term.weight != 1:
                 mean = mean * comparison.term.weight
             loss = mean if loss is None else loss + mean
-        # In the order of `figures_of`.
+        # The figures have the order of `figures_of`.
         return loss, [loss, *counts[:1], *((*means, *counts) if len(means) > 1 else ())]
 
     def _forward(self, inputs: list[Any], n: int) -> list[Any]:
-        """The outputs for `n` samples, in float32."""
+        """Return the outputs for `n` samples, in float32."""
         import torch
 
         seed(self._random, self._training is True, self._device)
         result = self._model(*inputs)
-        # The usual case first: every microsecond here is one of each batch.
+        # The usual case comes first, because every microsecond here is spent for each batch.
         tensors = [result] if type(result) is torch.Tensor else [output for _, output in named_outputs(result)]
         outputs = [output if output.dtype is torch.float32 else output.float() for output in tensors]
         if n == 1:
-            # `squeeze` in a model takes the batch dimension with it.
+            # `squeeze` in a model removes a batch dimension of 1 as well.
             outputs = [output if output.shape[:1] == (1,) else output.unsqueeze(0) for output in outputs]
         for output in outputs:
             if not output.dim() or len(output) != n:
                 raise TrialError(
-                    f"The model must give one row a sample, {n} for this batch. Received: an output of shape "
+                    f"The model must give one row for each sample, {n} for this batch. Received: an output of shape "
                     f"{tuple(output.shape)}. Look for a `view` or `reshape` with a wrong size."
                 )
         return outputs
 
     def _try(self, x: Arrays) -> None:
-        """Find out, on a few samples in evaluation, how the model wants its inputs and what its outputs are."""
+        """Find out the types of inputs that the model takes, and its outputs, on a few samples in evaluation mode."""
         import torch
 
         self._turn(False)
         errors = []
-        # Layers of floats refuse pixels in 0..255, where an embedding insists on whole numbers.
+        # Layers of floats refuse integer pixels in 0..255, but an embedding requires integers.
         whole = any(np.asarray(array).dtype.kind in "iub" for array in leaves(x))
         for self._casts in (False, True) if whole else (False,):
             inputs = self._inputs(x, training=False)
@@ -266,7 +273,7 @@ class TorchAdapter:
     def _observe(self, inputs: list[Any], outputs: list[Any], training: bool) -> None:
         if len(outputs) != len(self._terms):
             raise TrialError(
-                f"The model must have the outputs its losses are for, {len(self._terms)}. Received: {len(outputs)}."
+                f"The model must have one output for each loss, {len(self._terms)}. Received: {len(outputs)}."
             )
         comparisons = tuple(Comparison.of(term, output) for term, output in zip(self._terms, outputs, strict=True))
         self._habits[training] = _Habits(comparisons, any(tensor._version for tensor in leaves(inputs)))
@@ -284,7 +291,7 @@ class TorchAdapter:
         return map_tree(tensor, x) if isinstance(x, list) else [tensor(x)]
 
     def _tensor(self, array: NDArray) -> Any:
-        """A tensor of the same memory where it can be; floats are float32."""
+        """Return a tensor that shares the memory of `array` if possible; floats become float32."""
         import torch
 
         array = np.asarray(array)
@@ -309,7 +316,7 @@ class TorchAdapter:
 
 
 def forget_models() -> None:
-    """Let go of every model that nobody holds, also one whose building has failed."""
+    """Free every model that is no longer referenced, including a model whose building has failed."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -317,11 +324,11 @@ def forget_models() -> None:
 
 
 def seed(random: Sequence[int], training: bool, device: Any) -> None:
-    """Make the random numbers of the next computation those of batch `random`; of every evaluation the same."""
+    """Seed the next computation by batch `random` in training; every evaluation has the same seed."""
     import torch
 
     value = sum(random) if training else 0
-    # `torch.manual_seed` takes a tenth of a millisecond to look for devices.
+    # `torch.manual_seed` would take a tenth of a millisecond to look for devices.
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.manual_seed(value)
@@ -331,7 +338,7 @@ _TWICE = np.zeros(2, np.int64)
 
 
 def _metrics(n: int, n_computed: int, figures: Sequence[str], values: list[Any]) -> Metrics:
-    """Sums over `n` samples; counts are of `n_computed`."""
+    """Return figures as sums over `n` samples; counts cover `n_computed` samples."""
     sums = {}
     for name, value in zip(figures, values, strict=True):
         is_count = name == "acc" or name.endswith("_acc")
@@ -340,7 +347,7 @@ def _metrics(n: int, n_computed: int, figures: Sequence[str], values: list[Any])
 
 
 def _tensor_of(vector: FloatVector) -> Any:
-    """A vector as a tensor of the same memory; only to be read where the vector may only be read."""
+    """Return a tensor of a vector, with the same memory if the vector is writeable."""
     import torch
 
     if vector.flags.writeable:
@@ -354,5 +361,5 @@ def _check_vector(vector: FloatVector, n: int) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The type of an error and the first line of what it says."""
+    """Return the type of an error and the first line of its message."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".:")

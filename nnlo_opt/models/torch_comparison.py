@@ -1,4 +1,4 @@
-"""What a torch module computed, compared with labels: the computations behind the names in `torch_losses`."""
+"""Comparison of a torch module's outputs with labels: the computation of the losses in `torch_losses`."""
 
 import logging
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from nnlo_opt.models.torch_losses import OF_CLASSES, OF_SIGNS, SPARSE, is_of_tor
 
 logger = logging.getLogger(__name__)
 
-#: Keras's fuzz factor.
+#: Keras's fuzz factor
 _EPSILON = 1e-7
-#: Steps of a computation, as PyTorch names them, that leave values as they are, or inside the same range.
+#: operations, as PyTorch names them, that keep values unchanged or inside the same range
 _NEUTRAL = {
     *("Alias", "Clamp", "ClampMin", "Clone", "Index", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze"),
     *("T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze", "View"),
@@ -23,10 +23,10 @@ _NEUTRAL = {
 
 
 def activation_of(output: Any) -> str | None:
-    """What the tensor `output` (n, ...) comes from: "softmax", "log_softmax", "sigmoid"; None if it cannot be told.
+    """Return the activation that computed `output` (n, ...): "softmax", "log_softmax", "sigmoid"; None if unknown.
 
-    Read from the graph of the computation, so that `F.softmax` in a `forward` is seen too; where that says nothing,
-    rows that are distributions tell.
+    The graph of the computation shows the activation, so `F.softmax` in a `forward` is found as well. If the graph does
+    not show it, rows that are probability distributions do.
     """
     import torch
 
@@ -48,25 +48,29 @@ def activation_of(output: Any) -> str | None:
 
 
 class Comparison:
-    """One output of a model compared with its labels, by what is known of where the output comes from."""
+    """Comparison of one output of a model with its labels.
+
+    Args:
+        term: loss of the output.
+        told: activation of the output, from `activation_of`.
+    """
 
     def __init__(self, term: LossTerm, told: str | None) -> None:
-        """`told`: what `activation_of` said of the output."""
         import torch
         from torch.nn.functional import cross_entropy
 
         self.term = term
         self.told = told
         loss, name = term.loss, own_name(term.loss)
-        #: the axis of the classes
+        #: axis of the classes
         self._axis = 1 if name in OF_CLASSES else -1
-        #: outputs above it say yes
+        #: outputs above the threshold count as yes
         self._threshold = {None: 0.0, "log_softmax": float(np.log(0.5))}.get(told, 0.5)
         if name:
             self._threshold = 0.5 if name == "BCELoss" else 0.0
         #: (output, labels) -> the loss of each sample (n, ...), or one number for the batch
         self.values: Callable[[Any, Any], Any]
-        #: their mean, where it has a shorter way for classes on axis 1
+        #: (output, labels) -> mean loss, if there is a faster way for classes on axis 1
         self._fused: Callable[[Any, Any], Any] | None = None
         if name:
             own = getattr(torch.nn, name)(reduction="none") if isinstance(loss, str) else loss
@@ -80,7 +84,7 @@ class Comparison:
 
             self.values = values
             if told is None and loss in (SPARSE, "categorical_crossentropy"):
-                # The same in one step: a tenth of a batch of a small model.
+                # The same result in one step saves a tenth of the time of a small model's batch.
                 self._fused = lambda output, labels: cross_entropy(output, form(output, labels))
         elif is_of_torch(loss):
             self.values = lambda output, labels: loss((pair := aligned(output, labels))[0], _like(*pair))
@@ -90,7 +94,10 @@ class Comparison:
             self.values = lambda output, labels: loss(*reversed(aligned(output, labels)))
 
     def mean(self, output: Any, labels: Any, weights: Any = None) -> Any:
-        """The mean of the losses of a batch, each sample's multiplied by its weight in `weights` (n,), if given."""
+        """Return the mean loss of a batch.
+
+        Each sample's loss is multiplied by its weight in `weights` (n,), if given.
+        """
         if weights is None:
             return (
                 self._fused(output, labels) if self._fused and output.dim() == 2 else self.values(output, labels).mean()
@@ -98,23 +105,23 @@ class Comparison:
         n, values = len(output), self.values(output, labels)
         if values.shape[:1] != (n,):
             raise TrialError(
-                "A loss must give one value a sample, or samples cannot be weighted. Received: one for the batch. "
-                'Choose another, or let it return all (`reduction="none"`).'
+                "A loss must give one value for each sample if samples are weighted. Received: one for the batch. "
+                'Choose another loss, or let it return all values (`reduction="none"`).'
             )
         return (values.reshape(n, -1).mean(1) * weights).mean()
 
     @classmethod
     def of(cls, term: LossTerm, output: Any) -> "Comparison":
-        """The comparison that fits a first batch of outputs; warns where it can be seen to make no sense."""
+        """Return the comparison for the outputs of a first batch; warn if the loss does not fit their activation."""
         told, name = activation_of(output), own_name(term.loss)
         if name == "CrossEntropyLoss" and told in ("softmax", "sigmoid"):
-            logger.warning("%s takes logits, not what a %s gives; categorical_crossentropy takes both.", name, told)
+            logger.warning("%s takes logits, not the output of a %s; categorical_crossentropy takes both.", name, told)
         if name == "NLLLoss" and told != "log_softmax":
-            logger.warning("%s takes what a log_softmax gives; categorical_crossentropy takes logits too.", name)
+            logger.warning("%s takes the output of a log_softmax; categorical_crossentropy takes logits too.", name)
         return cls(term, told)
 
     def n_correct(self, output: Any, labels: Any) -> Any:
-        """Samples whose classes are right; one of several outputs counts as the part that is right."""
+        """Return the number of samples with the right class; with several predictions, a sample counts by its share."""
         axis = self._axis
         if axis < 0:
             output, labels = aligned(output, labels)
@@ -128,7 +135,7 @@ class Comparison:
 
 
 def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
-    """Both with a last dimension, labels of the rank of the output where only one of length 1 is amiss.
+    """Return both with a last dimension, after adding or removing a last dimension of 1 of the labels if needed.
 
     Losses would pair (n,) with (n, 1) as (n, n).
     """
@@ -144,7 +151,7 @@ def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def _target(name: str, output: Any, labels: Any) -> Any:
-    """Labels in the form that the loss of `torch.nn` wants."""
+    """Return labels in the form that the loss of `torch.nn` needs."""
     import torch
 
     if name in OF_CLASSES:
@@ -156,7 +163,7 @@ def _target(name: str, output: Any, labels: Any) -> Any:
         labels = _like(output, labels) if labels.is_floating_point() else labels
         if not labels.is_floating_point():
             return labels.long()
-        # Class numbers first, then -1: a row of 0 and 1 in the form that PyTorch wants.
+        # PyTorch takes class numbers first, then -1, in place of a row of 0 and 1.
         n_classes = labels.shape[-1]
         numbers = torch.where(labels > 0.5, torch.arange(n_classes, device=labels.device), n_classes).sort(-1).values
         return numbers.masked_fill(numbers == n_classes, -1)
@@ -167,7 +174,7 @@ def _target(name: str, output: Any, labels: Any) -> Any:
 
 
 def _like(output: Any, labels: Any) -> Any:
-    """Labels of the shape and type of the output: nothing is broadcast."""
+    """Return labels with the type of the output; their shape must be equal, because nothing is broadcast."""
     if labels.shape != output.shape:
         raise TrialError(
             f"Labels must have the shape of the model's output, {tuple(output.shape)}. Received: "
@@ -177,7 +184,7 @@ def _like(output: Any, labels: Any) -> Any:
 
 
 def _numbers(output: Any, labels: Any, axis: int = -1) -> Any:
-    """Class numbers (int64) for the output whose classes lie on `axis`."""
+    """Return class numbers (int64) for an output with its classes on `axis`."""
     expected = list(output.shape)
     del expected[axis]
     if [*labels.shape] == [*expected, 1]:
@@ -192,12 +199,12 @@ def _numbers(output: Any, labels: Any, axis: int = -1) -> Any:
 
 @cache
 def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
-    """Keras's losses (output, labels, where the output comes from) -> losses of each sample (n, ...)."""
+    """Return Keras's losses by name: (output, labels, activation of the output) -> losses of each sample (n, ...)."""
     import torch
     from torch.nn import functional
 
     def log_probabilities(output: Any, told: str | None) -> Any:
-        """Of classes, on the last axis."""
+        """Return log probabilities of classes on the last axis."""
         if told == "log_softmax":
             return output
         if told is None:
@@ -205,7 +212,7 @@ def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
         return (output / output.sum(-1, keepdim=True)).clamp(_EPSILON, 1 - _EPSILON).log()
 
     def probabilities(output: Any, told: str | None) -> Any:
-        """Of each output alone."""
+        """Return the probability of each output alone."""
         if told is None:
             return output.sigmoid()
         return (output.exp() if told == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)
@@ -256,7 +263,7 @@ def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
         return (output.clamp(min=_EPSILON).log1p() - y.clamp(min=_EPSILON).log1p()) ** 2
 
     def tversky(output: Any, y: Any, _: str | None) -> Any:
-        """Of the whole batch; with alpha and beta 0.5 it is the loss of dice."""
+        """Return the loss of the full batch; with alpha and beta 0.5 it is the loss of dice."""
         return 1 - 2 * (y * output).sum() / (y.sum() + output.sum() + _EPSILON)
 
     table: dict[str, Callable[[Any, Any, str | None], Any]] = {

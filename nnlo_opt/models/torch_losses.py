@@ -1,9 +1,9 @@
-"""Losses of a torch module: Keras's by what they mean, PyTorch's own on their own terms.
+"""Losses of a torch module: Keras's losses by their meaning, and PyTorch's own losses unchanged.
 
-Keras's names compute what Keras computes, but first look at where the outputs come from: after a softmax or a sigmoid
-they are probabilities, after a log-softmax their logarithms, and anything else is taken for logits by the
-cross-entropies. PyTorch's names (`CrossEntropyLoss`, or `cross_entropy`) compute what `torch.nn` computes, whatever
-the model ends in; only the labels are given the form that they want.
+Keras's names compute Keras's losses, but depend on the activation of the outputs: after a softmax or a sigmoid the
+outputs are probabilities, after a log-softmax logarithms of probabilities, and otherwise the cross-entropies take them
+for logits. PyTorch's names (`CrossEntropyLoss`, or `cross_entropy`) compute the losses of `torch.nn` after any
+activation; only the labels are converted to the form that these losses need.
 """
 
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.loss_terms import Loss
 from nnlo_opt.models.losses import AccuracyKind, InferredLoss, Shape
 
-#: PyTorch's losses that no name of Keras's computes, and how "acc" is counted under them.
+#: PyTorch's losses without a counterpart in Keras, with the way "acc" is counted
 TORCH_LOSSES: dict[str, AccuracyKind | None] = {
     "BCELoss": "binary",
     "BCEWithLogitsLoss": "binary",
@@ -30,7 +30,7 @@ TORCH_LOSSES: dict[str, AccuracyKind | None] = {
     "PoissonNLLLoss": None,
     "SoftMarginLoss": None,
 }
-#: What these take beside or instead of one output and its labels.
+#: inputs of other losses, in addition to or in place of one output and its labels
 _REFUSED = {
     "AdaptiveLogSoftmaxWithLoss": "weights of its own",
     "CTCLoss": "the lengths of inputs and targets",
@@ -41,19 +41,21 @@ _REFUSED = {
     "TripletMarginLoss": "an anchor, a positive and a negative",
     "TripletMarginWithDistanceLoss": "an anchor, a positive and a negative",
 }
-#: Classes lie on dimension 1 of their input, and labels may be class numbers or one-hot.
+#: losses with classes on dimension 1 of their input; labels may be class numbers or one-hot
 OF_CLASSES = ("CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")
-#: Labels are -1 or 1.
+#: losses with labels -1 or 1
 OF_SIGNS = ("HingeEmbeddingLoss", "SoftMarginLoss")
 
 SPARSE = "sparse_categorical_crossentropy"
 
 
 def check_loss(name: str) -> str:
-    """Return Keras's name of the loss `name`, or PyTorch's where Keras has none (`cross_entropy`: CrossEntropyLoss).
+    """Return Keras's name of the loss `name`, or PyTorch's if Keras has none (`cross_entropy`: CrossEntropyLoss).
 
-    Case, underscores and a final "Loss" do not matter. Raises `ConfigurationError` for an unknown name, and for a loss
-    that takes more than outputs and labels.
+    Case, underscores and a final "Loss" do not matter.
+
+    Raises:
+        ConfigurationError: for an unknown name, or for a loss that needs more than outputs and labels.
     """
     own = {_fold(loss): loss for loss in (*TORCH_LOSSES, *_REFUSED)}
     folded = _fold(name)
@@ -71,7 +73,7 @@ def check_loss(name: str) -> str:
         known = {_fold(loss): loss for loss in (*losses.LOSSES, *TORCH_LOSSES)}
         close = [known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5)]
         raise ConfigurationError(
-            f"`--loss` must name a loss. Received: {name!r}. Take one of: {', '.join(close or known.values())}."
+            f"`--loss` must name a loss. Received: {name!r}. Choose one of: {', '.join(close or known.values())}."
         ) from None
 
 
@@ -82,7 +84,7 @@ def infer_loss(
     label_dtype: DTypeLike,
     label_values_hint: NDArray | None = None,
 ) -> InferredLoss:
-    """As `losses.infer_loss`, but what comes from no activation is taken for logits where the labels are classes."""
+    """Choose the loss as `losses.infer_loss`, but take outputs without activation for logits if labels are classes."""
     hint = label_values_hint
     whole = np.issubdtype(label_dtype, np.integer) or np.issubdtype(label_dtype, np.bool_)
     n_classes = output_shape[-1] if output_shape else 1
@@ -99,20 +101,20 @@ def infer_loss(
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:
-    """How "acc" is counted under `loss`; None where the labels are no classes."""
+    """Return the way in which "acc" is counted with `loss`; None if the labels are no classes."""
     return TORCH_LOSSES[loss] if loss in TORCH_LOSSES else losses.metric_for(loss, _in_keras(last_activation))
 
 
 def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None:
-    """One sentence if labels of `label_shape` cannot be compared with the output under `loss` (None: any loss)."""
+    """Return a sentence if labels cannot be compared with the output by `loss` (None: by any loss), else None."""
     if loss in (None, *OF_CLASSES) and output_shape and label_shape in (output_shape[1:], (*output_shape[1:], 1)):
-        # PyTorch's own losses want classes first.
+        # PyTorch's own losses have classes on dimension 1.
         return None
     return losses.label_mismatch(loss, output_shape, label_shape)
 
 
 def _in_keras(activation: str | None) -> str | None:
-    """A log-softmax stands for classes as a softmax does."""
+    """Return the activation for Keras's rules; a log-softmax predicts classes as a softmax does."""
     return "softmax" if activation == "log_softmax" else activation
 
 
@@ -121,7 +123,7 @@ def _fold(name: str) -> str:
 
 
 def own_name(loss: Loss) -> str | None:
-    """The name in `TORCH_LOSSES` of a loss given by name, as a module of `torch.nn` or as a function of its."""
+    """Return the name in `TORCH_LOSSES` of a loss given by name, as a module or as a function of `torch.nn`."""
     if isinstance(loss, str):
         return loss if loss in TORCH_LOSSES else None
     if not is_of_torch(loss):
@@ -131,6 +133,6 @@ def own_name(loss: Loss) -> str | None:
 
 
 def is_of_torch(loss: Loss) -> bool:
-    """Whether a loss is a function or an object of PyTorch's own, whatever its name."""
+    """Return True if a loss is a function or an object of PyTorch."""
     named = loss if hasattr(loss, "__name__") else type(loss)
     return str(named.__module__).startswith("torch.")

@@ -1,7 +1,7 @@
-"""The framework torch: a plain `torch.nn.Module` as a model. Imported inside functions and never before these run.
+"""Framework torch, with a plain `torch.nn.Module` as model; functions import torch, the module does not.
 
-A module takes its features as they lie in the data, channels last: `x.permute(0, 3, 1, 2)` is what a convolution wants.
-Several inputs are several arguments of `forward`; several outputs are a tuple, a list or a dict.
+A module takes its features with the layout of the data, channels last; a convolution needs `x.permute(0, 3, 1, 2)`.
+Several inputs are several arguments of `forward`. Several outputs are a tuple, a list or a dict.
 """
 
 import os
@@ -30,19 +30,23 @@ NOUN = "a torch module"
 SUFFIX = ".pt"
 RULES = torch_losses
 
-#: samples of a dry run: not 1, which `squeeze` would take away
+#: samples of a dry run; not 1, because `squeeze` would remove this dimension
 _N_SAMPLES = 2
-#: length of what a shape leaves open
+#: length of a dimension that a shape leaves open
 _N_OPEN = 16
-#: types that inputs are tried with at most
+#: most combinations of input types that are tried
 _N_TRIES = 16
 
 
 def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
-    """Import torch with `n_threads` threads; `quiet`: without start-up noise.
+    """Import torch; to be called once, before anything else imports it.
 
-    `backend` is for Keras and means nothing here. To be called once, before anything else imports it: costs 2 s of CPU
-    and 200 MB.
+    The import takes 2 s of CPU time and 200 MB.
+
+    Args:
+        n_threads: threads of a computation.
+        quiet: True to suppress messages at the start.
+        backend: without effect, because it is for Keras.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     if quiet:
@@ -53,55 +57,56 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
     try:
         torch.set_num_interop_threads(n_threads)
     except RuntimeError:
-        # Somebody (a user's module, a test) has computed something already: the threads are what they are.
+        # A user's module or a test has computed before, so the number of threads is fixed.
         return
 
 
 def set_seed(seed: int) -> None:
-    """Make what is built next repeatable: initial weights, and the seeds of dropout layers."""
+    """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
     import torch
 
     torch.manual_seed(seed % 2**63)
-    # As Keras does: `get_model` may draw from anywhere.
+    # As in Keras, all generators are seeded, because `get_model` may draw from any of them.
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 def is_model(value: object) -> bool:
-    """Whether `value` is a torch module; False where torch is not imported."""
+    """Return True if `value` is a torch module; False if torch is not imported."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
 @contextmanager
 def building(custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> Iterator[None]:
-    """Around `get_model`: objects by name mean nothing here, and there is no policy."""
+    """Do nothing for `get_model`: custom objects have no effect, and a policy is refused."""
     if dtype_policy is not None:
         raise ConfigurationError(
-            f"A dtype policy is for Keras models. Received: {dtype_policy!r} for a torch module. Compute in another "
-            "type with `torch.autocast` in its `forward`."
+            f"A dtype policy is for Keras models. Received: {dtype_policy!r} for a torch module. Use "
+            "`torch.autocast` in its `forward` to compute in another type."
         )
     yield
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
-    """The outputs for such samples; creates the weights of lazy layers.
+    """Return the outputs for samples of this shape; create the weights of lazy layers.
 
-    Raises `ConfigurationError` where the model cannot take them.
+    Raises:
+        ConfigurationError: if the model cannot take samples of this shape.
     """
     named = _dry_run(model, feature_shape)
     for name, tensor in named:
         if tensor.shape[:1] != (_N_SAMPLES,):
             raise ConfigurationError(
-                f"The model must give one row a sample. Received: {name} of shape {tuple(tensor.shape)} for "
+                f"The model must give one row for each sample. Received: {name} of shape {tuple(tensor.shape)} for "
                 f"{_N_SAMPLES} samples of shape {_in_words(feature_shape)}. Look for a `view` or `reshape` with a "
-                "wrong size, or a Linear layer of a fixed one: LazyLinear takes any."
+                "wrong size, or a Linear layer of a fixed size: LazyLinear takes any size."
             )
     return [Output(name, tuple(tensor.shape[1:]), activation_of(tensor)) for name, tensor in named]
 
 
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> TorchAdapter:
-    """The model, its weights created, ready to be trained on `terms`, one for each output."""
+    """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
     if jit_compile:
         raise ConfigurationError(
             "`get_model.jit_compile` is for Keras models. Received: True with a torch module. Leave it out, or return "
@@ -111,14 +116,14 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False)
 
 
 def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
-    """The outputs for samples of zeros in evaluation, with the graph they come from."""
+    """Return the outputs for samples of zeros in evaluation mode, with their graph of the computation."""
     import torch
 
     shapes = [[_N_OPEN if length is None else length for length in shape] for shape in leaves(feature_shape)]
     device = next((parameter.device for parameter in model.parameters()), None)
     errors: list[Exception] = []
     with _evaluating(model):
-        # Which inputs are class numbers, as of words, is known to the model alone.
+        # Only the model knows which inputs are class numbers, for example of words.
         for dtypes in islice(product((torch.float32, torch.int64), repeat=len(shapes)), _N_TRIES):
             zeros = (
                 torch.zeros(_N_SAMPLES, *shape, dtype=dtype, device=device)
@@ -139,13 +144,13 @@ def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
 
 
 def _in_form(shapes: Shapes, tensors: Iterator[Any]) -> Any:
-    """The tensors as a tree of the form of the shapes."""
+    """Return the tensors in a tree of the form of the shapes."""
     return [_in_form(shape, tensors) for shape in shapes] if isinstance(shapes, list) else next(tensors)
 
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Put the model into evaluation mode, and each of its parts back into its own."""
+    """Put the model into evaluation mode, and each of its parts back into its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -163,9 +168,12 @@ def _in_words(shapes: Shapes) -> str:
 
 
 def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
-    """The model in `path`: a TorchScript archive, or a `state_dict` for the module that `get_model` builds.
+    """Return the model in `path`: a TorchScript archive, or a `state_dict` for the module that `get_model` builds.
 
-    A `state_dict` alone is no model. Nothing is unpickled but tensors. Raises `ConfigurationError` in one sentence.
+    Only tensors are unpickled.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, or a `state_dict` has no `get_model` that fits.
     """
     import torch
 
@@ -180,20 +188,20 @@ def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
     state = read_state(path)
     if get_model is None:
         raise ConfigurationError(
-            f"Saved weights need the module they are for. Received: {path}, a `state_dict` alone. Put "
-            f"{path.with_suffix('.py').name} with `get_model` beside it, or save `torch.jit.script(model)`."
+            f"Saved weights need their module. Received: {path}, a `state_dict` alone. Put "
+            f"{path.with_suffix('.py').name} with `get_model` next to it, or save `torch.jit.script(model)`."
         )
     model = get_model()
     if not is_model(model):
         raise ConfigurationError(
-            f"Saved weights need {NOUN}. Received: {path} and, from `get_model` beside it, a {type(model).__name__}."
+            f"Saved weights need {NOUN}. Received: {path} and, from `get_model` next to it, a {type(model).__name__}."
         )
     load_state(model, state, str(path))
     return model
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The tensors of a `state_dict`, also of one that lies in a checkpoint as "state_dict" or "model_state_dict"."""
+    """Return the tensors of a `state_dict`, which may be part of a checkpoint as "state_dict" or "model_state_dict"."""
     import torch
 
     try:
@@ -204,8 +212,8 @@ def read_state(path: Path) -> dict[str, Any]:
         ) from None
     except Exception as error:
         raise ConfigurationError(
-            f"A file of weights must be a `state_dict` that torch saved. Received: {path}, which is damaged or holds "
-            f"objects, that are not unpickled ({type(error).__name__}). Save `model.state_dict()`, or "
+            f"A file of weights must be a `state_dict` saved by torch. Received: {path}, which is damaged or holds "
+            f"objects, which are not unpickled ({type(error).__name__}). Save `model.state_dict()`, or "
             "`torch.jit.script(model)` with its own `save`."
         ) from error
     if isinstance(state, Mapping):
@@ -213,21 +221,21 @@ def read_state(path: Path) -> dict[str, Any]:
         state = next(inner, state)
     if not isinstance(state, Mapping) or not state or not any(torch.is_tensor(value) for value in state.values()):
         raise ConfigurationError(
-            f"A file of weights must hold tensors by name. Received: {path}, a {type(state).__name__} without. Save "
+            f"A file of weights must hold tensors by name. Received: {path}, a {type(state).__name__} with none. Save "
             "`model.state_dict()`."
         )
-    # As DataParallel names them.
+    # DataParallel adds this prefix.
     prefix = "module." if all(str(name).startswith("module.") for name in state) else ""
     return {str(name).removeprefix(prefix): value for name, value in state.items()}
 
 
 def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
-    """Give `model` the tensors of `state`; `source` names them in the `ConfigurationError` if they do not fit."""
+    """Give `model` the tensors of `state`; raise `ConfigurationError`, naming `source`, if they do not fit."""
     expected = model.state_dict()
     for verb, missing in (("lacks", expected.keys() - state.keys()), ("also has", state.keys() - expected.keys())):
         if missing:
             raise ConfigurationError(
-                f"Saved weights must have the names of the model's. Received: {source}, which {verb} "
+                f"Saved weights must have the names of the model's weights. Received: {source}, which {verb} "
                 f"{min(missing)!r}. Build the model that was saved."
             )
     try:
@@ -235,13 +243,13 @@ def load_state(model: Any, state: Mapping[str, Any], source: str) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split()).rpartition(": size mismatch for ")[2] or first_line(error)
         raise ConfigurationError(
-            f"Saved weights must have the shapes of the model's. Received: {source}, {reason.rstrip('.')}. Build the "
-            "model that was saved."
+            f"Saved weights must have the shapes of the model's weights. Received: {source}, {reason.rstrip('.')}. "
+            "Build the model that was saved."
         ) from error
 
 
 def is_script(path: Path) -> bool:
-    """Whether a file is a TorchScript archive, which brings its code along; a `state_dict` does not."""
+    """Return True if a file is a TorchScript archive, which contains its code; a `state_dict` does not."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""What a torch module is made of, and what it returns: parameters, buffers, outputs, each by name."""
+"""Parts of a torch module by name: parameters, buffers and outputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ def check_parameters(model: Any) -> None:
     for name, parameter in model.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
             raise TrialError(
-                f"A module must know its input shape before training. Received: {kind} with {name!r} still lazy. Let "
-                "it see its features once."
+                f"A module must know its input shape before training. Received: {kind} with {name!r} still lazy. Call "
+                "it once with features."
             )
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise TrialError(
@@ -30,12 +30,12 @@ def check_parameters(model: Any) -> None:
 
 
 def held_tensors(model: Any) -> dict[str, Any]:
-    """Parameters and buffers by name; looked up anew, since a module may put a new buffer in the place of the old."""
+    """Return parameters and buffers by name; must be called again later, because a module may replace a buffer."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Names of the state and of the discrete state: what a `state_dict` holds beside the weights."""
+    """Return the names of the state and of the discrete state: entries of the `state_dict` that are no weights."""
     kept = model.state_dict().keys()
     names: tuple[list[str], list[str]] = [], []
     for name, value in held_tensors(model).items():
@@ -43,7 +43,7 @@ def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list
             continue
         if value.is_complex():
             raise TrialError(
-                f"The state of a module must be of floats or integers. Received: {type(model).__name__} with {name!r} "
+                f"The state of a module must be floats or integers. Received: {type(model).__name__} with {name!r} "
                 f"of {value.dtype}. Keep it as `torch.view_as_real`, or register it with `persistent=False`."
             )
         names[0 if value.is_floating_point() else 1].append(name)
@@ -51,13 +51,13 @@ def other_names(model: Any, trained: Mapping[str, Any]) -> tuple[list[str], list
 
 
 def is_batch_norm(module: Any) -> bool:
-    """Whether a module normalises batches, and so keeps running means."""
-    # A TorchScript module keeps the name of the class it was made from.
+    """Return True if a module normalises batches, and so keeps running means."""
+    # A TorchScript module keeps the name of its original class.
     return "BatchNorm" in getattr(module, "original_name", type(module).__name__)
 
 
 def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
-    """What a module returned as (name, tensor): one tensor, several, or a dict of them."""
+    """Return the outputs of a module as (name, tensor): one tensor, several, or a dict of tensors."""
     import torch
 
     if isinstance(outputs, Mapping):
@@ -69,6 +69,6 @@ def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
         if not torch.is_tensor(output):
             raise TrialError(
                 "A module must return a tensor, or a list or dict of tensors. Received: "
-                f"{type(output).__name__} as {name}. Return what has labels, and nothing else."
+                f"{type(output).__name__} as {name}. Return only outputs that have labels."
             )
     return named

@@ -1,4 +1,4 @@
-"""A user's figure of merit: what `--figure-of-merit` names, found and looked at before anything trains."""
+"""Figure of merit of a user, loaded and checked before anything trains."""
 
 import hashlib
 import importlib
@@ -18,20 +18,25 @@ _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a fun
 
 @dataclass(frozen=True, slots=True)
 class UserFigure:
-    """A function (fold) -> number, see `trials.figure`, and what it is known by."""
+    """Function (fold) -> number, see `trials.figure`, with its identification."""
 
     function: Callable[[dict[str, Any]], Any]
-    #: the name of the function
+    #: name of the function
     name: str
-    #: fingerprint of its file in hexadecimal digits; empty where it has none
+    #: hexadecimal SHA-256 of its file; empty if it has none
     sha256: str
 
 
 def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], model_file: Path) -> UserFigure:
-    """Load what `spec` names. To be called where a framework may be loaded, as a user's module may import one.
+    """Load the function that `spec` names; to be called in a process that may import a framework.
 
-    `model_functions` are those of the model module, which is not executed again. ConfigurationError, in one sentence,
-    where there is no such file, module or function, or it cannot be called with one argument.
+    Args:
+        spec: value of `--figure-of-merit`.
+        model_functions: functions of the model module, which is not executed again.
+        model_file: file of the model module.
+
+    Raises:
+        ConfigurationError: if the file, module or function does not exist or cannot be called with one argument.
     """
     source, _, name = spec.rpartition(":")
     if not name.isidentifier():
@@ -43,7 +48,7 @@ def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], mo
         functions, file = _functions_of(source)
     function = functions.get(name)
     if not callable(function):
-        there = "nothing of that name" if function is None else f"{type(function).__name__} of that name"
+        there = "nothing with this name" if function is None else f"{type(function).__name__} with this name"
         raise ConfigurationError(f"{_RULE}. Received: {spec!r}; `{source or model_file}` has {there}.")
     try:
         inspect.signature(function).bind({})
@@ -52,7 +57,7 @@ def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], mo
             f"`--figure-of-merit` must name a function of one argument, the fold. Received: {spec!r}, which takes "
             f"{inspect.signature(function)}."
         ) from None
-    except ValueError:  # one of C, whose signature is nowhere
+    except ValueError:  # a function written in C without a signature
         pass
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
     return UserFigure(function, name, sha256)
@@ -64,7 +69,7 @@ def _functions_of(source: str) -> tuple[Mapping[str, Any], Path | None]:
         if not path.is_file():
             raise ConfigurationError(f"{_RULE}. Received: {source!r}, which is no file; check the path.")
         return vars(execute_file(path)), path
-    # As for Python itself, modules are looked for in the working folder too.
+    # Modules are searched in the working folder as well, as Python itself does.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     importlib.invalidate_caches()

@@ -12,7 +12,7 @@ from nnlo_opt.block.master.state import MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.callbacks import Wishes
+from nnlo_opt.models.callbacks import CallbackRequests
 from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
@@ -36,7 +36,7 @@ class Recorder:
         wish = self._wish(self)
         if wish.get("has_changed"):
             adapter.write_weights(np.zeros_like(weights))
-        return Wishes(**{"learning_rate": learning_rate, **wish})
+        return CallbackRequests(**{"learning_rate": learning_rate, **wish})
 
 
 def team_of(directory, recorder, n_workers=2, extras=PLAIN, **changes):

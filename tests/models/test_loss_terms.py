@@ -64,14 +64,14 @@ def test_loss_weights(weights, expected):
         (
             ["mse", "mse"],
             None,
-            r"losses must be as many as the outputs\. Received: 2; the outputs are kind, energy, real",
+            r"There must be as many losses as outputs\. Received: 2; the outputs are kind, energy, real",
         ),
         ({"kind": "mse"}, None, r"losses must be given for every output by its name\. Received: kind;"),
-        (None, [1.0], r"loss weights must be as many"),
+        (None, [1.0], r"There must be as many loss weights as outputs"),
         (None, {"a": 1, "b": 2}, r"loss weights must be given .* Received: a, b"),
         (None, [1.0, float("nan"), 1.0], "finite number. Received: nan for 'energy'"),
         ("mse", None, r"^Output 'kind': Labels must have the shape"),
-        (["crossentropi"] * 3, None, "'crossentropi'. Take one of"),
+        (["crossentropi"] * 3, None, "'crossentropi'. Choose one of"),
     ],
 )
 def test_requests_that_do_not_fit(request_, weights, sentence):

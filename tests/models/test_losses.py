@@ -42,7 +42,7 @@ def test_known_losses(name, expected):
 
 
 def test_unknown_losses():
-    with pytest.raises(ConfigurationError, match=r"'crossentropi'. Take one of: .*binary_crossentropy"):
+    with pytest.raises(ConfigurationError, match=r"'crossentropi'. Choose one of: .*binary_crossentropy"):
         check_loss("crossentropi")
     with pytest.raises(ConfigurationError, match="huber"):
         check_loss("?")

@@ -581,10 +581,10 @@ def test_modules_that_cannot_be_trained(make, sentence):
 @pytest.mark.parametrize(
     ("forward", "sentence"),
     [
-        (lambda self, x: self.net(x).view(-1, 1), r"one row a sample, \d+ for this batch"),
-        (lambda self, x: self.net(x).sum(), "one row a sample"),
+        (lambda self, x: self.net(x).view(-1, 1), r"one row for each sample, \d+ for this batch"),
+        (lambda self, x: self.net(x).sum(), "one row for each sample"),
         (lambda self, x: (self.net(x), None), "Received: NoneType as output_1"),
-        (lambda self, x: [self.net(x), self.net(x)], "outputs its losses are for, 1. Received: 2"),
+        (lambda self, x: [self.net(x), self.net(x)], "one output for each loss, 1. Received: 2"),
         (lambda self, x: self.net(x)[:, :2], r"shape of the model's output, \(5, 2\). Received: \(5, 3\)"),
     ],
 )
@@ -609,7 +609,7 @@ def test_labels_that_cannot_be_compared():
 def test_a_loss_of_the_whole_batch_cannot_be_weighted():
     adapter = adapter_of(mlp(), "dice")
     assert gradient(adapter, samples(5))[1].n_samples == 5
-    with pytest.raises(TrialError, match="one value a sample"):
+    with pytest.raises(TrialError, match="one value for each sample"):
         gradient(adapter, samples(5), np.ones(5, np.float32))
 
 
@@ -620,7 +620,7 @@ def test_a_loss_that_makes_no_sense_is_warned_of(caplog):
             adapter_of(mlp(last=last), loss).evaluate(*samples(5))
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [
         "CrossEntropyLoss takes logits",
-        "NLLLoss takes what a log_softmax gives; categorical_crossentropy takes logits too.",
+        "NLLLoss takes the output of a log_softmax; categorical_crossentropy takes logits too.",
     ]
 
 

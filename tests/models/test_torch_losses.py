@@ -51,7 +51,7 @@ def test_names_of_both_frameworks(given, name):
 
 
 def test_an_unknown_name_is_never_a_cross_entropy():
-    with pytest.raises(ConfigurationError, match=r"Received: 'CrosEntropyLoss'. Take one of: CrossEntropyLoss"):
+    with pytest.raises(ConfigurationError, match=r"Received: 'CrosEntropyLoss'. Choose one of: CrossEntropyLoss"):
         torch_losses.check_loss("CrosEntropyLoss")
     with pytest.raises(ConfigurationError, match=r"binary_crossentropy, .*NLLLoss"):
         torch_losses.check_loss("zzz")

@@ -151,7 +151,7 @@ def test_a_description_changes_nothing_but_lazy_layers():
         (
             lambda nn: module(lambda self, x: self.fc(x.view(-1, 3)), fc=nn.Linear(3, 2)),
             (6,),
-            r"one row a sample. Received: output_0 of shape \(4, 2\) for 2 samples of shape \(6,\)",
+            r"one row for each sample. Received: output_0 of shape \(4, 2\) for 2 samples of shape \(6,\)",
         ),
         (lambda nn: nn.LSTM(4, 5), (7, 4), "Received: tuple as output_1"),
         (lambda nn: module(lambda self, a, b: a), (4,), "TypeError"),
@@ -223,11 +223,11 @@ def write(path, what):
     [
         ("missing", "must exist. Received: .*, which is no file"),
         ("damaged", "damaged or holds objects"),
-        ("module", r"objects, that are not unpickled \(UnpicklingError\). Save `model.state_dict\(\)`"),
-        ("evil", "objects, that are not unpickled"),
-        ("list", "tensors by name. Received: .*, a list without"),
-        ("numbers", "tensors by name. Received: .*, a dict without"),
-        ("state", "Put a.py with `get_model` beside it"),
+        ("module", r"objects, which are not unpickled \(UnpicklingError\). Save `model.state_dict\(\)`"),
+        ("evil", "objects, which are not unpickled"),
+        ("list", "tensors by name. Received: .*, a list with none"),
+        ("numbers", "tensors by name. Received: .*, a dict with none"),
+        ("state", "Put a.py with `get_model` next to it"),
     ],
 )
 def test_files_that_hold_no_model(tmp_path, what, sentence):

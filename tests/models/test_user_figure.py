@@ -64,8 +64,8 @@ def test_a_function_of_the_model_module_is_taken_without_executing_it_again(plac
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("my_figures_of_test.py:nope", "nothing of that name"),
-        ("my_figures_of_test.py:NUMBER", "int of that name"),
+        ("my_figures_of_test.py:nope", "nothing with this name"),
+        ("my_figures_of_test.py:NUMBER", "int with this name"),
         ("my_figures_of_test.py:two", "takes (fold, other)"),
         ("my_figures_of_test.py:none", "takes ()"),
         ("nope.py:f", "no file"),
@@ -73,7 +73,7 @@ def test_a_function_of_the_model_module_is_taken_without_executing_it_again(plac
         ("broken_figures_of_test.py:f", "nowhere_to_be_found"),
         ("broken_figures_of_test:f", "nowhere_to_be_found"),
         ("my_figures_of_test.py:", "file.py:function"),
-        ("nope", "nothing of that name"),
+        ("nope", "nothing with this name"),
         ("", "file.py:function"),
     ],
 )

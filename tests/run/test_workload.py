@@ -85,7 +85,7 @@ def test_several_inputs_outputs_and_losses(workplace):
         (["--features-name", "features/a"], "Received: 1 sets of features for 2 inputs, left, right"),
         (["--labels-name", "labels/b"], "Received: 1 sets of labels for 2 outputs, kind, energy"),
         (["--loss", "mse,mse"], "Output 'kind': Labels must have the shape"),
-        (["--loss", "mse,mse,mse"], "as many as the outputs. Received: 3"),
+        (["--loss", "mse,mse,mse"], "as many losses as outputs. Received: 3"),
         (["--target-metric", "val_energy_acc,>,1"], r"one of loss, acc, .*Received: 'val_energy_acc'"),
     ],
 )

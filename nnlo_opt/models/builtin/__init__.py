@@ -1,1 +1,1 @@
-"""Built-in models, written as users write theirs: `--model mnist`."""
+"""Built-in models, written in the same way as users' models; `--model mnist` uses one."""

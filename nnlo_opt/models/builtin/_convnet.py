@@ -1,4 +1,4 @@
-"""The convolutional classifier behind the built-in models."""
+"""Convolutional classifier of the built-in models."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,16 @@ def convnet(
     dense: int,
     dropout: float,
 ) -> Any:
-    """Ten classes from images: for each entry of `filters` two convolutions and a pooling, then two dense layers."""
+    """Return a classifier of images: two convolutions and a pooling for each entry of `filters`, two dense layers.
+
+    Args:
+        input_shape: height, width and channels of an image.
+        filters: filters of the convolutions of each stage.
+        kernel_size: height and width of a kernel, in pixels.
+        pool_size: height and width of a pooling, in pixels.
+        dense: units of the first dense layer; the second has one for each of ten classes.
+        dropout: share of units dropped before the last layer; half of it after each stage.
+    """
     import keras
     from keras import layers
 

@@ -1,4 +1,4 @@
-"""Small photographs of ten kinds of things, images of (32, 32, 3): data by `GetData cifar10`."""
+"""Model of small photographs in ten classes, images of (32, 32, 3), with data from `GetData cifar10`."""
 
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from nnlo_opt.space import Integer, Real
 
 
 def get_name() -> str:
-    """The name of outputs."""
+    """Return the name for outputs."""
     return "cifar10"
 
 
 def get_model(
     nb_filters1: int = 32, nb_filters2: int = 64, kernel_size: int = 3, dense: int = 512, dropout: float = 0.5
 ) -> Any:
-    """Two stages of two convolutions and a pooling, and two dense layers: 2.2 million weights by default."""
+    """Return a model of two stages and two dense layers, with 2.2 million weights by default."""
     return convnet((32, 32, 3), [nb_filters1, nb_filters2], kernel_size, 2, dense, dropout)
 
 
@@ -30,20 +30,20 @@ parameter_range = [
 
 
 def get_train() -> Path:
-    """The list of training files."""
+    """Return the list of training files."""
     return find_list("data/cifar10/train_cifar10.list", "GetData cifar10")
 
 
 def get_val() -> Path:
-    """The list of validation files."""
+    """Return the list of validation files."""
     return find_list("data/cifar10/test_cifar10.list", "GetData cifar10")
 
 
 def get_features() -> str:
-    """Images (n, 32, 32, 3), float32 in 0..1."""
+    """Return the name of the images (n, 32, 32, 3), float32 in 0..1."""
     return "features"
 
 
 def get_labels() -> str:
-    """One-hot classes (n, 10)."""
+    """Return the name of the one-hot classes (n, 10)."""
     return "labels"

@@ -1,4 +1,4 @@
-"""Handwritten digits, images of (28, 28, 1): data by `GetData mnist`."""
+"""Model of handwritten digits, images of (28, 28, 1), with data from `GetData mnist`."""
 
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from nnlo_opt.space import Integer, Real
 
 
 def get_name() -> str:
-    """The name of outputs."""
+    """Return the name for outputs."""
     return "mnist"
 
 
 def get_model(
     nb_filters: int = 32, pool_size: int = 2, kernel_size: int = 3, dense: int = 128, dropout: float = 0.5
 ) -> Any:
-    """Two convolutions, a pooling and two dense layers: 1.2 million weights by default."""
+    """Return a model of two convolutions, a pooling and two dense layers, with 1.2 million weights by default."""
     return convnet((28, 28, 1), [nb_filters], kernel_size, pool_size, dense, dropout)
 
 
@@ -30,20 +30,20 @@ parameter_range = [
 
 
 def get_train() -> Path:
-    """The list of training files."""
+    """Return the list of training files."""
     return find_list("data/mnist/train_mnist.list", "GetData mnist")
 
 
 def get_val() -> Path:
-    """The list of validation files."""
+    """Return the list of validation files."""
     return find_list("data/mnist/test_mnist.list", "GetData mnist")
 
 
 def get_features() -> str:
-    """Images (n, 28, 28, 1), float32 in 0..1."""
+    """Return the name of the images (n, 28, 28, 1), float32 in 0..1."""
     return "features"
 
 
 def get_labels() -> str:
-    """One-hot classes (n, 10)."""
+    """Return the name of the one-hot classes (n, 10)."""
     return "labels"
