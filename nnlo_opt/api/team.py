@@ -32,7 +32,7 @@ from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.objective.rank import ObjectiveRank
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.placement import Endpoints
-from nnlo_opt.run.server import RankServer, Regrouped
+from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup
 from nnlo_opt.runtime.devices import GpuRequest, NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.runtime.monitor import Monitor
 from nnlo_opt.training.options import TrainingOptions
@@ -212,7 +212,9 @@ class Team:
             self._others = MpiTransport(self._comms[0])
             self._transports = [self._others, *self._ends.transports]
             self._orders = self._others if ranks.rank else self._orders
-        self._server = RankServer(self._orders, self._ends.transports, _NoDesk(), self)
+        self._server = RankServer(
+            ServerSetup(orders=self._orders, team_ends=self._ends.transports, workload=_NoDesk(), roles=self)
+        )
 
     # ------------------------------------------------------------ roles (`run.server.Roles`)
 

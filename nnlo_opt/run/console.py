@@ -11,7 +11,9 @@ from nnlo_opt.errors import ConfigurationError
 class Console:
     """Prints lines; a run outlives both the terminal and the log file."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, prints: bool = True) -> None:
+        """`prints`: if False, lines go to the log file alone."""
+        self._prints = prints
         #: None before `keep`, where there is no log file, and after `close`
         self._log: TextIO | None = None
 
@@ -26,8 +28,9 @@ class Console:
 
     def say(self, text: str, stream: TextIO | None = None) -> None:
         """Print a line; to standard output unless another stream is named."""
-        with suppress(OSError):
-            print(text, file=stream or sys.stdout, flush=True)
+        if self._prints:
+            with suppress(OSError):
+                print(text, file=stream or sys.stdout, flush=True)
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")

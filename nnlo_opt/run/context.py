@@ -4,7 +4,7 @@ import logging
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
@@ -21,10 +21,17 @@ from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.runtime.watchdog import Watchdog
 from nnlo_opt.trials.deaths import Death, leave_note
 
-if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
-
 logger = logging.getLogger(__name__)
+
+
+class NodeRanks(Protocol):
+    """Ranks, some of which share this node."""
+
+    rank: int
+    size: int
+
+    def on_node(self, given: bytes) -> dict[int, bytes]:
+        """Return what each rank on this node gave. Collective: every rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class ProcessContext:
     #: measures what the rank takes of its machine; None: nothing is measured
     monitor: Monitor | None = None
 
-    def settled(self, world: "World", topology: Topology, options: Options) -> "ProcessContext":
+    def settled(self, world: "NodeRanks", topology: Topology, options: Options) -> "ProcessContext":
         """Return the context with this rank's share of its node, which is taken before a framework is imported.
 
         Collective: every rank of `world`.
@@ -83,7 +90,7 @@ class ProcessContext:
             _begin_watch(self.watchdog, topology, run)
 
 
-def _share(world: "World", topology: Topology, options: Options) -> NodeShare:
+def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShare:
     packed = world.on_node(pack_cores(cores()))
     # If a search chooses the update rule, it is not known yet: masters then count as ranks that do not train.
     every_rank = options.training.mode == "allreduce" or names_objective(options.model)
@@ -96,7 +103,7 @@ def _share(world: "World", topology: Topology, options: Options) -> NodeShare:
     )
 
 
-def _meet_node(watchdog: Watchdog, world: "World") -> None:
+def _meet_node(watchdog: Watchdog, world: "NodeRanks") -> None:
     """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
     card = watchdog.heart.card if watchdog.heart is not None else bytes(CARD_BYTES)
     cards = world.on_node(card)

@@ -50,9 +50,9 @@ def best_fold(trial: Trial, direction: str) -> int:
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
 
 
-def write_last_reports(reporter: Reporter, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
+def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
     """Have the reports written for the last time; they can always be made again."""
-    if reporter.finish():
+    if reporter is not None and reporter.finish():
         return
     try:
         write_results(directory.path, directory.ledger)

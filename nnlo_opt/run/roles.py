@@ -23,7 +23,7 @@ from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.server import RankServer, Regrouped, Workload
+from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup, Workload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 
@@ -206,14 +206,20 @@ class _LateTasks:
             self._tasks.close()
 
 
-def make_server(placement: Placement, setup: RoleSetup) -> RankServer:
-    """Return the server of a rank that is not only the coordinator."""
+def make_roles(placement: Placement, setup: RoleSetup) -> tuple[RankRoles, RankServer]:
+    """Return the roles and the server of a rank that is not only the coordinator."""
     context = setup.context
     context.start_watching()
     roles = RankRoles(placement, setup)
-    server = RankServer(placement.orders, placement.transports, setup.workload, roles, context.timeline)
-    server.preemption = context.preemption
-    return server
+    server = ServerSetup(
+        orders=placement.orders,
+        team_ends=placement.transports,
+        workload=setup.workload,
+        roles=roles,
+        timeline=context.timeline,
+        preemption=context.preemption,
+    )
+    return roles, RankServer(server)
 
 
 def story_of(world_rank: int, error: BaseException) -> str:

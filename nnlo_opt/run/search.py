@@ -1,39 +1,44 @@
 """OptimizationDriver: rank 0 coordinates a search, the other ranks train in blocks."""
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import losses_text, outcome, point_text
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.earlier_runs import observations_of_runs
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.session import Session, serve_command
+from nnlo_opt.run.session import Session, SessionSetup, serve_command
 from nnlo_opt.search.base import Observation
-from nnlo_opt.search.process import SearchProcess
+from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
+from nnlo_opt.search.warm_start import adopted_observations
 from nnlo_opt.space.space import Space
+from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
-from nnlo_opt.trials.run_directory import RunDirectory
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
 
 #: what makes no sense of a model
 MAXIMAL = Objective(FIGURE, "max")
 
 
-def run(world: World, options: Options, context: ProcessContext) -> int:
+def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = Topology.plan(
         world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
@@ -43,24 +48,35 @@ def run(world: World, options: Options, context: ProcessContext) -> int:
         network = LoopbackNetwork(2)
         placement = Placement.of(topology.teams[0], network.end(1), world.alone())
         server = serve_command(placement, topology, options, context, searches=True)
-        return SearchSession(options, topology, network.end(0), pump=server.step, context=context).run()
+        return _coordinate(options, topology, network.end(0), server.step, context)
     transport = world.transport()
     comm = world.team_communicator([team.world_ranks for team in topology.teams])
     team = topology.team_of_rank(world.rank)
     if team is None:
-        return SearchSession(options, topology, transport, pump=lambda: False, context=context).run()
+        return _coordinate(options, topology, transport, lambda: False, context)
     return serve_command(Placement.of(team, transport, comm), topology, options, context, searches=True).serve()
+
+
+def _coordinate(
+    options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool], context: ProcessContext
+) -> int:
+    setup = SessionSetup(options=options, topology=topology, ranks=ranks, pump=pump, context=context)
+    return SearchSession(setup).run()
 
 
 class SearchSession(Session):
     """One start of a search."""
 
     program = "OptimizationDriver"
-    _search: SearchProcess | None = None
+    _search: SearchService | None = None
     #: the pruner, with what is known of the model; None before that, and where there is none
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
+        if self.script is not None:
+            space = self.script.space
+            self._search = InlineSearch(None if space is None else space.constraint)
+            return space
         # Started early: it imports its libraries while the trainer ranks import theirs.
         self._search = SearchProcess()
         if self.options.search_space is None:
@@ -181,3 +197,49 @@ class SearchSession(Session):
         if model_path is not None:
             self.say(f"Its model: `{model_path}`.")
         return EXIT_OK if ledger.complete else EXIT_PREEMPTED
+
+
+# ---------------------------------------------------------------- earlier runs
+
+
+def observations_of_runs(
+    paths: Sequence[Path], identity: dict[str, Any], space: Space
+) -> tuple[list[Observation], list[str]]:
+    """What the runs in `paths` have measured that counts in `space`, and lines on what was and was not taken over.
+
+    ConfigurationError where a path holds no search, or one of another figure of merit or direction than `identity`.
+    """
+    observations: list[Observation] = []
+    lines = []
+    for path in paths:
+        ledger = _ledger_of(path)
+        for key, what in (("figure_of_merit", "figure of merit"), ("direction", "direction")):
+            if ledger.identity.get(key) != identity[key]:
+                raise ConfigurationError(
+                    f"`--warm-start` must name runs with the same {what}, as their figures are compared. Received: "
+                    f"`{path}` with {ledger.identity.get(key)} where this run has {identity[key]}; leave it out."
+                )
+        found, remarks = adopted_observations(ledger.trials, Space.from_json(ledger.identity["search_space"]), space)
+        observations += found
+        lines += [f"Warm start from `{path}`: {remark}." for remark in remarks]
+        n_complete = ledger.n_by_state()["complete"]
+        lines.append(f"Warm start from `{path}`: {len(found)} of {n_complete} complete trials are told to the search.")
+    return observations, lines
+
+
+def _ledger_of(path: Path) -> Ledger:
+    journal = path / JOURNAL_NAME
+    try:
+        data = journal.read_bytes()
+    except OSError:
+        raise ConfigurationError(
+            f"`--warm-start` must name run directories, which hold a `{JOURNAL_NAME}`. Received: `{path}`; correct it."
+        ) from None
+    ledger = Ledger()
+    for event in read_events(data, str(journal))[0]:
+        ledger.apply(event)
+    if ledger.identity.get("search_space") is None:
+        raise ConfigurationError(
+            f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, which is none; leave it out."
+        )
+    return ledger

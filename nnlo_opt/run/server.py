@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -107,29 +107,35 @@ class Roles(Protocol):
     def objective(self, run: OpenRun) -> ObjectiveRank | None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSetup:
+    """Everything that a rank's server is made from."""
+
+    #: leads to the coordinator
+    orders: Transport
+    #: endpoints of this rank in its team; two in a team of one
+    team_ends: Sequence[Transport]
+    workload: Workload
+    roles: Roles
+    timeline: Timeline = NO_TIMELINE
+    #: knows if this rank was sent SIGUSR1
+    preemption: Preemption = field(default_factory=Preemption)
+
+
 class RankServer:
     """One rank of a team, from its start to the coordinator's Shutdown."""
 
-    def __init__(
-        self,
-        orders: Transport,
-        team_ends: Sequence[Transport],
-        workload: Workload,
-        roles: Roles,
-        timeline: Timeline = NO_TIMELINE,
-    ) -> None:
-        """`orders` leads to the coordinator; the ends are this rank's places in its team (two, in a team of one)."""
-        self._orders = orders
-        self._team_ends = team_ends
-        self._workload = workload
-        self._roles = roles
-        self._timeline = timeline
+    def __init__(self, setup: ServerSetup) -> None:
+        self._orders = orders = setup.orders
+        self._team_ends = setup.team_ends
+        self._workload = setup.workload
+        self._roles = setup.roles
+        self._timeline = setup.timeline
+        self._preemption = setup.preemption
         self._master: Master | None = None
         self._worker: Worker | None = None
         self._follower: WorkerGroupMember | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
-        #: whether this rank was sent SIGUSR1
-        self.preemption = Preemption()
         self._has_told = False
         #: set by Shutdown
         self.exit_code: int | None = None
@@ -166,7 +172,7 @@ class RankServer:
 
     def _has_to_tell(self) -> bool:
         PULSE.ticks += 1  # who waits for messages is alive
-        return self.preemption.is_asked and not self._has_told
+        return self._preemption.is_asked and not self._has_told
 
     @property
     def _is_busy(self) -> bool:

@@ -1,12 +1,14 @@
 """The ranks that serve a session, as it sees them: told, asked, given time to work, and sent home."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TypeVar
+
+import numpy as np
 
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.run_messages import PreemptionHeard, Shutdown
-from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.comm.transport import Received, Transport, wait_until
 from nnlo_opt.errors import NnloError, OutOfTimeError
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE
@@ -97,3 +99,39 @@ class ServingRanks:
             return not self._pump() and len(self.transport.lost) >= n_others
 
         wait_until(all_left, SEE_OFF_S)
+
+
+class WithOwnRank(Transport):
+    """Transport of rank 0 if it is also a master: what goes to rank 0 stays in this process."""
+
+    def __init__(self, others: Transport, own: Transport) -> None:
+        self._others = others
+        self._own = own
+        #: the session stands outside the ranks it talks to
+        self.rank = -1
+        self.size = others.size
+        self.n_processes = others.n_processes
+
+    @property
+    def rings(self) -> bool:
+        return self._others.rings
+
+    def pause(self, seconds: float) -> None:
+        self._others.pause(seconds)
+
+    @property
+    def lost(self) -> Set[int]:
+        return self._others.lost
+
+    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        if dest == 0:
+            self._own.send(1, message, payload)
+        else:
+            self._others.send(dest, message, payload)
+
+    def poll(self) -> Received | None:
+        own = self._own.poll()
+        return Received(0, own.message, own.payload) if own is not None else self._others.poll()
+
+    def flush(self, timeout_s: float) -> None:
+        self._others.flush(timeout_s)

@@ -4,30 +4,36 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `run.search` and `run.training`.
 """
 
+import hashlib
+import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
+import nnlo_opt
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Observer, Search
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
     EXIT_FAILURE,
+    EXIT_OK,
     EXIT_WRONG_REQUEST,
     ConfigurationError,
     JournalError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
+    TrialError,
 )
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
@@ -39,21 +45,85 @@ from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_mod
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.roles import RoleSetup, make_server
+from nnlo_opt.run.roles import RoleSetup, make_roles
 from nnlo_opt.run.room import WaitForRoom
 from nnlo_opt.run.server import RankServer
 from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
-from nnlo_opt.run.start import record_start, settings_of
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
-from nnlo_opt.trials.events import RunStarted
+from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
 from nnlo_opt.trials.trial import Trial
+
+#: packages that take part in a run
+_PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
+#: seconds that trials under way are given to end in a search that ends with a failure
+LONG_S = 1e7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What differs if a start belongs to a user's own script: the process is the script's, and errors are raised."""
+
+    #: name of the program, for the journal
+    program: str
+    #: search space; None: a training
+    space: Space | None
+    #: description of model and data; None: a trainer rank is asked
+    findings: Findings | None
+    #: if False, the journal is in a temporary folder: it is not synced, and no reports are written
+    keeps_files: bool
+    #: the best model is written to the run directory
+    saves_model: bool = False
+    #: if False, the first trial that fails ends the search
+    catch: bool = True
+    #: hear every event after the ledger knows it
+    observers: Sequence[Observer] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSetup:
+    """Everything that a start of a run is made from, on world rank 0."""
+
+    options: Options
+    topology: Topology
+    #: leads to all ranks that serve the start
+    ranks: Transport
+    #: lets the ranks that live in this process work a step; returns True if there was anything to do
+    pump: Callable[[], bool]
+    context: ProcessContext
+    #: what a user's own script asks for; None: this is a command, which owns its process
+    script: Script | None = None
+
+
+class FirstFailure:
+    """Notes the first trial that fails, for a search that ends with it.
+
+    Args:
+        alone: there is no other rank; then nothing else is under way, and the search ends at once.
+    """
+
+    def __init__(self, *, alone: bool) -> None:
+        self._alone = alone
+        #: reason of the failure; empty before there is one
+        self.reason = ""
+
+    def observe(self, event: Event, ledger: Ledger) -> None:
+        """Take in an event of the journal."""
+        if isinstance(event, TrialFailed) and not self.reason:
+            self.reason = f"trial {event.trial} has failed: {event.reason}"
+            if self._alone:
+                self.check()
+
+    def check(self) -> None:
+        """Raise TrialError if a trial has failed."""
+        if self.reason:
+            raise TrialError(self.reason)
 
 
 class Session(ABC):
@@ -61,28 +131,21 @@ class Session(ABC):
 
     #: the command, for the journal
     program: ClassVar[str]
-    #: whether checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
+    #: checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
     keeps_checkpoints: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        options: Options,
-        topology: Topology,
-        ranks: Transport,
-        pump: Callable[[], bool],
-        context: ProcessContext,
-    ) -> None:
-        """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
-        self.options = options
-        self.topology = topology
-        self._ranks = ServingRanks(ranks, pump, context.preemption, options.grace_s)
-        self._timeline = context.timeline
-        self._preemption = context.preemption
-        self._context = context
+    def __init__(self, setup: SessionSetup) -> None:
+        self.options = setup.options
+        self.topology = setup.topology
+        self.script = setup.script
+        self._ranks = ServingRanks(setup.ranks, setup.pump, setup.context.preemption, setup.options.grace_s)
+        self._context = setup.context
+        self._timeline = setup.context.timeline
+        self._preemption = setup.context.preemption
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console()
+        self._console = Console(prints=setup.script is None)
         #: tells a person a line
         self.say = self._console.say
         #: what other runs have measured and the search begins with; known when it has been started
@@ -131,7 +194,7 @@ class Session(ABC):
         self._preemption.allow(self.options.grace_s)
         try:
             self._check_early()
-            code = self._run()
+            code = self._run()[1]
         except (OutOfTimeError, ProtocolError):
             raise
         except NnloError as error:
@@ -164,9 +227,28 @@ class Session(ABC):
             )
         refuse_existing(options.run)
 
+    def run_in_script(self) -> Path:
+        """See the run through for a user's own script, to which errors are raised; every rank is told to leave.
+
+        Returns:
+            The run directory.
+        """
+        try:
+            return self._run()[0]
+        finally:
+            self.close()
+            self._ranks.release(EXIT_OK)
+
+    @property
+    def is_running(self) -> bool:
+        """True if other ranks may be at work."""
+        return self._running
+
     def _inspect(self) -> Findings:
-        """Have a trainer rank read model and data; its findings."""
+        """Return the findings about model and data, of the script or of a trainer rank."""
         loaded = self.load_space()
+        if self.script is not None and self.script.findings is not None:
+            return self.script.findings
         space = None if loaded is None else loaded.to_json()
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
@@ -186,19 +268,21 @@ class Session(ABC):
         """Workers that a master must still have for the update rule when ranks have died."""
         return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
 
-    def _run(self) -> int:
+    def _run(self) -> tuple[Path, int]:
+        """Return the run directory and the exit code."""
         findings = self._inspect()
         self.check_findings(findings)
         check_shares(self.options, self.topology, findings)
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
-        directory = open_run(self.options.run, name)
+        script = self.script
+        directory = open_run(self.options.run, name, syncs=script is None or script.keeps_files)
         try:
             plan, search = self._open(directory, findings)
-            reporter = Reporter(directory.path)
+            reporter = Reporter(directory.path) if script is None else None
             coordinator = self._coordinate(directory, search, plan)
-            return self._end(directory, findings, coordinator, reporter)
+            return directory.path, self._end(directory, findings, coordinator, reporter)
         finally:
             directory.close()
 
@@ -213,7 +297,8 @@ class Session(ABC):
             self.say(f"No journal in `{directory.path}`: starting afresh.")
         if self.topology.remark:
             self.say(self.topology.remark)
-        self.greet(directory, findings)
+        if self.script is None:
+            self.greet(directory, findings)
         plan = self.plan_for(directory)
         search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
@@ -233,7 +318,7 @@ class Session(ABC):
 
     def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
         """Run the coordinator until the search is over."""
-        progress = ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
+        failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
         state = CoordinatorState(plan, self.topology, directory.ledger)
         coordinator = Coordinator(
             CoordinatorSetup(
@@ -242,7 +327,7 @@ class Session(ABC):
                 ranks=self._ranks.transport,
                 search=search,
                 clock=self._clock,
-                observers=[progress],
+                observers=self._observers(plan, failures),
                 on_preemption=self._preemption.ask,
             )
         )
@@ -260,13 +345,23 @@ class Session(ABC):
             left_s = self._preemption.left_s
             if left_s is not None:
                 coordinator.preempt(PREEMPTED, left_s)
+            if failures.reason:
+                coordinator.preempt(failures.reason, LONG_S)  # what is under way ends as well
             # The ranks of this process work only while the coordinator has nothing to do.
             return bool(coordinator.finished_because) or self._step(coordinator) or self._ranks.work()
 
         while not coordinator.finished_because:
             # Anew after everything that came: what answers it may come at once.
             wait_until(look, transport=self._ranks.transport)
+        if failures.reason:
+            self._running = False
+            failures.check()
         return coordinator
+
+    def _observers(self, plan: SearchPlan, failures: "FirstFailure") -> list[Observer]:
+        if self.script is None:
+            return [ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)]
+        return [*self.script.observers, *([] if self.script.catch else [failures])]
 
     def _step(self, coordinator: Coordinator) -> bool:
         since = self._timeline.now()
@@ -284,25 +379,30 @@ class Session(ABC):
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity,
-            settings=settings_of(self.program, self.options),
+            settings=settings_of(self.script.program if self.script else self.program, self.options),
             adopted=[] if ledger.sessions else self.adopted,
         )
 
-    def _end(self, directory: RunDirectory, findings: Findings, coordinator: Coordinator, reporter: Reporter) -> int:
+    def _end(
+        self, directory: RunDirectory, findings: Findings, coordinator: Coordinator, reporter: Reporter | None
+    ) -> int:
         """All that is to be done when no trial runs any more; the exit code."""
         stuck = {self.topology.teams[team].block for team in coordinator.suspects}
-        end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
+        if self.script is None:
+            end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
         model_path = None
-        if coordinator.all_stopped and not findings.is_objective:
+        saves = self.script is None or self.script.saves_model
+        if coordinator.all_stopped and not findings.is_objective and saves:
             model_path = self._save_best(directory, coordinator)
         if coordinator.is_complete:
             coordinator.complete()
         if not self.keeps_checkpoints:
             remove_stale_checkpoints(directory.path, directory.ledger)
-        write_last_reports(reporter, directory, self.say)
-        code = self.conclude(directory, findings.figure, model_path)
+        if self.script is None or self.script.keeps_files:
+            write_last_reports(reporter, directory, self.say)
+        code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
         if not coordinator.all_stopped or self._preemption.is_over:
@@ -338,4 +438,44 @@ def serve_command(
         context=context,
         is_one_training=not searches,
     )
-    return make_server(placement, setup)
+    return make_roles(placement, setup)[1]
+
+
+# ---------------------------------------------------------------- records of a start
+
+
+def settings_of(program: str, options: Options) -> dict[str, Any]:
+    """What a start was asked for, and with which versions, as plain data."""
+    return {
+        "command_line": [program, *options.command_line],
+        "versions": versions(),
+        "hyper_opt": options.search.algorithm,
+        "search": options.search.to_json(),
+        "plan": asdict(options.plan),
+        "block_size": options.block_size,
+    }
+
+
+def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
+    """Have the journal begin a start, and write config.json; NnloError where the journal cannot be written."""
+    directory.ledger.apply(started)
+    try:
+        directory.journal.append([started])
+    except OSError as error:
+        raise NnloError(f"`{directory.journal.path}` cannot be written ({error.strerror or error}).") from error
+    fingerprint = hashlib.sha256(json.dumps(started.identity["search_space"], sort_keys=True).encode()).hexdigest()
+    try:
+        directory.write_config({**started.settings, "search_space_fingerprint": fingerprint, **started.identity})
+    except OSError as error:
+        say(f"config.json could not be written ({error.strerror or error}); the journal has it all.", sys.stderr)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part, without importing it."""
+    found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

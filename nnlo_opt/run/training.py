@@ -3,18 +3,13 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.mpi.world import World
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
@@ -24,7 +19,8 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.session import Session, serve_command
+from nnlo_opt.run.serving_ranks import WithOwnRank
+from nnlo_opt.run.session import Session, SessionSetup, serve_command
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -32,8 +28,11 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
 
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
 
-def run(world: World, options: Options, context: ProcessContext) -> int:
+
+def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, options.n_masters, options.n_processes)
     context = context.settled(world, topology, options)
@@ -45,44 +44,9 @@ def run(world: World, options: Options, context: ProcessContext) -> int:
     network = LoopbackNetwork(2)
     placement = Placement.of(topology.teams[0], network.end(1), comm)
     server = serve_command(placement, topology, options, context, searches=False)
-    ranks = _WithOwnRank(transport, network.end(0))
-    return TrainingSession(options, topology, ranks, pump=server.step, context=context).run()
-
-
-class _WithOwnRank(Transport):
-    """The transport of rank 0, which is also the master: what goes to rank 0 stays in this process."""
-
-    def __init__(self, others: Transport, own: Transport) -> None:
-        self._others = others
-        self._own = own
-        #: the session stands outside the ranks it talks to
-        self.rank = -1
-        self.size = others.size
-        self.n_processes = others.n_processes
-
-    @property
-    def rings(self) -> bool:
-        return self._others.rings
-
-    def pause(self, seconds: float) -> None:
-        self._others.pause(seconds)
-
-    @property
-    def lost(self) -> Set[int]:
-        return self._others.lost
-
-    def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        if dest == 0:
-            self._own.send(1, message, payload)
-        else:
-            self._others.send(dest, message, payload)
-
-    def poll(self) -> Received | None:
-        own = self._own.poll()
-        return Received(0, own.message, own.payload) if own is not None else self._others.poll()
-
-    def flush(self, timeout_s: float) -> None:
-        self._others.flush(timeout_s)
+    ranks = WithOwnRank(transport, network.end(0))
+    setup = SessionSetup(options=options, topology=topology, ranks=ranks, pump=server.step, context=context)
+    return TrainingSession(setup).run()
 
 
 class _Suggestion(NamedTuple):

@@ -58,11 +58,20 @@ class _Data:
 class ModuleWorkload:
     """Model and data of this rank, or its objective; a `Workload` of its server."""
 
-    def __init__(self, options: Options, n_threads: int, searches: bool, *, gathers_ahead: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options,
+        n_threads: int,
+        searches: bool,
+        *,
+        gathers_ahead: bool = False,
+        given: ModelDefinition | None = None,
+    ) -> None:
         """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
 
-        `gathers_ahead`: a thread may bring samples into order.
+        `gathers_ahead`: a thread may bring samples into order. `given`: the model in place of what `--model` names.
         """
+        self._given = given
         self._options = options
         self._n_threads = n_threads
         self._searches = searches
@@ -74,7 +83,7 @@ class ModuleWorkload:
     @cached_property
     def definition(self) -> ModelDefinition:
         """What `--model` names."""
-        return open_model(self._options.model)
+        return self._given or open_model(self._options.model)
 
     @cached_property
     def figure(self) -> UserFigure | None:
@@ -86,7 +95,7 @@ class ModuleWorkload:
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
-        if not names_objective(self._options.model):
+        if self._given is not None or not names_objective(self._options.model):
             # Before the user's module, which may import it too and does not know about threads and noise.
             self._import(self._framework)
 
@@ -314,7 +323,11 @@ class ModuleWorkload:
     @cached_property
     def _framework(self) -> Framework:
         """What the model is made with; as good as the text of its module tells, until it has been built."""
-        return framework_for(model_file(self._options.model), self._options.backend)
+        return framework_for(self._file, self._options.backend)
+
+    @property
+    def _file(self) -> Path:
+        return model_file(self._options.model) if self._given is None else self._given.source
 
     def _import(self, framework: Framework) -> None:
         framework.import_framework(
@@ -329,7 +342,7 @@ class ModuleWorkload:
             adapter.release()
         else:
             self._framework.forget_models()
-        if not self._froze:
+        if not self._froze and self._given is None:
             # What is left is the framework: looking through its objects again would take 0.2 s of every trial.
             gc.freeze()
             self._froze = True

@@ -15,6 +15,7 @@ from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.runtime.environment import module_command, without_mpi
 from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
+from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Point, Space
 
 #: trials sent in one line, so that no line is long
@@ -255,10 +256,14 @@ class SearchProcess:
 
 
 class InlineSearch:
-    """Search in this process, for tests and simulations; a request is answered before it returns."""
+    """Search in this process, for scripts, tests and simulations; a request is answered before it returns.
 
-    def __init__(self) -> None:
-        self._session = SearchSession()
+    Args:
+        constraint: constraint of the search space, if its function is in this process already.
+    """
+
+    def __init__(self, constraint: Constraint | None = None) -> None:
+        self._session = SearchSession(constraint)
         #: suggestions that were not taken yet
         self._arrived: deque[dict[str, Any]] = deque()
 

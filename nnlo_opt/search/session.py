@@ -35,11 +35,11 @@ class SearchSession:
     that cannot be used with `refused`, a sentence. A request that breaks these rules raises, because it is a bug.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, constraint: Constraint | None = None) -> None:
         #: the algorithm and its history; None before `start`
         self._search: tuple[SearchAlgorithm, History] | None = None
-        #: the constraint of the space loaded last, with its function
-        self._constraint: Constraint | None = None
+        #: the constraint of the space loaded last, with its function; at first that of a space of this process
+        self._constraint = constraint
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the answer to `request`; None for a request without an answer."""

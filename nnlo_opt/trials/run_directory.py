@@ -111,7 +111,9 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
 
 
-def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RunDirectory:
+def open_run(
+    request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S, *, syncs: bool = True
+) -> RunDirectory:
     """Open or create the run `name`, locked for this process; a lock that another one holds is waited for."""
     path = request.root / name
     try:
@@ -125,7 +127,7 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
     try:
         if request.overwrite:
             _remove_run(path)
-        directory = RunDirectory(path, lock, Journal(path / JOURNAL_NAME))
+        directory = RunDirectory(path, lock, Journal(path / JOURNAL_NAME, syncs=syncs))
         directory.journal.may_write = lock.check
         return directory
     except OSError as error:

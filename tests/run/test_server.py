@@ -17,10 +17,11 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun, Shutdown
 from nnlo_opt.comm.topology import plan_single_block, reformed
+from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.objective.rank import Objective, ObjectiveRank
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped
+from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup
 from nnlo_opt.space import Space
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
@@ -92,9 +93,13 @@ class NoOthers:
     def sum_in_place(self, vector: np.ndarray) -> None: ...
 
 
+def server_of(orders: Transport, team_ends: list[Any], roles: Roles) -> RankServer:
+    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=NothingToDo(), roles=roles))
+
+
 def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_in_after_it() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, NoModel()))
+    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, NoModel()))
     master, coordinator = team.end(0), world.end(0)
 
     master.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
@@ -116,7 +121,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
     """Whoever is on the way to a step with this rank must still meet it there."""
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     tasks = linear_tasks(linear_source(8), [single_fold(6, 2)], TrainingOptions(batch=2))()
-    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), roles(team, tasks))
+    server = server_of(world.end(1), [team.end(1)], roles(team, tasks))
     leader, coordinator = team.end(0), world.end(0)
     coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
     leader.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
@@ -132,7 +137,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
 
 def test_a_rank_without_an_assignment_leaves_at_once() -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
-    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, NoModel()))
+    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, NoModel()))
     world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
     world.end(0).send(1, Shutdown(exit_code=0))
     assert server.serve() == 0
@@ -142,7 +147,7 @@ def test_a_worker_that_needs_no_message_looks_for_one_only_now_and_then(monkeypa
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     options = TrainingOptions(batch=2, mode="allreduce")
     tasks = linear_tasks(linear_source(80), [single_fold(60, 20)], options)()
-    server = RankServer(world.end(1), [team.end(1)], NothingToDo(), WorkerOnly(team, tasks))
+    server = server_of(world.end(1), [team.end(1)], WorkerOnly(team, tasks))
     master = team.end(0)
     ticks = count()
     monkeypatch.setattr("nnlo_opt.block.worker.worker.time.perf_counter", lambda: next(ticks) * LOOK_S / 5)
@@ -206,7 +211,7 @@ class Survivors(WorkerOnly):
 def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:
     world = LoopbackNetwork(4)
     roles = Survivors(world, tmp_path)
-    server = RankServer(world.end(2, vital=[0]), roles.ends(), NothingToDo(), roles)
+    server = server_of(world.end(2, vital=[0]), roles.ends(), roles)
     world.end(0).send(2, OpenRun(directory=str(tmp_path), settings={"kind": "model"}))
     while server.step():
         pass
@@ -272,7 +277,7 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     world, before = LoopbackNetwork(2), LoopbackNetwork(3)
     options = TrainingOptions(batch=2, mode="easgd", sync_every=1, optimizer="sgd", learning_rate=1e-6)
     roles = StillAWorker(before, linear_tasks(linear_source(8), [single_fold(6, 2)], options)())
-    server = RankServer(world.end(1), [before.end(1, vital=[0, 2])], NothingToDo(), roles)
+    server = server_of(world.end(1), [before.end(1, vital=[0, 2])], roles)
     world.end(0).send(1, OpenRun(directory="run", settings={"kind": "model"}))
 
     def pushed(network: LoopbackNetwork, n_workers: int, value: float) -> np.ndarray:

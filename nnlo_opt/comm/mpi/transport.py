@@ -90,6 +90,11 @@ class MpiTransport(Transport):
         self._looked_at_s = 0.0
 
     @property
+    def comm(self) -> MPI.Comm:
+        """Communicator of this transport."""
+        return self._comm
+
+    @property
     def rings(self) -> bool:
         return len(self._neighbours) == self.size
 

@@ -28,10 +28,13 @@ class World:
         self._comm = comm or MPI.COMM_WORLD
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
+        #: communicators cut from it
+        self._made: list[Communicator] = []
 
     def transport(self) -> MpiTransport:
         """A transport between all ranks, of which none but rank 0 is vital. Collective: every rank of the world."""
-        return MpiTransport(self._comm.Dup(), vital={0} - {self.rank})
+        self._made.append(self._comm.Dup())
+        return MpiTransport(self._made[-1], vital={0} - {self.rank})
 
     def team_communicator(self, teams: Sequence[Sequence[int]]) -> Communicator | None:
         """The communicator of this rank's team (world ranks per team). Collective: every rank of the world.
@@ -40,7 +43,24 @@ class World:
         """
         color = next((i for i, ranks in enumerate(teams) if self.rank in ranks), MPI.UNDEFINED)
         comm = self._comm.Split(color, self.rank)
-        return None if comm == MPI.COMM_NULL else comm
+        if comm == MPI.COMM_NULL:
+            return None
+        self._made.append(comm)
+        return comm
+
+    def let_go(self, made: Sequence[Communicator]) -> None:
+        """Take in what comes late, and free what was cut from this world, and `made` of that.
+
+        Collective: every rank of the world, which is not that of all ranks. No transport is used after that.
+        """
+        mine = [*made, *self._made]
+        transports = [one for one in MpiTransport.open_transports if one.comm in mine]
+        drain(self._comm, transports)
+        for transport in transports:
+            MpiTransport.open_transports.remove(transport)
+        for comm in mine:
+            comm.Free()
+        self._made.clear()
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
         """The ranks (of the world) on this node, each with what it gave. Collective: every rank of the world.

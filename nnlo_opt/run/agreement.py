@@ -1,0 +1,138 @@
+"""Agreement among the ranks of a user's own script, outside of a run."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator
+
+Value = TypeVar("Value")
+
+
+class FailedElsewhereError(ConfigurationError):
+    """An error of another rank, which tells it; this rank only stops."""
+
+
+class RankGroup:
+    """The ranks of a communicator. All methods are collective: every rank of the group calls them.
+
+    Args:
+        comm: is duplicated; None for a rank alone, without MPI.
+    """
+
+    def __init__(self, comm: "Communicator | None") -> None:
+        alone = comm is None or comm.Get_size() == 1
+        #: None if there is one rank
+        self.comm = None if alone or comm is None else comm.Dup()
+        self.rank = 0 if self.comm is None else self.comm.Get_rank()
+        self.size = 1 if self.comm is None else self.comm.Get_size()
+
+    def attempt(self, function: Callable[[], Value]) -> Value:
+        """Return the value of `function`; if it raises on a rank, no rank returns."""
+        value, error = None, None
+        try:
+            value = function()
+        except Exception as raised:
+            error = raised
+        if self.comm is not None:
+            states = np.zeros(self.size, np.int8)
+            own = 0 if error is None else 1 if not isinstance(error, FailedElsewhereError) else 2
+            self.comm.Allgather(np.array([own], np.int8), states)
+            if (states == 1).any():
+                first = int(np.argmax(states == 1))
+                reason = self.share_json(None if error is None else reason_of(error), first)
+                # One rank is enough to tell it.
+                error = error if self.rank == first else FailedElsewhereError(str(reason))
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    def sum(self, vector: np.ndarray) -> np.ndarray:
+        """Return the sum of int64 vectors of equal length."""
+        if self.comm is None:
+            return vector
+        total = np.zeros_like(vector)
+        self.comm.Allreduce(vector, total)
+        return total
+
+    def share(self, data: np.ndarray | None, root: int = 0) -> np.ndarray:
+        """Return the float32 vector (n,) that rank `root` has."""
+        if self.comm is None:
+            assert data is not None
+            return data
+        length = np.array([0 if data is None else len(data)], np.int64)
+        self.comm.Bcast(length, root)
+        buffer = np.empty(int(length[0]), np.float32) if data is None or self.rank != root else data
+        self.comm.Bcast(buffer, root)
+        return buffer
+
+    def share_json(self, value: Json, root: int = 0) -> Json:
+        """Return the plain data that rank `root` has."""
+        if self.comm is None:
+            return value
+        mine = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.rank == root else np.empty(0, np.uint8)
+        length = np.array([len(mine)], np.int64)
+        self.comm.Bcast(length, root)
+        buffer = mine.copy() if self.rank == root else np.empty(int(length[0]), np.uint8)
+        self.comm.Bcast(buffer, root)
+        return json.loads(buffer.tobytes())
+
+    def on_node(self, given: bytes) -> dict[int, bytes]:
+        """Return what each rank on this node gave; all give equally many bytes."""
+        if self.comm is None:
+            return {0: given}
+        from nnlo_opt.comm.mpi.world import World
+
+        return World(self.comm).on_node(given)
+
+    def close(self) -> None:
+        """Free the communicator."""
+        comm, self.comm = self.comm, None
+        if comm is not None:
+            comm.Free()
+
+
+@contextmanager
+def _flushed() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def abort_on_error(comm: "Communicator") -> Callable[[], None]:
+    """Have an exception that nobody catches end all ranks of `comm`, which else would wait for this one.
+
+    Returns:
+        A function that takes that back.
+    """
+    before = sys.excepthook
+    is_on = [True]
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if is_on[0] and isinstance(error, FailedElsewhereError):
+            return
+        with _flushed():
+            before(kind, error, trace)
+        if is_on[0]:
+            comm.Abort(EXIT_WRONG_REQUEST if isinstance(error, ConfigurationError) else EXIT_FAILURE)
+
+    def restore() -> None:
+        # Another hook may stand before this one, which then only passes on.
+        is_on[0] = False
+        if sys.excepthook is hook:
+            sys.excepthook = before
+
+    sys.excepthook = hook
+    return restore

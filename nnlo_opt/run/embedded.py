@@ -1,0 +1,328 @@
+"""A start of a run inside a user's own script, of which it changes nothing that it does not undo."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport
+from nnlo_opt.coordinator.coordinator import Observer
+from nnlo_opt.errors import ConfigurationError, NnloError, ProtocolError, TrialError
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.rank import BlockComm, Objective, Report
+from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_error
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.options import Options
+from nnlo_opt.run.placement import Placement
+from nnlo_opt.run.roles import RoleSetup, make_roles
+from nnlo_opt.run.search import SearchSession
+from nnlo_opt.run.server import Workload
+from nnlo_opt.run.serving_ranks import WithOwnRank
+from nnlo_opt.run.session import Script, Session, SessionSetup
+from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.journal import read_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator, World
+
+#: a script's rank 0 is its coordinator, and the other ranks may not outlive it
+_RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSetup:
+    """Everything that a search in a user's own process is made from; the same on every rank.
+
+    Exactly one of `objective` and `model` is given.
+    """
+
+    #: of these count what says how is searched and trained; `run` counts if `keeps_files`
+    options: Options
+    space: Space
+    #: the user's function (parameters, comm, report) -> value; `comm` is None without MPI
+    objective: Objective | None = None
+    model: ModelDefinition | None = None
+    #: communicator of mpi4py, which is duplicated; None: this process alone, without MPI
+    comm: "Communicator | None" = None
+    #: if False, the journal is temporary, and nothing is left on disk
+    keeps_files: bool = False
+    #: if False, the first trial that fails ends the search, and its error is raised
+    catch: bool = True
+    #: hear every event on rank 0 after the ledger knows it
+    observers: Sequence[Observer] = ()
+    #: name of the program, for the journal
+    program: str = "nnlo_opt.optimize"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOutcome:
+    """What has come of a search; the same on every rank."""
+
+    ledger: Ledger
+    #: run directory; None if nothing was kept
+    directory: Path | None
+
+
+def run_search(setup: SearchSetup) -> SearchOutcome:
+    """Search in this process; with a communicator, every rank of it calls this together.
+
+        options = Options(model="f", plan=SearchPlan(num_iterations=20), ...)
+        outcome = run_search(SearchSetup(options=options, space=Space([Real(0, 1, name="x")]), objective=f))
+        best = outcome.ledger.best("min")
+
+    Raises:
+        ConfigurationError: options, space and objective do not fit together; nothing has run.
+        TrialError: a trial has failed, and `catch` is False. On the rank on which the objective raised its own
+            exception is raised instead.
+    """
+    group = RankGroup(setup.comm)
+    forgive = _nothing if setup.comm is None else abort_on_error(setup.comm)
+    with own_environment():
+        outcome = _search(group, setup)
+    forgive()
+    group.close()
+    return outcome
+
+
+def _search(group: RankGroup, setup: SearchSetup) -> SearchOutcome:
+    options = setup.options
+    topology = group.attempt(
+        lambda: Topology.plan(
+            group.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
+        )
+    )
+    context, findings, workload = _workload(group, topology, setup)
+    roles = RoleSetup(
+        topology=topology,
+        training=options.training,
+        comparison=options.comparison,
+        workload=workload,
+        context=context,
+        is_one_training=False,
+        ends_with_a_death=_RANK_DIED,
+    )
+    script = Script(
+        program=setup.program,
+        space=setup.space,
+        findings=findings,
+        keeps_files=setup.keeps_files,
+        saves_model=setup.keeps_files,
+        catch=setup.catch,
+        observers=setup.observers,
+    )
+    folder = None if setup.keeps_files else make_temporary(group)
+    if folder is not None:
+        options = replace(options, run=RunRequest(root=folder, name="run"))
+    try:
+        seat = Seat(group, roles)
+        if group.rank == 0:
+            result: Callable[[], Path | None] = seat.coordinate(options, script, SearchSession)
+        else:
+            seat.serve()
+            result = _nothing
+        seat.close()
+        group.attempt(result)
+        directory = Path(str(group.share_json(str(result()))))
+        return SearchOutcome(ledger=read_shared_ledger(group, directory), directory=None if folder else directory)
+    except (TrialError, FailedElsewhereError):
+        if isinstance(workload, CalledObjective) and workload.raised is not None:
+            raise workload.raised from None
+        raise
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _workload(
+    group: RankGroup, topology: Topology, setup: SearchSetup
+) -> tuple[ProcessContext, Findings | None, Workload]:
+    """Return what the process has, and the workload of this rank; findings if no trainer rank need be asked."""
+    options, context = setup.options, ProcessContext()
+    if setup.objective is not None:
+        found = Findings(model=options.model, kind="objective", source="", sha256="", space=setup.space, figure="value")
+        return context, found, CalledObjective(setup.objective)
+    context = context.settled(group, topology, options)
+    ahead = context.has_spare_core
+    return context, None, ModuleWorkload(options, context.n_threads, True, gathers_ahead=ahead, given=setup.model)
+
+
+class CalledObjective:
+    """Workload of a search whose objective is a function of the user's script."""
+
+    def __init__(self, function: Objective) -> None:
+        self._function = function
+        #: first exception of the user's function on this rank; None before there is one
+        self._raised: Exception | None = None
+
+    @property
+    def raised(self) -> Exception | None:
+        """First exception that the user's function raised on this rank."""
+        return self._raised
+
+    @property
+    def objective(self) -> Objective:
+        """The user's function, whose first exception is kept."""
+        return self._call
+
+    def _call(self, parameters: Point, comm: BlockComm | None, report: Report) -> object:
+        try:
+            return self._function(parameters, comm, report)
+        except NnloError:
+            raise  # of another rank, or of a communicator that was given up
+        except Exception as error:
+            self._raised = self._raised or error
+            raise
+
+    def prepare(self) -> None:
+        """Import nothing."""
+
+    def inspect(self, space: Space | None) -> Findings:
+        """Raise ProtocolError, as do the other methods: nothing is trained here."""
+        raise _no_model()
+
+    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
+        raise _no_model()
+
+    def tasks(self) -> NoReturn:
+        raise _no_model()
+
+    def judge(self, fold: dict[str, Json]) -> object:
+        raise _no_model()
+
+
+def _no_model() -> ProtocolError:
+    return ProtocolError("An objective of a script has no model and no data.")
+
+
+def _nothing() -> None:
+    return None
+
+
+# ---------------------------------------------------------------- one start
+
+
+class Seat:
+    """Place of this rank in one start of a run of a user's script. Collective: every rank of `group`.
+
+    Rank 0 coordinates by `coordinate` while every other rank is in `serve`; then all of them call `close`.
+    """
+
+    def __init__(self, group: RankGroup, setup: RoleSetup) -> None:
+        self._group = group
+        self._setup = setup
+        topology, own = setup.topology, LoopbackNetwork(2)
+        team = topology.teams[0] if group.comm is None else topology.team_of_rank(group.rank)
+        self._world = _world_of(group)
+        others: Transport = LoopbackNetwork(1).end(0) if self._world is None else self._world.transport()
+        comm = None
+        if self._world is not None:
+            comm = self._world.team_communicator([team.world_ranks for team in topology.teams])
+        #: of this rank in its team; None for a rank that only coordinates
+        self._placement = None
+        self._roles = self._server = None
+        if team is not None:
+            self._placement = Placement.of(team, others if group.rank else own.end(1), comm)
+            self._roles, self._server = make_roles(self._placement, setup)
+        #: leads to all ranks, on rank 0
+        self._ranks = others
+        if team is not None and not group.rank:
+            self._ranks = WithOwnRank(others, own.end(0)) if 0 in team.world_ranks else own.end(0)
+
+    def serve(self) -> None:
+        """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
+        assert self._server is not None
+        self._server.serve()
+        if self._server.is_orphaned:
+            raise NnloError(_RANK_DIED)
+
+    def coordinate(
+        self, options: Options, script: Script, kind: Callable[[SessionSetup], Session]
+    ) -> Callable[[], Path]:
+        """See the run through, on rank 0.
+
+        Returns:
+            A function that returns the run directory, or raises the error with which the run has ended in good order;
+            to be called when the other ranks have been heard.
+
+        Raises:
+            NnloError: the run has broken down, and other ranks may still be at work: end the job.
+        """
+        session = kind(
+            SessionSetup(
+                options=options,
+                topology=self._setup.topology,
+                ranks=self._ranks,
+                pump=_idle if self._server is None else self._server.step,
+                context=self._setup.context,
+                script=script,
+            )
+        )
+        try:
+            directory = session.run_in_script()
+        except (ConfigurationError, TrialError) as error:
+            if session.is_running and self._group.comm is not None:
+                raise
+            return partial(_fail, error)
+        return lambda: directory
+
+    def close(self) -> None:
+        """Release the models, take in what has come late, and free the communicators. Collective: every rank."""
+        if self._roles is not None:
+            self._roles.close()
+        if self._world is not None:
+            self._world.let_go([] if self._placement is None else self._placement.made)
+
+
+def _world_of(group: RankGroup) -> "World | None":
+    if group.comm is None:
+        return None
+    from nnlo_opt.comm.mpi.world import World
+
+    return World(group.comm)
+
+
+def _idle() -> bool:
+    return False
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
+
+
+def make_temporary(group: RankGroup) -> Path:
+    """Return a new folder of rank 0's node, which every rank removes. Collective: every rank of `group`."""
+    return Path(str(group.share_json(tempfile.mkdtemp(prefix="nnlo_opt-") if group.rank == 0 else None)))
+
+
+def read_shared_ledger(group: RankGroup, directory: Path) -> Ledger:
+    """Return the ledger of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
+    path = directory / JOURNAL_NAME
+    text = str(group.share_json(path.read_text() if group.rank == 0 else None))
+    ledger = Ledger()
+    for event in read_events(text.encode(), str(path))[0]:
+        ledger.apply(event)
+    return ledger
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Undo, at the end, what a start has changed of the environment variables."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
