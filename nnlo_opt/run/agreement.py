@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.reasons import reason_of
+from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
 

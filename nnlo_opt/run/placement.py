@@ -157,6 +157,11 @@ class Placement:
         return [Watch(self.comm)]
 
     @property
+    def world_rank(self) -> int:
+        """World rank of this rank."""
+        return self.alive[0 if self.comm is None else self.comm.Get_rank()]
+
+    @property
     def leads(self) -> bool:
         """True if this rank is the lowest of the team that lives."""
         return self.comm is None or self.comm.Get_rank() == 0

@@ -113,7 +113,7 @@ class RankRoles:
         setup, endpoints = self._setup, self._placement.endpoints
         if run.settings["kind"] == "objective" or endpoints is None or not endpoints.is_worker:
             return None
-        world_rank, context = self._placement.orders.rank, setup.context
+        world_rank, context = self._placement.world_rank, setup.context
         calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
         worker = WorkerSetup(
             block=endpoints.worker_end,
@@ -130,7 +130,7 @@ class RankRoles:
 
     def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None:
         """Return the sub-master of this rank, or another rank of a worker group than the first."""
-        endpoints, world_rank = self._placement.endpoints, self._placement.orders.rank
+        endpoints, world_rank = self._placement.endpoints, self._placement.world_rank
         timeline = self._setup.context.timeline
         if run.settings["kind"] == "objective" or endpoints is None:
             return None
