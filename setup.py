@@ -30,6 +30,7 @@ setup(
         "filelock>=3.12",
         "msgspec>=0.20",
         "nvidia-ml-py>=12.535",
+        "pooch>=1.8",
         "psutil>=5.9",
     ],
     extras_require={

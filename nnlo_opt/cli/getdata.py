@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.data.download import images_from_keras
+from nnlo_opt.data.download import downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import bundled_digits, images_from_file
 from nnlo_opt.data.images import IMAGE_SHAPES, Images, ImageSet
@@ -32,8 +32,8 @@ OPTIONS = (
     Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits",
         help="folder to write to"),
     Option("source", "auto|keras|bundled|FILE", TEXT, default="auto", example="mnist.npz",
-        help="auto: Keras's loader, else the bundled digits; FILE: a .npz file as Keras's mnist.npz, or "
-             "cifar-10-binary.tar.gz"),
+        help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; FILE: a .npz "
+             "file as Keras's mnist.npz, or cifar-10-binary.tar.gz"),
     Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8",
         help="files to train on"),
     Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2",
@@ -134,7 +134,7 @@ def _load(request: Request) -> ImageSet:
 def _images_from(request: Request) -> ImageSet:
     match request.source, request.name:
         case "keras", name:
-            return images_from_keras(name)
+            return downloaded_images(name)
         case "bundled", "mnist":
             return bundled_digits(request.seed)
         case "bundled", name:
@@ -143,13 +143,13 @@ def _images_from(request: Request) -> ImageSet:
             )
         case "auto", "mnist":
             try:
-                return images_from_keras("mnist")
+                return downloaded_images("mnist")
             except ConfigurationError:
                 digits = bundled_digits(request.seed)
-                remark = "Keras's loader delivered nothing: `--source keras` says why"
+                remark = "there was no download: `--source keras` says why"
                 return replace(digits, source=f"{digits.source} ({remark})")
         case "auto", name:
-            return images_from_keras(name)
+            return downloaded_images(name)
         case path, name:
             return images_from_file(name, Path(path))
 

@@ -1,121 +1,79 @@
-"""Images from the network, by Keras's loader in a process of its own."""
+"""Images from the network, kept where Keras keeps its own downloads."""
 
 import os
-import subprocess
-import sys
-import tempfile
 import threading
-import urllib.error
-import urllib.request
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import nnlo_opt
-from nnlo_opt.data.image_files import CIFAR10_BINARY_URL, images_from_npz
+import pooch
+
+from nnlo_opt.data.image_files import CIFAR10_BINARY_URL, images_from_file
 from nnlo_opt.data.images import ImageSet
 from nnlo_opt.errors import ConfigurationError
 
-#: a server that has not answered after so long is not there; a machine without a network may know only then
+#: seconds for a server to answer; a machine without a network may fail only then
 ANSWER_TIMEOUT_S = 15.0
-#: for the whole of a download
-DOWNLOAD_TIMEOUT_S = 1800.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Download:
-    #: where Keras's loader takes the data set from
-    url: str
-    #: where it keeps what it took, below its home folder
-    cached: str
-
-
-_DOWNLOADS = {
-    "mnist": _Download(
+#: seconds in which nothing of a file arrives, before the download is tried again
+STALL_TIMEOUT_S = 20.0
+#: data set -> URL of its file, and the SHA-256 of the file. The second is as Keras's loader has it for mnist; Keras
+#: takes a pickled archive of CIFAR-10, this one holds the same images without
+_FILES = {
+    "mnist": (
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
-        "datasets/mnist.npz",
+        "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
     ),
-    "cifar10": _Download(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "datasets/cifar-10-batches-py-target_archive",
-    ),
+    "cifar10": (CIFAR10_BINARY_URL, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
 }
 
 
-def images_from_keras(name: str) -> ImageSet:
-    """The data set `name` ("mnist", "cifar10") as Keras's loader downloads it, or finds it in its cache.
+def downloaded_images(name: str) -> ImageSet:
+    """Return the images of the data set `name` ("mnist", "cifar10"), downloaded unless Keras's folder has the file.
 
-    Raises `ConfigurationError` if it is not in the cache and the server does not answer within `ANSWER_TIMEOUT_S`, or
-    the loader fails.
+    Raises:
+        ConfigurationError: the file is not there, and cannot be downloaded or written.
     """
-    download = _DOWNLOADS[name]
-    if not (_keras_home() / download.cached).exists():
-        reason = why_unreachable(download.url, ANSWER_TIMEOUT_S)
-        if reason is not None:
-            raise ConfigurationError(f"Keras's loader needs {download.url}. Received: {reason}. {_remedy(name)}")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.npz"
-        reason = _run_loader(name, path)
-        if reason is not None:
-            raise ConfigurationError(f"Keras's loader must deliver {name}. Received: {reason}. {_remedy(name)}")
-        return replace(images_from_npz(name, path), source="Keras's loader")
+    url, sha256 = _FILES[name]
+    file_name = url.rpartition("/")[2]
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    store = pooch.create(home / "datasets", "", registry={file_name: sha256}, urls={file_name: url}, retry_if_failed=1)
+    pooch.get_logger().setLevel("WARNING")
+    reason = None if (home / "datasets" / file_name).exists() else why_unreachable(url, ANSWER_TIMEOUT_S)
+    try:
+        if reason is None:
+            path = store.fetch(file_name, downloader=pooch.HTTPDownloader(chunk_size=1 << 20, timeout=STALL_TIMEOUT_S))
+            return images_from_file(name, Path(path))
+    except (OSError, ValueError) as error:
+        reason = _cause(error)
+    raise ConfigurationError(f"`{name}` must be downloaded from {url}. Received: {reason}. {_remedy(name)}")
 
 
 def why_unreachable(url: str, timeout_s: float) -> str | None:
-    """Why the server of `url` does not answer, or None if it does; never takes longer than `timeout_s`."""
+    """Return why the server of `url` does not answer, or None if it does; takes `timeout_s` at most."""
     answer: list[str | None] = []
 
     def ask() -> None:
         try:
-            request = urllib.request.Request(url, method="HEAD")
-            # An opener of our own: `urlopen` keeps the proxies of its first call.
-            urllib.request.build_opener().open(request, timeout=timeout_s).close()
+            # An answer that refuses is an answer, too.
+            pooch.HTTPDownloader(timeout=timeout_s)(url, None, None, check_only=True)
             answer.append(None)
-        except urllib.error.HTTPError:
-            answer.append(None)  # a refusal is an answer too
-        except Exception as error:
-            answer.append(str(getattr(error, "reason", error)))
+        except OSError as error:
+            answer.append(_cause(error))
 
-    # The look-up of a name knows no time-out, and every address of a server has its own: so a thread, left behind.
+    # pooch waits for every address of a server in turn, and has no limit for the look-up of a name: so a thread, left
+    # behind.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(timeout_s)
     return answer[0] if answer else f"no answer for {timeout_s:g} s"
 
 
-def _run_loader(name: str, path: Path) -> str | None:
-    """Run the loader, which writes `path`; why it failed, or None."""
-    package = str(Path(nnlo_opt.__file__).parent.parent)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    try:
-        # -P: a module of the user's folder does not come before one of ours or Keras's.
-        loader = subprocess.run(
-            [sys.executable, "-P", "-m", "nnlo_opt.data.keras_datasets", name, str(path)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=DOWNLOAD_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"not done after {DOWNLOAD_TIMEOUT_S:g} s"
-    if loader.returncode == 0:
-        return None
-    lines = loader.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {loader.returncode}"
-
-
-def _keras_home() -> Path:
-    return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+def _cause(error: BaseException) -> str:
+    """Return the text of the first error of a chain."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error) or type(error).__name__
 
 
 def _remedy(name: str) -> str:
     if name == "mnist":
         return "Use `--source bundled`, or `--source FILE` with a copy of Keras's mnist.npz."
-    return f"Download {CIFAR10_BINARY_URL} where there is a network, and use `--source FILE` with it."
+    return f"Download {CIFAR10_BINARY_URL} on a machine with a network, and use `--source FILE` with the file."

