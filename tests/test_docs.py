@@ -18,6 +18,8 @@ PAGES = [
     README,
     REPOSITORY / "CONTRIBUTING.md",
     REPOSITORY / "CHANGELOG.md",
+    REPOSITORY / "checkpoints" / "README.md",
+    REPOSITORY / "examples" / "README.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
 

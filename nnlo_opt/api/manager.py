@@ -61,7 +61,7 @@ class MPIManager(Manager):
         thread_validation            changes nothing: validation is shared by the workers
         checkpoint       a folder that all ranks reach: the training is saved there every `checkpoint_interval` epochs,
                          and goes on from what is there
-        callbacks        Keras callbacks; they run on worker 1 at the beginning and end of epochs, see README
+        callbacks        Keras callbacks; docs/guide/python.md says when they run
         seed             of initial weights and shuffling
         """
         super().__init__(comm, Settings.of(locals()))
