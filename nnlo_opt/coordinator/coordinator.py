@@ -219,8 +219,8 @@ class Coordinator:
             self._journal.append(events, durable=durable)
         except OSError as error:
             raise NnloError(
-                f"`{self._journal.path}` cannot be written ({error.strerror or error}): the search stops here, nothing "
-                "that it holds is lost; make the run directory writable again and go on with `--opt-restore`."
+                f"`{self._journal.path}` cannot be written ({error.strerror or error}). The search stops here, nothing "
+                "is lost. Make the run directory writable again, then add `--opt-restore` to resume."
             ) from error
         for observer in self._observers:
             for event in events:

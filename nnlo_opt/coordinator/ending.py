@@ -93,7 +93,7 @@ class Ending:
         most = self._plan.budget.n_without_improvement
         if most is not None and self._progress.n_without >= most:
             self.promotes = False
-            self.drain(f"the last {self._progress.n_without} trials have not been better than those before")
+            self.drain(f"no improvement in the last {self._progress.n_without} trials")
 
     def check_target(self, trial: Trial) -> None:
         """Drain if a trial is better than the target."""
@@ -116,7 +116,7 @@ class Ending:
         budget = self._plan.budget
         if budget.is_timed_out(sessions, now_s):
             self.promotes = False
-            self.drain(f"its time of {budget.timeout_s:g} s is spent")
+            self.drain(f"`--timeout` of {budget.timeout_s:g} s is reached")
         elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(self._durations.expected_s, now_s):
             self.cut_short = True
             self.drain("the walltime leaves no time for another trial")

@@ -127,7 +127,7 @@ def loss_of(last_end: LastEnd, assignment: Assignment, *, fruitless: bool) -> tu
     if how := last_end.died.get(assignment.team):
         return how, True
     if last_end.unexplained and fruitless:
-        return "the job died, nobody knows of what, before anything was achieved", True
+        return "the job died for an unknown reason before any progress", True
     return "the run was ended", False
 
 
@@ -153,5 +153,8 @@ def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
         found = losses_without_progress(trial, fold)
         if len(found) >= max_attempts:
             times = "once" if len(found) == 1 else f"{len(found)} times in a row"
-            return fold, f"ranks that trained it were lost {times} (`--max-attempts`), at last: {found[-1].reason}"
+            return (
+                fold,
+                f"ranks that trained it were lost {times} (`--max-attempts`); the last time: {found[-1].reason}",
+            )
     return None

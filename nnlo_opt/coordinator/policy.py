@@ -98,7 +98,7 @@ class Policy:
     def why_left(self, trial: int) -> str:
         """Return the reason for which a paused trial was never promoted."""
         assert self.pruner is not None
-        return f"never promoted: {self.pruner.why_left(trial, self.reports)}"
+        return f"not promoted: {self.pruner.why_left(trial, self.reports)}"
 
     # ------------------------------------------------------------ folds
 

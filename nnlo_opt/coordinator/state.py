@@ -525,10 +525,10 @@ class CoordinatorState:
                     self._fail(trial, assignment.fold, f"it took longer than `--trial-timeout`, {timeout_s:g} s")
             elif budget.is_overdue(ordered_at_s, now_s):
                 self._give_up(
-                    f"Block {assignment.block} is stuck in code of the model: a trial of it took longer "
-                    f"than `--trial-timeout`, {timeout_s:g} s, and it has not come back for as long again. The "
-                    "trial is recorded as failed, and nobody can free a rank from outside: the search ends here, "
-                    "the same command with `--opt-restore` (or `nnlo-opt launch`) goes on without it."
+                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than "
+                    f"`--trial-timeout`, {timeout_s:g} s, and has not stopped for as long again. The trial has failed. "
+                    "The search ends here, as a rank cannot be freed from outside; add `--opt-restore` to resume it "
+                    "without this trial (`nnlo-opt launch` does so by itself)."
                 )
                 return
 
@@ -571,8 +571,8 @@ class CoordinatorState:
         ending, is_left = self.ending, self._has_trial
         if self.membership.none_may_train and not ending.preempting and (is_left or self._has_more):
             self._give_up(
-                "No block is left that can train, as ranks of all of them have died: the search ends here, the same "
-                "command with `--opt-restore` (or `nnlo-opt launch`) goes on."
+                "No block can train any more, as ranks of every block have died. The search ends here; add "
+                "`--opt-restore` to resume it (`nnlo-opt launch` does so by itself)."
             )
             return
         is_busy = bool(self.membership.assignment_of_team)

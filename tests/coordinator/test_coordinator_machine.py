@@ -525,7 +525,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def the_time_ends_what_runs_and_begins_nothing(self):
         budget = self.plan.budget
         if self.finished_because is not None and not self.is_complete:
-            assert not any(event.reason.startswith("never promoted") for event in self.prunings_of_this_start())
+            assert not any(event.reason.startswith("not promoted") for event in self.prunings_of_this_start())
         if self.state.ending.preempting:
             assert all(
                 self.masters[team].told_to_stop or not self.masters[team].current or self.masters[team].is_broken
@@ -619,9 +619,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert len(trials) == self.plan.num_iterations
         elif reason.startswith("the search space is used up"):
             assert len(trials) == self.space.n_points < self.plan.num_iterations
-        elif reason.startswith("its time of"):
+        elif reason.startswith("`--timeout` of"):
             assert self.now_s >= self.plan.budget.timeout_s
-        elif reason.endswith("not been better than those before"):
+        elif reason.startswith("no improvement in the last"):
             assert len(trials) >= self.plan.budget.n_without_improvement
         else:
             assert reason.startswith("the target of")

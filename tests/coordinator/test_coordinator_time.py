@@ -52,7 +52,7 @@ def test_a_timeout_ends_the_search_when_what_runs_has_ended():
     step(state, Tick(), 10.0)
     assert state.phase is Phase.DRAINING
     out = finish(state, 0, 0)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="its time of 10 s is spent")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="`--timeout` of 10 s is reached")]
     assert not of_type(out, Send)[1:]  # the trial is recorded, and no other begins
 
 
@@ -137,7 +137,7 @@ def test_the_search_stops_after_so_many_trials_without_improvement():
         else:
             finish(state, 0, number, figure)
     assert state.phase is not Phase.SEARCHING
-    assert state.ending.reason == "the last 2 trials have not been better than those before"
+    assert state.ending.reason == "no improvement in the last 2 trials"
 
 
 def test_a_restored_search_counts_the_trials_of_before():
@@ -188,7 +188,7 @@ def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_
     assert again.ledger.trials[1].state is TrialState.PAUSED
     finish(again, 0, 3, 0.4)
     assert again.phase is Phase.OVER
-    assert again.ledger.trials[1].reason.startswith("never promoted")
+    assert again.ledger.trials[1].reason.startswith("not promoted")
 
 
 def test_a_master_that_asks_when_the_time_is_over_is_not_answered_but_stopped():
@@ -208,7 +208,7 @@ def test_when_the_time_of_the_search_is_spent_no_paused_trial_is_promoted():
     assert not state.ending.promotes
     out = finish(state, 0, 2)
     assert [trial.state for trial in state.ledger.trials] == ["complete", "pruned"]
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="its time of 50 s is spent")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="`--timeout` of 50 s is reached")]
 
 
 def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_as_the_last():

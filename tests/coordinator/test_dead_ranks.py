@@ -67,7 +67,10 @@ def test_a_trial_whose_ranks_die_one_after_another_is_given_up_before_they_are_u
     died(state, 5)
     done = reformed(state, 0, [1, 2, 3, 4], taken=0, goes_on=0)
     _, failed = events_of(done)
-    assert failed.reason == "ranks that trained it were lost 3 times in a row (`--max-attempts`), at last: rank 5 died"
+    assert (
+        failed.reason
+        == "ranks that trained it were lost 3 times in a row (`--max-attempts`); the last time: rank 5 died"
+    )
     assert sends_to(done, 0) == [msg.StopFold(assignment=0)]
     # What dies until it has stopped is nobody's fault any more, and then the block goes on with something else.
     died(state, 4)

@@ -76,7 +76,7 @@ def test_what_has_ended_is_counted_once_however_often_it_is_replayed():
     ending.replay(ledger)
     assert ending.phase is Phase.SEARCHING
     ending.take(ledger_with(0.5, 0.6, 0.7, 0.8).trials[3])
-    assert ending.reason == "the last 3 trials have not been better than those before"
+    assert ending.reason == "no improvement in the last 3 trials"
 
 
 def test_a_timeout_is_the_end_of_the_search_and_a_walltime_of_this_start_alone():
@@ -85,7 +85,7 @@ def test_a_timeout_is_the_end_of_the_search_and_a_walltime_of_this_start_alone()
     ending.check_time(sessions, 9.0)
     assert ending.phase is Phase.SEARCHING
     ending.check_time(sessions, 10.0)
-    assert ending.finish(is_left=False) == Finish(reason="its time of 10 s is spent")
+    assert ending.finish(is_left=False) == Finish(reason="`--timeout` of 10 s is reached")
     ending = searching(budget=Budget(deadline_s=10.0, end_s=1.0))
     ending.check_time(sessions, 9.5)
     assert ending.promotes

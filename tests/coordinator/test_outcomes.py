@@ -70,7 +70,7 @@ def test_a_fold_that_is_lost_too_often_fails_its_trial_with_the_last_reason():
     assert fold_to_give_up(trial(attempt(fold=0), *twice), 3) is None, "of another fold"
     fold, reason = fold_to_give_up(trial(*twice, attempt(fold=1)), 3)
     assert fold == 1
-    assert reason == f"ranks that trained it were lost 3 times in a row (`--max-attempts`), at last: {DIED}"
+    assert reason == f"ranks that trained it were lost 3 times in a row (`--max-attempts`); the last time: {DIED}"
     assert "lost once" in fold_to_give_up(trial(attempt()), 1)[1]
     done = FoldResult(figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
     assert fold_to_give_up(trial(*twice, attempt(fold=1), folds={1: done}), 3) is None

@@ -173,7 +173,10 @@ def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_u
     ledger = read_ledger(run)
     assert {trial.point["n_units"]: trial.state for trial in ledger.trials} == {8: "complete", 9: "failed"}
     failed = next(trial for trial in ledger.trials if trial.state == "failed")
-    assert failed.reason == "ranks that trained it were lost 2 times in a row (`--max-attempts`), at last: rank 3 died"
+    assert (
+        failed.reason
+        == "ranks that trained it were lost 2 times in a row (`--max-attempts`); the last time: rank 3 died"
+    )
     assert failed.n_attempts(0) == 1, "it went on each time"
     lost = events_of(run / "journal.jsonl", "RanksLost")
     assert [(event["ranks"], event["counts"]) for event in lost] == [([4], True), ([3], True)]

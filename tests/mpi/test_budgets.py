@@ -85,10 +85,10 @@ def test_a_search_that_a_budget_has_ended_goes_on_with_a_larger_one(tmp_path):
     options = ["--objective", "here:min", "--num-iterations", "500"]
     _, summary = run(tmp_path, *options, "--timeout", "1")
     assert summary["complete"]
-    assert summary["reason"] == "its time of 1 s is spent"
+    assert summary["reason"] == "`--timeout` of 1 s is reached"
     n_trials = summary["n_trials"]["complete"]
     _, summary = run(tmp_path, *options, "--timeout", "1", "--opt-restore")
     assert summary["n_trials"]["complete"] == n_trials
     _, summary = run(tmp_path, *options, "--stop-after-no-improvement", "5", "--opt-restore")
-    assert "the last 5 trials have not been better" in summary["reason"]
+    assert "no improvement in the last 5 trials" in summary["reason"]
     assert summary["n_trials"]["complete"] >= max(n_trials, 6)
