@@ -13,11 +13,12 @@ DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 -
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
 	--search-space search_spaces/mnist.py --loss categorical_crossentropy
 
-.PHONY: help install demo test proofs lint clean
+.PHONY: help install demo test test-more proofs lint clean
 
 help:
 	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
 	@echo "make test   install into $(VENV), check style and types, run all tests"
+	@echo "make test-more  what .ci/run adds: all frameworks, all examples, longer proofs"
 	@echo "make proofs install into $(VENV), run the tests that take minutes each"
 
 install: $(VENV)/installed
@@ -38,10 +39,15 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# A file's tests share what is costly; tests that start ranks mostly wait for these, so two of them go on at once.
+# A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
 test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and not proof"
+
+# What .ci/run adds: all examples of every property, and tests that need a framework, or longer than `make test` may.
+test-more: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m mpi
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and (needs or proof)"
 
 # Tests that take minutes each; a sample of them is in `make test`.
 proofs: install

@@ -15,6 +15,9 @@ import nnlo_opt
 for _folder in ("mpi", "integration", "crash", "coordinator"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
+import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)
+import networks  # noqa: E402
+
 #: package that a test may need -> the extra that installs it
 EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna"}
 #: a sentence about tests that were left out -> how many
@@ -103,6 +106,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # which workers of pytest-xdist have
         compileall.compile_dir(Path(nnlo_opt.__file__).parent, quiet=2)
         config.pluginmanager.register(FailuresAtOnce(config))
+
+
+@pytest.fixture(params=networks.networks("dense", "torch"))
+def network(request) -> networks.Network:
+    """The network that ranks train, if it is not said otherwise."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,7 +173,7 @@ def test_validation_figures_are_means_over_all_validation_samples_at_the_central
     assert finished.figure_of_merit == pytest.approx(model.evaluate(x, y).means()["loss"], rel=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(n_validation=st.integers(1, 7), n_workers=st.integers(1, 9))
 def test_every_validation_sample_counts_once_also_with_more_workers_than_samples(
     tmp_path_factory, n_validation, n_workers
@@ -234,7 +235,7 @@ def recorded(directory, options, n_train, n_workers, rng=None):
     return team, epochs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     n_train=st.integers(1, 23),
     n_workers=st.integers(1, 5),
@@ -256,7 +257,7 @@ def test_synchronous_epochs_train_every_sample_exactly_once(
         assert [sorted(epoch) for epoch in epochs] == [list(range(n_train))] * 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(n_train=st.integers(5, 23), n_workers=st.integers(1, 5), batch=st.integers(1, 9), sync_every=st.integers(1, 4))
 def test_asynchronous_epochs_train_no_more_than_an_update_a_worker_too_many(
     tmp_path_factory, n_train, n_workers, batch, sync_every

@@ -2,6 +2,7 @@ import copy
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -623,7 +624,7 @@ class Imitation:
         return push(base_version=version, n_samples=n, end_of_pass=self.offsets[i] == 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     shards=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     batch=st.integers(1, 5),

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def frame(body, *, n_json=None, offset=0, tail=b""):
 @pytest.mark.parametrize("cls", MESSAGE_TYPES.values(), ids=list(MESSAGE_TYPES))
 def test_every_type_of_message_comes_back_as_it_was(cls):
     @given(message=message_of(cls))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     def check(message):
         decoded, payload = decode(encode(message))
         assert decoded == message
@@ -212,7 +213,7 @@ def test_a_message_cut_short_anywhere_is_refused():
 
 
 @given(message=messages, data=st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_message_with_one_field_of_another_type_is_refused_by_a_protocol_error_and_nothing_else(message, data):
     values = json.loads(message.to_json())
     hints = {name: hint for name, hint in get_type_hints(type(message)).items() if hint is not Any}

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from dataclasses import replace
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -632,4 +633,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinator = CoordinatorMachine.TestCase
-TestCoordinator.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestCoordinator.settings = settings(max_examples=examples(120), stateful_step_count=60, deadline=None)

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from crash_states import State, get, put
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def applied(events: list) -> dict:
 
 
 @given(changes=edits)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_damaged_journal_is_gone_on_with_from_its_sound_beginning_or_refused(tmp_path_factory, changes):
     root = tmp_path_factory.mktemp("runs")
     run = root / "m-001"
@@ -125,7 +126,7 @@ def test_a_damaged_journal_is_gone_on_with_from_its_sound_beginning_or_refused(t
 
 
 @given(changes=edits)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_damaged_note_of_the_owner_never_lets_two_in_and_never_keeps_one_out_of_his_own_run(
     tmp_path_factory, changes
 ):
@@ -154,7 +155,7 @@ def saved_weights() -> bytes:
 
 
 @given(changes=edits)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_damaged_weights_are_what_they_were_or_refused(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("fold")
     path = folder / "weights.npz"
@@ -211,7 +212,7 @@ def facts(found: Checkpoint) -> tuple:
 
 
 @given(name=st.sampled_from(FILES), changes=edits)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_damaged_checkpoint_is_what_it_was_or_passed_over_for_the_one_before(tmp_path_factory, name, changes):
     folder = tmp_path_factory.mktemp("folds") / "fold"
     put(saved(), folder)
@@ -228,7 +229,7 @@ def test_a_damaged_checkpoint_is_what_it_was_or_passed_over_for_the_one_before(t
 
 
 @given(which=st.sampled_from(["list", "sums"]), changes=edits)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_damaged_list_or_its_checksums_name_the_same_files_or_are_refused(tmp_path_factory, which, changes):
     folder = tmp_path_factory.mktemp("lists")
     files = [folder / name for name in ("a.h5", "b.h5", "c.h5")]

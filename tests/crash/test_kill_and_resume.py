@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import launcher
-import networks
 import objectives
 import pytest
+from networks import Network
 
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.search.registry import search_names
@@ -72,16 +72,15 @@ def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
     assert sum(event["event"] == "RunStarted" for event in events) >= 4
 
 
-def slow_search(folder: Path, digits: Path) -> list[str]:
-    """The command of a search `K` that trains: in torch, which starts fast and checkpoints the same."""
-    (folder / "net.py").write_text(networks.SLOW_TORCH)
+def slow_search(folder: Path, digits: Path, network: Network) -> list[str]:
+    """The command of a search `K` that trains."""
+    (folder / "net.py").write_text(network.slow)
     data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *data]
 
 
-@pytest.mark.needs("torch")
-def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
-    command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
+def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, network):
+    command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
     events, _ = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
     check_journal(tmp_path, events, 4)
     assert any(event["event"] == "FoldBegan" and event["epoch"] > 0 for event in events)
@@ -106,10 +105,9 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits):
         assert len(history["epochs"]) == 4
 
 
-@pytest.mark.needs("torch")
-def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits):
+def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits, network):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
-    command = [*slow_search(tmp_path, digits), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
+    command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
     # The better ones come first, and are paused first: those that come later, and are worse, have them promoted.
     command += [word for n_units in range(64, 4, -5) for word in ("--start-point", f"n_units={n_units}")]

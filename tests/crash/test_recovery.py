@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import launcher
-import networks
 import objectives
 import psutil
 import pytest
@@ -102,10 +101,9 @@ def digits_of(digits: Path) -> list[str]:
     return ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
 
 
-@pytest.mark.keras
 @pytest.mark.parametrize("rule", [(), ("--mode", "easgd", "--sync-every", "5")], ids=["downpour", "easgd"])
-def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits, rule):
-    (tmp_path / "net.py").write_text(networks.FAST)
+def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, network, digits, rule):
+    (tmp_path / "net.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
     job = launcher.start(4, [*command, *rule, *digits_of(digits)], tmp_path)
@@ -120,9 +118,8 @@ def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, digits, 
     assert "rank 2 of block 1 died; the block continues with 3 ranks" in outcome.out
 
 
-@pytest.mark.keras
-def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones(tmp_path, digits):
-    (tmp_path / "net.py").write_text(networks.FAST)
+def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones(tmp_path, network, digits):
+    (tmp_path / "net.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
     job = launcher.start(3, [*command, "--n-processes", "2", *digits_of(digits)], tmp_path)
@@ -137,9 +134,7 @@ def test_a_block_too_small_for_workers_of_several_ranks_trains_with_smaller_ones
 
 
 #: with 9 units rank 4 dies when it builds the network for the first time, rank 3 for the second
-DEADLY = (
-    networks.FAST
-    + """
+DEADLY = """
 import os
 import signal
 from collections import Counter
@@ -158,12 +153,10 @@ def get_model(n_units):
 
 get_model.parameter_range = [Integer(8, 9, name="n_units")]
 """
-)
 
 
-@pytest.mark.keras
-def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_used_up(tmp_path, digits):
-    (tmp_path / "net.py").write_text(DEADLY)
+def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_used_up(tmp_path, network, digits):
+    (tmp_path / "net.py").write_text(network.plain + DEADLY)
     command = ["OptimizationDriver", "--model", "net.py", "--num-iterations", "2", "--checkpoint", "K"]
     training = ["--epochs", "1", "--block-size", "4", "--hyper-opt", "random", "--max-attempts", "2"]
     job = launcher.start(5, [*command, *training, *digits_of(digits)], tmp_path)
@@ -182,9 +175,8 @@ def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_u
     assert [(event["ranks"], event["counts"]) for event in lost] == [([4], True), ([3], True)]
 
 
-@pytest.mark.keras
-def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path, digits):
-    (tmp_path / "net.py").write_text(networks.FAST)
+def test_ranks_that_step_together_repeat_the_epoch_without_the_dead_one(tmp_path, network, digits):
+    (tmp_path / "net.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]
     run = tmp_path / "checkpoints/K"
     job = launcher.start(3, [*command, "--mode", "allreduce", *digits_of(digits)], tmp_path)

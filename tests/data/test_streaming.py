@@ -2,6 +2,7 @@ import threading
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,7 +121,7 @@ def streams(n, batch_size, cut, n_ahead, shuffle=True):
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.integers(1, 40),
     st.integers(1, 50),

@@ -3,6 +3,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def test_checksums_that_are_not_there_or_are_none_are_said(path: Path) -> None:
 
 
 @given(where=st.integers(0, 10**6), bit=st.integers(0, 7), which=st.sampled_from(["list", "sums", "data"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_flipped_bit_in_any_of_the_files_is_refused_or_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, where: int, bit: int, which: str
 ) -> None:

@@ -17,10 +17,18 @@ import psutil
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
 
 BIN = Path(sys.executable).parent
+#: with the framework `dense`
+SITE = Path(__file__).parent / "site"
 
 
 #: what one-rank processes import that have to do with no framework, and without initialising MPI
 LIGHT = ("nnlo_opt.run.server", "nnlo_opt.run.workload", "nnlo_opt.reporting.table", "nnlo_opt.search.process")
+
+
+def environment() -> dict[str, str]:
+    """Return what ranks find in their environment: they know `dense`, and TensorFlow says nothing."""
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
 
 
 @dataclass
@@ -64,7 +72,7 @@ class Job:
         self.process = subprocess.Popen(
             [*prefix, *command],
             cwd=cwd,
-            env={**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=environment(),
             stdout=self._out,
             stderr=self._err,
             stdin=subprocess.DEVNULL,
@@ -144,7 +152,7 @@ class Preloaded:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=environment(),
         )
 
     def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:

@@ -10,7 +10,7 @@ import launcher
 import networks
 import pytest
 
-pytestmark = [pytest.mark.mpi, pytest.mark.keras]
+pytestmark = pytest.mark.mpi
 
 SPACE = """
 from skopt.space import Categorical, Integer, Real
@@ -26,10 +26,9 @@ parameter_range = [
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path, network) -> Path:
     (tmp_path / "space.py").write_text(SPACE)
-    (tmp_path / "model.py").write_text(networks.CAREFUL_KERAS)
-    (tmp_path / "fast.py").write_text(networks.CAREFUL)
+    (tmp_path / "model.py").write_text(network.careful)
     return tmp_path
 
 
@@ -47,6 +46,8 @@ def rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.keras
+@pytest.mark.parametrize("network", [networks.NETWORKS["keras"]], ids=["keras"])
 def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "6"]
     outcome = ok(launcher.run(5, [*command, "--epochs", "2", "--checkpoint", "S", *data(digits)], folder))
@@ -67,7 +68,7 @@ def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
 
 
 def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
-    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "space.py", "--num-iterations", "2"]
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
     ok(launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data(digits)], folder))
     run = folder / "checkpoints/S"
     for row in rows(run):
@@ -77,12 +78,12 @@ def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     assert teams == {0, 1}
 
 
-def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits):
+def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits, network):
     (folder / "rates.py").write_text(
         "from nnlo_opt.space import Real\nspace = [Real(1e-7, 1e-1, 'log-uniform', name='train.learning_rate')]\n"
     )
-    (folder / "fast.py").write_text(networks.FAST)
-    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "rates.py", "--num-iterations", "8"]
+    (folder / "model.py").write_text(network.plain)
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "rates.py", "--num-iterations", "8"]
     command += ["--n-fold", "4", "--fold-racing", "--hyper-opt", "random", "--loss", "categorical_crossentropy"]
     ok(launcher.run(3, [*command, "--block-size", "1", "--checkpoint", "S", *data(digits)], folder))
     ended = rows(folder / "checkpoints/S")
@@ -103,7 +104,7 @@ def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse
 
 
 def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
-    command = ["OptimizationDriver", "--model", "fast.py", "--search-space", "space.py", "--num-iterations", "4"]
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
     results = []
     for name in ("A", "B"):
         ok(launcher.run(1, [*command, "--seed", "7", "--checkpoint", name, *data(digits)], folder))
@@ -113,7 +114,8 @@ def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
     assert results[0] == results[1]
 
 
-def test_training_on_three_ranks_and_on_one(folder, digits):
+@networks.trained("dense", "keras")
+def test_training_on_three_ranks_and_on_one(folder, digits, network):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "3", "--loss", "categorical_crossentropy"]
     for n_ranks in (1, 3):
         name = f"on{n_ranks}"
@@ -123,9 +125,10 @@ def test_training_on_three_ranks_and_on_one(folder, digits):
         assert history["history"]["0:-:-"]["val_acc"][-1] > 0.5
         if n_ranks == 3:
             assert set(history["history"]) == {"0:-:-", "1:1:-", "2:2:-"}
-        assert zipfile.is_zipfile(folder / f"checkpoints/{name}/best_model.keras")
+        assert zipfile.is_zipfile(folder / f"checkpoints/{name}/best_model{network.suffix}")
 
 
+@networks.trained("keras")
 def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "6", "--early", "val_loss,<,2"]
     ok(launcher.run(2, [*command, "--learning-rate", "0.05", "--trial-name", "T", *data(digits)], folder))
@@ -145,6 +148,7 @@ def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
     assert 1 - correct / total == pytest.approx(reported)
 
 
+@networks.trained("dense", "keras")
 def test_a_training_is_restored(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--synchronous", *data(digits)]
     ok(launcher.run(3, [*command, "--epochs", "1"], folder))
@@ -157,6 +161,7 @@ def test_a_training_is_restored(folder, digits):
     assert len(history["history"]["0:-:-"]["val_acc"]) == 3
 
 
+@networks.trained("keras")
 def test_a_model_architecture_in_json_is_trained(folder, digits):
     ok(launcher.run(1, ["BuildModel", "mnist"], folder))
     ok(launcher.run(2, ["TrainingDriver", "--model", "mnist_arch.json", "--trial-name", "J", *data(digits)], folder))

@@ -12,7 +12,32 @@ from nnlo_opt.reporting.results import read_ledger
 
 pytestmark = pytest.mark.mpi
 
-HANGING = """
+HANGING = {
+    "dense": """
+import time
+
+from dense import Net
+from nnlo_opt.space import Categorical
+
+
+class Model(Net):
+    def __init__(self, hangs):
+        super().__init__(16)
+        self.hangs = hangs
+
+    def forward(self, x):
+        while self.hangs:
+            time.sleep(1)
+        return x
+
+
+def get_model(hangs=False):
+    return Model(hangs)
+
+
+get_model.parameter_range = [Categorical([True, False], name="hangs")]
+""",
+    "torch": """
 import time
 
 import torch
@@ -36,14 +61,19 @@ def get_model(hangs=False):
 
 
 get_model.parameter_range = [Categorical([True, False], name="hangs")]
-"""
+""",
+}
 
 
-@pytest.mark.needs("torch")
-def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_goes_on_without_it(tmp_path, digits):
+@pytest.mark.parametrize(
+    "name", ["dense", pytest.param("torch", marks=[pytest.mark.needs("torch"), pytest.mark.proof])]
+)
+def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_goes_on_without_it(
+    tmp_path, digits, name
+):
     data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     options = ["--epochs", "1", "--num-iterations", "2", "--hang-timeout", "2", "--max-attempts", "1"]
-    (tmp_path / "objective.py").write_text(HANGING)
+    (tmp_path / "objective.py").write_text(HANGING[name])
     job = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *DRIVER, *options, *data], tmp_path)
     outcome = job.wait(200)
     assert outcome.code == 0, outcome.err

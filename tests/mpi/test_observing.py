@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import launcher
-import networks
 import pytest
 
 pytestmark = pytest.mark.mpi
@@ -80,8 +79,8 @@ MASTERS_DO = {"Initialise", "SendWeights", "SendFence", "SendValidate", "ReportE
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_a_training_shows_what_every_rank_did_and_took(tmp_path, digits, n_ranks):
-    (tmp_path / "model.py").write_text(networks.FAST)
+def test_a_training_shows_what_every_rank_did_and_took(tmp_path, network, digits, n_ranks):
+    (tmp_path / "model.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "2", "--checkpoint", "T", "--batch", "50"]
     outcome = ok(n_ranks, [*command, "--timeline", "--monitor", "--thread-validation"], tmp_path, digits)
     run = tmp_path / "checkpoints/T"
@@ -111,8 +110,8 @@ def test_a_training_shows_what_every_rank_did_and_took(tmp_path, digits, n_ranks
     assert not LOAD & json.loads(path.read_text())["history"][worker].keys()
 
 
-def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, digits):
-    (tmp_path / "model.py").write_text(networks.FAST)
+def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, network, digits):
+    (tmp_path / "model.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "R", "--n-processes", "2", "--timeline"]
     ok(5, command, tmp_path, digits)
     run = tmp_path / "checkpoints/R"
@@ -122,8 +121,8 @@ def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, digits):
     assert labels_of(run)[4] == "rank 4 (worker 2.2 of block 1)"
 
 
-def test_a_search_shows_what_every_rank_did_and_took(tmp_path, digits):
-    (tmp_path / "model.py").write_text(networks.FAST)
+def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
+    (tmp_path / "model.py").write_text(network.plain)
     (tmp_path / "space.py").write_text(SPACE)
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
     command += ["--block-size", "2", "--checkpoint", "S", "--hyper-opt", "random", "--lr-schedule", "cosine"]
@@ -220,8 +219,8 @@ def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypa
     ],
     ids=str,
 )
-def test_a_master_has_a_gpu_where_it_trains_or_is_asked_to(tmp_path, digits, monkeypatch, options, expected):
-    (tmp_path / "model.py").write_text(networks.FAST)
+def test_a_master_has_a_gpu_where_it_trains_or_is_asked_to(tmp_path, network, digits, monkeypatch, options, expected):
+    (tmp_path / "model.py").write_text(network.plain)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,8")
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--verbose", *options]
     outcome = ok(3, command, tmp_path, digits)

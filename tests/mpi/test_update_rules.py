@@ -9,12 +9,17 @@ import networks
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.mpi, pytest.mark.keras]
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def folder(tmp_path, network) -> Path:
+    (tmp_path / "model.py").write_text(network.plain)
+    return tmp_path
 
 
 def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) -> np.ndarray:
     """The weights that a training on `n_ranks` ranks ends with."""
-    (folder / "model.py").write_text(networks.FAST)
     files = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     command = ["TrainingDriver", "--model", "model.py", *files, "--checkpoint", name, *options]
     outcome = launcher.run(n_ranks, command, folder)
@@ -24,36 +29,36 @@ def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) ->
         return archive["weights"]
 
 
-def test_allreduce_is_synchronous_training_with_every_rank_a_worker(tmp_path, digits):
+def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1"]
     options += ["--warmup-epochs", "0.5", "--lr-schedule", "linear"]
-    synchronous = train(tmp_path, digits, 4, "s", *options, "--synchronous")
-    together = train(tmp_path, digits, 3, "a", *options, "--mode", "allreduce")
+    synchronous = train(folder, digits, 4, "s", *options, "--synchronous")
+    together = train(folder, digits, 3, "a", *options, "--mode", "allreduce")
     np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
 
 
-def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(tmp_path, digits):
+def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
-    whole = train(tmp_path, digits, 2, "whole", *options, "--epochs", "3")
-    train(tmp_path, digits, 2, "part", *options, "--epochs", "1")
-    parts = train(tmp_path, digits, 2, "part", *options, "--epochs", "3", "--restore", "part")
+    whole = train(folder, digits, 2, "whole", *options, "--epochs", "3")
+    train(folder, digits, 2, "part", *options, "--epochs", "1")
+    parts = train(folder, digits, 2, "part", *options, "--epochs", "3", "--restore", "part")
     assert np.array_equal(parts, whole)
 
 
-def test_workers_of_two_ranks_average_as_two_workers_do(tmp_path, digits):
+def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    plain = train(tmp_path, digits, 5, "s", *options)
-    rings = train(tmp_path, digits, 5, "r", *options, "--n-processes", "2")
+    plain = train(folder, digits, 5, "s", *options)
+    rings = train(folder, digits, 5, "r", *options, "--n-processes", "2")
     np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
-def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(tmp_path, digits, options):
+def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digits, options):
     ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
-    run = tmp_path / "checkpoints/r"
-    first = train(tmp_path, digits, 5, "r", *ring, "--epochs", "1")
+    run = folder / "checkpoints/r"
+    first = train(folder, digits, 5, "r", *ring, "--epochs", "1")
     before = json.loads((run / "model_train_history.json").read_text())["history"]
-    second = train(tmp_path, digits, 5, "r", *ring, "--epochs", "3", "--restore", "r")
+    second = train(folder, digits, 5, "r", *ring, "--epochs", "3", "--restore", "r")
     after = json.loads((run / "model_train_history.json").read_text())["history"]
     for weights in (first, second):
         assert np.isfinite(weights).all()
@@ -72,54 +77,53 @@ def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(tmp_path, di
     assert [event["epoch"] for event in events if event["event"] == "EpochEnded"] == [1, 2, 3]
 
 
-def test_a_synchronous_tree_of_masters_trains_as_one_master_does(tmp_path, digits):
+def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
-    flat = train(tmp_path, digits, 5, "flat", *options)
-    tree = train(tmp_path, digits, 7, "tree", *options, "--n-masters", "3")
+    flat = train(folder, digits, 5, "flat", *options)
+    tree = train(folder, digits, 7, "tree", *options, "--n-masters", "3")
     np.testing.assert_allclose(tree, flat, rtol=1e-3, atol=1e-5)
 
 
-def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(tmp_path, digits):
+def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
-    whole = train(tmp_path, digits, 6, "whole", *options, "--epochs", "2")
-    train(tmp_path, digits, 6, "part", *options, "--epochs", "1")
-    parts = train(tmp_path, digits, 6, "part", *options, "--epochs", "2", "--restore", "part")
+    whole = train(folder, digits, 6, "whole", *options, "--epochs", "2")
+    train(folder, digits, 6, "part", *options, "--epochs", "1")
+    parts = train(folder, digits, 6, "part", *options, "--epochs", "2", "--restore", "part")
     assert np.array_equal(parts, whole)
 
 
-def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(tmp_path, digits):
-    model = networks.FAST.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
-    (tmp_path / "model.py").write_text("from mpi4py import MPI\n" + model)
-    (tmp_path / "space.py").write_text(
+def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
+    model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
+    (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
+    (folder / "space.py").write_text(
         "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
     )
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "6"]
     command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     command += ["--num-iterations", "9", "--n-masters", "3", "--checkpoint", "S"]
-    outcome = launcher.run(7, command, tmp_path)
+    outcome = launcher.run(7, command, folder)
     assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
-    with (tmp_path / "checkpoints/S/results.csv").open() as file:
+    with (folder / "checkpoints/S/results.csv").open() as file:
         rows = {row["p:fault"]: row for row in csv.DictReader(file)}
     assert {fault: row["state"] for fault, row in rows.items()} == {"": "complete", "build": "failed"}
     assert "no such layer" in rows["build"]["reason"]
-    events = [json.loads(line) for line in (tmp_path / "checkpoints/S/journal.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (folder / "checkpoints/S/journal.jsonl").read_text().splitlines()]
     (failed,) = [event for event in events if event["event"] == "AssignmentFailed"]
     assert failed["world_rank"] == 6
 
 
-def test_groups_that_cannot_be_are_refused_on_all_ranks(tmp_path, digits):
+def test_groups_that_cannot_be_are_refused_on_all_ranks(folder, digits):
     """Which ones: `tests/cli/test_checks.py`."""
-    (tmp_path / "model.py").write_text(networks.FAST)
     command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list")]
-    outcome = launcher.run(4, [*command, "--n-masters", "3"], tmp_path)
+    outcome = launcher.run(4, [*command, "--n-masters", "3"], folder)
     assert outcome.code == 2
     assert outcome.err.startswith("`--n-masters` must leave every sub-master a worker")
     assert "Traceback" not in outcome.err
 
 
-def test_rules_are_searched_together_and_failures_in_each_are_contained(tmp_path, digits):
-    (tmp_path / "model.py").write_text(networks.KERAS)
-    (tmp_path / "space.py").write_text(
+@networks.trained("dense", "keras")
+def test_rules_are_searched_together_and_failures_in_each_are_contained(folder, digits):
+    (folder / "space.py").write_text(
         "from nnlo_opt.space import Categorical\n"
         "space = [Categorical(['downpour', 'easgd', 'gem', 'allreduce'], name='train.mode'),\n"
         "         Categorical(['', 'build', 'nan'], name='fault')]\n"
@@ -127,9 +131,9 @@ def test_rules_are_searched_together_and_failures_in_each_are_contained(tmp_path
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "3"]
     command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
     command += ["--num-iterations", "50", "--hyper-opt", "random", "--checkpoint", "S", "--loss"]
-    outcome = launcher.run(4, [*command, "categorical_crossentropy"], tmp_path)
+    outcome = launcher.run(4, [*command, "categorical_crossentropy"], folder)
     assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
-    with (tmp_path / "checkpoints/S/results.csv").open() as file:
+    with (folder / "checkpoints/S/results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12
     for row in rows:

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ sizes = st.lists(st.integers(2, 5), min_size=1, max_size=3)
 
 
 @given(sizes=sizes, seed=st.integers(0, 2**63), log=st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_any_small_space_is_used_up_exactly(sizes, seed, log):
     space = Space(
         Integer(1, size, "log-uniform", name=f"n{i}") if log else Categorical(range(size), name=f"c{i}")

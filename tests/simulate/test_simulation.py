@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -235,7 +236,7 @@ plans = st.builds(
 
 
 @given(plans)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_every_trial_ends_once_and_the_journal_tells_the_same_story(plan):
     result, ledger, events = run(plan)
     n_trials = plan.search.num_iterations

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import random_spaces as some
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def test_points_go_every_way_and_back(space, seed):
 
 
 @given(space=some.spaces(finite=True))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_points_of_a_finite_space_are_counted_and_numbered_exactly(space):
     if space.n_points > 3000:
         return

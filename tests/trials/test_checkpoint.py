@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +107,7 @@ def test_a_checkpoint_with_any_file_damaged_is_passed_over_for_the_one_before(tm
     assert agree(load_latest(place.parent), checkpoint_of(2))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_anywhere_never_gives_anything_but_what_was_saved(tmp_path_factory, name, where, bit):
     place = two_checkpoints(tmp_path_factory.mktemp("run") / "fold0")
@@ -117,7 +118,7 @@ def test_a_flipped_bit_anywhere_never_gives_anything_but_what_was_saved(tmp_path
     assert agree(found, checkpoint_of(2)) or (name == "manifest.json" and agree(found, checkpoint_of(10)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_noticed(tmp_path_factory, name, where):
     place = two_checkpoints(tmp_path_factory.mktemp("run") / "fold0")

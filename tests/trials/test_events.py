@@ -3,6 +3,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def event_of(cls):
 @pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=list(EVENT_TYPES))
 def test_every_type_of_event_comes_back_from_json_as_it_was(cls):
     @given(event=event_of(cls))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     def check(event):
         values = json.loads(event.to_json())
         assert next(iter(values.items())) == ("event", cls.__name__)
@@ -138,7 +139,7 @@ def test_a_journal_of_a_later_format_is_refused_whatever_its_settings_hold(versi
 
 
 @given(event=st.sampled_from(list(EVENT_TYPES.values())).flatmap(event_of), data=st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_an_event_with_one_thing_wrong_is_refused_by_a_journal_error_and_nothing_else(event, data):
     values = json.loads(event.to_json())
     match data.draw(st.sampled_from(["another value", "a field less", "a field more"])):

@@ -1,6 +1,7 @@
 import copy
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ any_event = st.one_of(
 
 
 @given(st.lists(any_event, max_size=40))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_a_contradiction_changes_nothing_and_replay_of_the_journal_equals_the_live_ledger(events):
     ledger, accepted = Ledger(), []
     for event in events:

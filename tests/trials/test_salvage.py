@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,7 +157,7 @@ damages = st.lists(
 
 
 @given(damages=damages)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_is_damaged_is_refused_or_cut_and_what_is_salvaged_replays(damages):
     data = GOLDEN
     for damage in damages:

@@ -1,0 +1,12 @@
+"""How often a property is tried."""
+
+from hypothesis import settings
+
+# `pytest --hypothesis-profile=some`, as `make test` has it: a fifth of all examples, which .ci/run tries.
+settings.register_profile("some", max_examples=20)
+_OF_ALL = 100
+
+
+def examples(number: int) -> int:
+    """Return the number of examples to try of a property that deserves `number` of them."""
+    return max(number * settings.default.max_examples // _OF_ALL, 5)
