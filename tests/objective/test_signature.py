@@ -36,7 +36,7 @@ class Callable:
         (functools.partial(parameters_first, comm=3, report=4), GIVEN),
         (Callable(), (GIVEN[0], GIVEN[2])),
     ],
-    ids=str,
+    ids=[str(number) for number in range(15)],
 )
 def test_an_objective_gets_what_its_signature_names(function, got):
     assert objective_of(function, "here")(*GIVEN) == got
@@ -59,7 +59,7 @@ async def coroutine(parameters):
         coroutine,
         3,
     ],
-    ids=str,
+    ids=[str(number) for number in range(9)],
 )
 def test_any_other_signature_is_refused_in_one_sentence(function):
     with pytest.raises(ConfigurationError) as refusal:
