@@ -193,7 +193,7 @@ def duration_s(trial: Trial) -> float | None:
 
 @dataclass(slots=True)
 class Durations:
-    """Durations of the complete trials, from which that of the next trial is estimated."""
+    """Durations of the complete trials, from which the duration of the next one is estimated."""
 
     #: seconds, sorted
     _all: list[float] = field(default_factory=list, init=False)

@@ -91,7 +91,7 @@ class SearchPlan:
     max_attempts: int = 3
     #: rules by which trials are pruned or paused between epochs; None: every trial is trained to its end
     pruning: PruningPlan | None = None
-    #: prune a trial whose first folds are worse than those of the best trial
+    #: prune a trial whose first folds are worse than the same folds of the best trial
     fold_racing: bool = False
 
 

@@ -512,7 +512,7 @@ class CoordinatorState:
         self.ending.check_count(len(self.ledger.trials), is_used_up=self.suggestions.is_used_up)
 
     def _check_trials(self, timeout_s: float) -> None:
-        """Fail trials whose fold takes too long; give up if a team does not return from such a fold."""
+        """Fail trials whose fold takes too long; give up if its team does not stop either."""
         budget, now_s, suspects = self.plan.budget, self._now_s, self.membership.suspects
         for team_index, assignment in self.membership.assignment_of_team.items():
             if not budget.is_overdue(assignment.assigned_at_s, now_s):

@@ -40,7 +40,7 @@ _ULFM_VERSION = 5
 
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
-    """Return True if the command `mpirun` is that of an Open MPI whose ranks can outlive a dead one (ULFM)."""
+    """Return True if `mpirun` belongs to an Open MPI whose ranks can outlive a dead rank (ULFM)."""
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -112,7 +112,7 @@ class Job:
 
     Args:
         command: words that start the ranks.
-        environment: variables besides those of this process.
+        environment: variables added to the environment of this process.
         sign: file that rank 0 removes when MPI has begun; None if a rank that dies before ends the job anyway. A job of
             this machine that still has the same sign is ended first: its launcher is dead.
 

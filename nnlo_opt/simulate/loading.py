@@ -26,8 +26,8 @@ def load_objective(text: str, space_source: str | None) -> Objective:
 
     Args:
         text: name of a test function, FILE.py:FUNCTION, or MODULE:FUNCTION.
-        space_source: search space, which must have the parameters of the test function; None for that of the function
-            itself (`parameter_range`).
+        space_source: search space, which must have the parameters of the test function; None for the function's own
+            `parameter_range`.
 
     Raises:
         ConfigurationError: there is no such function or space.

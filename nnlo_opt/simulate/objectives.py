@@ -13,7 +13,7 @@ from nnlo_opt.space.space import Point, Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Function of a point that returns the figure of merit, or the values of all epochs, of which the last counts."""
+    """Function of a point that returns the figure of merit, or the values of all epochs; the last value counts."""
 
     name: str
     function: Callable[[Point], float | Sequence[float]]

@@ -26,7 +26,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Improvement: from `time_s` on, the best figure of merit was `figure_of_merit`, that of `trial`."""
+    """Improvement: from `time_s` on, `trial` had the best figure of merit, `figure_of_merit`."""
 
     time_s: float
     n_ended: int

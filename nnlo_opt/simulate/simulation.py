@@ -156,5 +156,5 @@ class Simulation:
 
 
 def simulate(plan: SimulationPlan, search: InnerSearch, journal: Journal) -> SimulationResult:
-    """Simulate a search to its end; the arguments are those of `Simulation`."""
+    """Simulate a search to its end; the arguments are the same as for `Simulation`."""
     return Simulation(plan, search, journal).run()

@@ -51,7 +51,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Measured durations, each of which is drawn with the same probability."""
+    """Measured durations, drawn with equal probability."""
 
     values_s: Sequence[float]
 
