@@ -247,13 +247,11 @@ class FenceReached(Message):
     #: file name -> fingerprint, for the checkpoint's manifest
     files: dict[str, Json] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    workers: dict[str, Json] = field(default_factory=dict)
+    workers: "dict[int, FenceReached]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, FenceReached]":
         """What each worker has handed in: the `sender` itself, or those that it leads."""
-        if not self.workers:
-            return {sender: self}
-        return {int(n): FenceReached(assignment=self.assignment, **own) for n, own in self.workers.items()}
+        return self.workers or {sender: self}
 
 
 class RingStep(Message):
@@ -280,13 +278,11 @@ class Validated(Message):
     assignment: int
     n_samples: int
     sums: dict[str, float]
-    workers: dict[str, Json] = field(default_factory=dict)
+    workers: "dict[int, Validated]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, Validated]":
         """What each worker has found: the `sender` itself, or those that it leads."""
-        if not self.workers:
-            return {sender: self}
-        return {int(n): Validated(assignment=self.assignment, **own) for n, own in self.workers.items()}
+        return self.workers or {sender: self}
 
 
 class CallBack(Message):

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nnlo_opt.files import atomic_write
+from nnlo_opt.records import checked
 
 FOLDER = "deaths"
 
@@ -48,7 +49,7 @@ def read_notes(run: Path) -> list[Death]:
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
-            found.append(Death(**json.loads(path.read_text())))
+            found.append(checked(json.loads(path.read_text()), Death))
     return found
 
 

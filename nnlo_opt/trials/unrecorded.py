@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nnlo_opt.files import atomic_write, with_checksum, without_checksum
-from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
+from nnlo_opt.records import checked
+from nnlo_opt.trials.trial import UnrecordedFold
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,8 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
     folds = []
     for path in sorted((run / DIRECTORY_NAME).glob("assignment-*.json")):
         try:
-            data = without_checksum(path.read_text())
-            data["result"] = FoldResult(**data["result"])
-            folds.append(UnrecordedFold(**data))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            folds.append(checked(without_checksum(path.read_text()), UnrecordedFold))
+        except (OSError, ValueError, TypeError) as error:
             logger.warning("passed over `%s`: %s", path, error)
     return tuple(folds)
 

@@ -42,7 +42,12 @@ BY_TYPE = {
 
 
 def message_of(cls):
-    return st.builds(cls, **{name: BY_TYPE[hint] for name, hint in get_type_hints(cls).items()})
+    hints = get_type_hints(cls)
+    fields = {name: BY_TYPE[hint] for name, hint in hints.items() if hint in BY_TYPE}
+    if fields.keys() < hints.keys():  # a sub-master's message holds those of its workers
+        assert hints["workers"] == dict[int, cls]
+        fields["workers"] = st.dictionaries(st.integers(1, 9), st.builds(cls, **fields), max_size=2)
+    return st.builds(cls, **fields)
 
 
 messages = st.sampled_from(sorted(MESSAGE_TYPES)).flatmap(lambda name: message_of(MESSAGE_TYPES[name]))

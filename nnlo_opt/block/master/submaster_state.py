@@ -231,13 +231,7 @@ class GroupState:
         workers = {}
         for worker, answer in zip(self.workers, answers, strict=True):
             n_samples, sums = _added(self._pushed.get(worker), answer.n_samples, answer.sums)
-            workers[str(worker)] = {
-                "position": answer.position,
-                "n_samples": n_samples,
-                "sums": sums,
-                "files": answer.files,
-                "load": answer.load,
-            }
+            workers[worker] = answer.replaced(n_samples=n_samples, sums=sums)
         self._pushed.clear()
         return msg.FenceReached(
             assignment=answers[0].assignment,
@@ -247,12 +241,11 @@ class GroupState:
         )
 
     def _validated(self, answers: list[msg.Validated]) -> msg.Validated:
-        each = zip(self.workers, answers, strict=True)
         return msg.Validated(
             assignment=answers[0].assignment,
             n_samples=sum(answer.n_samples for answer in answers),
             sums={},
-            workers={str(worker): {"n_samples": answer.n_samples, "sums": answer.sums} for worker, answer in each},
+            workers=dict(zip(self.workers, answers, strict=True)),
         )
 
 
