@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.runtime.handles import Card, memory, open_file
+from nnlo_opt.runtime.handles import Handle, memory, open_file
 
 #: payloads in flight in one direction: a worker pushes before the answer that says its last push has been read
 _N_SLOTS = 2
@@ -67,8 +67,8 @@ class Bell:
         self._was_rung = False
         #: the first line that no transport of this process has
         self.free_line = 0
-        #: tells others how to reach this process, CARD_BYTES bytes
-        self.card = Card.of(self._ringing).pack()
+        #: tells others how to reach this process, HANDLE_BYTES bytes
+        self.handle = Handle.of(self._ringing).pack()
 
     @classmethod
     def mine(cls) -> "Bell | None":
@@ -105,22 +105,22 @@ class Bell:
 class Neighbour:
     """Another process of this node, as seen from here."""
 
-    #: by card, as transports share them
+    #: by handle, as transports share them
     _known: ClassVar[dict[bytes, "Neighbour | None"]] = {}
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, handle: Handle) -> None:
         """OSError where it cannot be reached from here."""
-        self._pid = card.pid
-        self._bell = card.open(os.O_WRONLY | os.O_NONBLOCK)
+        self._pid = handle.pid
+        self._bell = handle.open(os.O_WRONLY | os.O_NONBLOCK)
 
     @classmethod
-    def of(cls, card: bytes) -> "Neighbour | None":
-        """The process that gave `card`; None if it cannot be reached from here."""
-        if card not in cls._known:
-            cls._known[card] = None
+    def of(cls, handle: bytes) -> "Neighbour | None":
+        """The process that gave `handle`; None if it cannot be reached from here."""
+        if handle not in cls._known:
+            cls._known[handle] = None
             with suppress(OSError):
-                cls._known[card] = cls(Card.unpack(card))
-        return cls._known[card]
+                cls._known[handle] = cls(Handle.unpack(handle))
+        return cls._known[handle]
 
     def ring(self, line: int) -> None:
         """Wake it. It may have ended, or have been rung for often enough: neither is our concern."""
@@ -153,7 +153,7 @@ class CommonMemory:
         #: the only file of this process that is this memory: closing any other would drop all of its locks
         self._file = file
         self._closing = weakref.finalize(self, os.close, file)
-        #: by which other processes reach it, with the card of this one
+        #: by which other processes reach it, with the handle of this one
         self.place = (file, n_bytes)
 
     @classmethod

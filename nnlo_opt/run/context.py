@@ -12,7 +12,7 @@ from nnlo_opt.models.builders import names_objective
 from nnlo_opt.run.options import Options
 from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
 from nnlo_opt.runtime.environment import ranks_outlive_others
-from nnlo_opt.runtime.handles import CARD_BYTES
+from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.runtime.log import RankOutput, log_path
 from nnlo_opt.runtime.monitor import Monitor, make_monitor
 from nnlo_opt.runtime.peers import Peer
@@ -105,9 +105,9 @@ def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShar
 
 def _meet_node(watchdog: Watchdog, world: "NodeRanks") -> None:
     """Have the watchdog watch the other ranks of the node. Collective: every rank of `world`."""
-    card = watchdog.heart.card if watchdog.heart is not None else bytes(CARD_BYTES)
-    cards = world.on_node(card)
-    peers = (Peer.of(rank, of_rank) for rank, of_rank in cards.items() if rank != world.rank)
+    handle = watchdog.heart.handle if watchdog.heart is not None else bytes(HANDLE_BYTES)
+    handles = world.on_node(handle)
+    peers = (Peer.of(rank, of_rank) for rank, of_rank in handles.items() if rank != world.rank)
     watchdog.watch([peer for peer in peers if peer is not None])
 
 

@@ -1,8 +1,8 @@
-"""Cards: how processes of one node reach each other's open files.
+"""Handles: how processes of one node reach each other's open files.
 
 `/proc/<pid>/fd` leads to an open file of another process of the same user: nothing has a name, so nothing is left
-behind, however a process ends. A process gives others a card of such a file. The same number may be another process
-where the card was given in another container, so it proves whose it is by a token, which stands in a file as well.
+behind, however a process ends. A process gives others a handle of such a file. The same number may be another process
+where the handle was given in another container, so it proves whose it is by a token, which stands in a file as well.
 """
 
 import mmap
@@ -11,35 +11,35 @@ import struct
 from typing import NamedTuple
 
 _TOKEN_BYTES = 16
-_CARD = struct.Struct(f"<QII{_TOKEN_BYTES}s")
-CARD_BYTES = _CARD.size
+_PACKED = struct.Struct(f"<QII{_TOKEN_BYTES}s")
+HANDLE_BYTES = _PACKED.size
 
 
-class Card(NamedTuple):
+class Handle(NamedTuple):
     """Of one open file of a process."""
 
     pid: int
-    #: numbers of the files: of that with the token, and of that which the card is for
+    #: numbers of the files: of that with the token, and of that which the handle is for
     token_file: int
     file: int
     token: bytes
 
     @classmethod
-    def of(cls, file: int) -> "Card":
-        """A card of this process, for its open file `file`; OSError as `memory`."""
+    def of(cls, file: int) -> "Handle":
+        """A handle of this process, for its open file `file`; OSError as `memory`."""
         token = os.urandom(_TOKEN_BYTES)
         token_file = memory("nnlo_opt-token")
         os.write(token_file, token)
         return cls(os.getpid(), token_file, file, token)
 
     def pack(self) -> bytes:
-        """CARD_BYTES bytes, to be given to others."""
-        return _CARD.pack(*self)
+        """HANDLE_BYTES bytes, to be given to others."""
+        return _PACKED.pack(*self)
 
     @classmethod
-    def unpack(cls, card: bytes) -> "Card":
+    def unpack(cls, handle: bytes) -> "Handle":
         """Inverse of `pack`."""
-        return cls(*_CARD.unpack(card))
+        return cls(*_PACKED.unpack(handle))
 
     def open(self, flags: int) -> int:
         """Open the file, as `os.open` does; OSError where it cannot be reached from here."""

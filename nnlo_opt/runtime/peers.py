@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psutil
 
-from nnlo_opt.runtime.handles import Card, memory
+from nnlo_opt.runtime.handles import Handle, memory
 
 #: heartbeats, and 1 where the process may be silent
 _BEATS = struct.Struct("<QQ")
@@ -28,8 +28,8 @@ class Heart:
         os.ftruncate(file, _BEATS.size)
         self._memory = mmap.mmap(file, _BEATS.size)
         self._n_beats = 0
-        #: tells others how to find it, CARD_BYTES bytes
-        self.card = Card.of(file).pack()
+        #: tells others how to find it, HANDLE_BYTES bytes
+        self.handle = Handle.of(file).pack()
 
     def beat(self, *, may_be_silent: bool) -> None:
         """Show that the interpreter runs; `may_be_silent`: code of a user is at work, which may keep it from that."""
@@ -38,12 +38,12 @@ class Heart:
 
 
 class Peer:
-    """A process of this node that gave a card."""
+    """A process of this node that gave a handle."""
 
-    def __init__(self, world_rank: int, card: bytes) -> None:
+    def __init__(self, world_rank: int, handle: bytes) -> None:
         """OSError where it cannot be reached from here."""
         self.world_rank = world_rank
-        of_peer = Card.unpack(card)
+        of_peer = Handle.unpack(handle)
         self.pid = of_peer.pid
         #: becomes readable when the process ends
         self.process = os.pidfd_open(self.pid)
@@ -58,10 +58,10 @@ class Peer:
             raise OSError(f"process {self.pid} cannot be watched: {error}") from error
 
     @classmethod
-    def of(cls, world_rank: int, card: bytes) -> "Peer | None":
-        """The rank that gave `card`; None if it cannot be reached from here."""
+    def of(cls, world_rank: int, handle: bytes) -> "Peer | None":
+        """The rank that gave `handle`; None if it cannot be reached from here."""
         with suppress(OSError, AttributeError):
-            return cls(world_rank, card)
+            return cls(world_rank, handle)
         return None
 
     @property

@@ -40,7 +40,7 @@ LAST_WORDS_S, LATER_S = 10.0, 2.0
 
 
 @dataclass(slots=True)
-class Vigil:
+class Watch:
     """How long nothing has moved; pure."""
 
     timeout_s: float
@@ -61,7 +61,7 @@ class Vigil:
 
 
 class Watchdog:
-    """Of one rank; `heart.card` is given to the others of the node, whose cards become its `peers`."""
+    """Of one rank; `heart.handle` is given to the others of the node, whose handles become its `peers`."""
 
     def __init__(self, world_rank: int, timeout_s: float, tell: Callable[[str], None], pulse: Pulse = PULSE) -> None:
         """`timeout_s` of 0: nothing is ended for hanging. `tell` shows a sentence to people."""
@@ -86,16 +86,16 @@ class Watchdog:
         #: whether this rank, and so the others, is about to end: deaths tell nothing any more
         self._ends = False
         self._parent = os.getppid()
-        self._own = self._vigil()
-        self._of_peers: dict[int, Vigil] = {}
+        self._own = self._new_watch()
+        self._of_peers: dict[int, Watch] = {}
 
     def watch(self, peers: Sequence[Peer]) -> None:
         """Watch these too."""
         self.peers = sorted(peers, key=lambda peer: peer.world_rank)
-        self._of_peers = {peer.world_rank: self._vigil() for peer in self.peers}
+        self._of_peers = {peer.world_rank: self._new_watch() for peer in self.peers}
 
-    def _vigil(self) -> Vigil:
-        return Vigil(self._timeout_s, 2 * self._look_s)
+    def _new_watch(self) -> Watch:
+        return Watch(self._timeout_s, 2 * self._look_s)
 
     def start(self) -> None:
         """Begin, until the process ends. A second call does nothing. From the main thread."""
@@ -131,7 +131,7 @@ class Watchdog:
             for peer in [peer for peer in self.peers if peer.process in ready]:
                 poll.unregister(peer.process)
             # A rank that is told to end lingers: one that is dead already when we hear of it died before.
-            self._mourn()
+            self._note_deaths()
             if self._told_fd in ready:
                 self._hear()
             self._look(time.monotonic())
@@ -144,7 +144,7 @@ class Watchdog:
             time.sleep(2 * LINGER_S)
             os._exit(128 + signal.SIGTERM)
 
-    def _mourn(self) -> None:
+    def _note_deaths(self) -> None:
         """Take in which ranks of the node have ended; say of one that died alone that it did."""
         dead = [peer for peer in self.peers if peer.has_ended]
         if not dead:
@@ -172,16 +172,16 @@ class Watchdog:
         if not self._timeout_s:
             return
         for peer in self.peers:
-            vigil = self._of_peers[peer.world_rank]
+            watch = self._of_peers[peer.world_rank]
             # Whether it is stopped takes a look into its files, which those whose hearts beat are spared.
-            if vigil.look(peer.beats, 1.0, now_s) and self._is_first() and self._hangs(peer, vigil):
+            if watch.look(peer.beats, 1.0, now_s) and self._is_first() and self._hangs(peer, watch):
                 self._end_peer(peer)
         if self._own.look(self._pulse.ticks, patience, now_s):
             self._end_own()
 
-    def _hangs(self, peer: Peer, vigil: Vigil) -> bool:
+    def _hangs(self, peer: Peer, watch: Watch) -> bool:
         """Of one whose heart has stood still for the time-out."""
-        return peer.is_stopped or (not peer.may_be_silent and vigil.idle_s > TOGETHER * self._timeout_s)
+        return peer.is_stopped or (not peer.may_be_silent and watch.idle_s > TOGETHER * self._timeout_s)
 
     def _end_peer(self, peer: Peer) -> None:
         how = "is stopped (SIGSTOP)" if peer.is_stopped else "is blocked, and its watchdog with it"

@@ -18,7 +18,7 @@ def bell():
 
 @pytest.fixture
 def neighbour(bell):
-    neighbour = Neighbour.of(bell.card)
+    neighbour = Neighbour.of(bell.handle)
     assert neighbour is not None
     return neighbour
 
@@ -64,10 +64,10 @@ def test_ringing_for_ever_does_no_harm(bell, neighbour):
 
 
 def test_a_process_that_cannot_be_reached_is_no_neighbour(bell):
-    of_another = bytearray(bell.card)
+    of_another = bytearray(bell.handle)
     of_another[-1] ^= 1  # the same number, in another container
     assert Neighbour.of(bytes(of_another)) is None
-    gone = (2**31 - 1).to_bytes(8, "little") + bell.card[8:]
+    gone = (2**31 - 1).to_bytes(8, "little") + bell.handle[8:]
     assert Neighbour.of(gone) is None
 
 

@@ -41,7 +41,7 @@ def the_transport_conforms(world: World) -> None:
 def the_transport_conforms_between_nodes(world: World) -> None:
     reach = Neighbour.of
     # Rank 0 reaches all, and nobody rank 0.
-    with patch.object(Neighbour, "of", lambda card: None if world.rank else reach(card)):
+    with patch.object(Neighbour, "of", lambda handle: None if world.rank else reach(handle)):
         assert not world.transport().rings
         the_transport_conforms(world)
 

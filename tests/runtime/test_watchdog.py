@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from nnlo_opt.runtime.peers import Heart, Peer
 from nnlo_opt.runtime.pulse import SLOW, Pulse
-from nnlo_opt.runtime.watchdog import Vigil, Watchdog
+from nnlo_opt.runtime.watchdog import Watch, Watchdog
 
 linux = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
 
-# ---------------------------------------------------------------- pulse and vigil
+# ---------------------------------------------------------------- pulse and watch
 
 
 def test_patience_lasts_until_the_next_tick():
@@ -53,26 +53,26 @@ looks = st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans()), min_size=1, max_
 
 @given(looks, st.sampled_from([1.0, 3.0]))
 def test_what_stands_still_for_longer_than_the_time_out_hangs_and_nothing_else(looks, patience):
-    vigil, now_s, count, still_s = Vigil(5.0, longest_gap_s=2.0), 0.0, 0, 0.0
-    assert not vigil.look(count, patience, now_s)
+    watch, now_s, count, still_s = Watch(5.0, longest_gap_s=2.0), 0.0, 0, 0.0
+    assert not watch.look(count, patience, now_s)
     for gap_s, moves in looks:
         now_s += gap_s
         count += moves
         # What the watcher slept through itself counts as the longest gap: the machine was not running.
         still_s = 0.0 if moves else still_s + min(gap_s, 2.0)
-        assert vigil.look(count, patience, now_s) == (vigil.idle_s > 5.0 * patience)
-        assert vigil.idle_s == pytest.approx(still_s, abs=1e-9)
+        assert watch.look(count, patience, now_s) == (watch.idle_s > 5.0 * patience)
+        assert watch.idle_s == pytest.approx(still_s, abs=1e-9)
 
 
 def test_a_job_that_was_suspended_as_a_whole_is_not_ended_when_it_wakes():
-    vigil = Vigil(10.0, longest_gap_s=2.0)
-    assert not vigil.look(1, 1.0, 0.0)
-    assert not vigil.look(1, 1.0, 86400.0)
+    watch = Watch(10.0, longest_gap_s=2.0)
+    assert not watch.look(1, 1.0, 0.0)
+    assert not watch.look(1, 1.0, 86400.0)
 
 
 # ---------------------------------------------------------------- real processes
 
-#: a rank as the command starts it; prints its card, hears those of others, and does what it is told
+#: a rank as the command starts it; prints its handle, hears those of others, and does what it is told
 RANK = """
 import sys, time, ctypes, hashlib, signal
 from pathlib import Path
@@ -83,9 +83,9 @@ from nnlo_opt.runtime.watchdog import Watchdog
 
 rank, timeout_s, log = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
 watchdog = Watchdog(rank, timeout_s, lambda text: print(text, file=sys.stderr, flush=True))
-print(watchdog.heart.card.hex(), flush=True)
-cards = [word.split(":") for word in sys.stdin.readline().split()]
-watchdog.watch([Peer(int(number), bytes.fromhex(card)) for number, card in cards if int(number) != rank])
+print(watchdog.heart.handle.hex(), flush=True)
+handles = [word.split(":") for word in sys.stdin.readline().split()]
+watchdog.watch([Peer(int(number), bytes.fromhex(handle)) for number, handle in handles if int(number) != rank])
 watchdog.saw_death = lambda world_rank, how: print("saw", world_rank, how, flush=True)
 watchdog.log = log if timeout_s < 10 else None
 watchdog.start()
@@ -138,9 +138,9 @@ def node(tmp_path, *what, timeout_s=1.0):
         for i, doing in enumerate(what)
     ]
     try:
-        cards = " ".join(f"{i}:{rank.stdout.readline().strip()}" for i, rank in enumerate(ranks))
+        handles = " ".join(f"{i}:{rank.stdout.readline().strip()}" for i, rank in enumerate(ranks))
         for rank in ranks:
-            rank.stdin.write(cards + "\n")
+            rank.stdin.write(handles + "\n")
             rank.stdin.flush()
         yield ranks
     finally:
@@ -178,7 +178,7 @@ def test_the_state_of_a_rank_is_looked_up_only_where_its_heart_stands_still(monk
     monkeypatch.setattr(Peer, "is_stopped", property(lambda peer: looked_up.append(peer.world_rank)))
     heart = Heart()
     watchdog = Watchdog(0, 10.0, lambda text: None)
-    watchdog.watch([Peer(1, heart.card)])
+    watchdog.watch([Peer(1, heart.handle)])
     for second in range(30):
         heart.beat(may_be_silent=False)
         watchdog._pulse.ticks += 1
@@ -256,11 +256,11 @@ def test_sigterm_ends_a_rank_that_does_not_come_back_to_python(tmp_path):
 
 
 @linux
-def test_a_card_of_another_process_is_refused():
+def test_a_handle_of_another_process_is_refused():
     heart = Heart()
-    mine = Peer(3, heart.card)
+    mine = Peer(3, heart.handle)
     heart.beat(may_be_silent=True)
     assert (mine.beats, mine.may_be_silent, mine.has_ended, mine.is_stopped) == (1, True, False, False)
-    forged = heart.card[:-1] + bytes([heart.card[-1] ^ 1])
+    forged = heart.handle[:-1] + bytes([heart.handle[-1] ^ 1])
     assert Peer.of(3, forged) is None
-    assert Peer.of(3, bytes(len(heart.card))) is None
+    assert Peer.of(3, bytes(len(heart.handle))) is None

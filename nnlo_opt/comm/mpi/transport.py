@@ -31,7 +31,7 @@ from nnlo_opt.comm.node import (
     Place,
 )
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
-from nnlo_opt.runtime.handles import CARD_BYTES
+from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 _PLAIN, _LOCAL = 1, 2
 #: payloads released by the sender of this message, and the `Place` of the payload, all 0 where there is none
 _HEAD = struct.Struct("<QIIQQQ")
-#: (rank, free line of its bell, its card): what a rank tells those of its node
-_ROW = struct.Struct(f"<QQ{CARD_BYTES}s")
+#: (rank, free line of its bell, its handle): what a rank tells those of its node
+_ROW = struct.Struct(f"<QQ{HANDLE_BYTES}s")
 #: what is smaller travels in the message
 _SMALL_BYTES = 2048
 #: where every end rings, MPI is asked this often all the same: it may have had to send later, and notices failures. An
@@ -242,11 +242,11 @@ def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour]
     Collective: every rank of `comm`. Two ranks share memory where both can reach each other.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    mine = _ROW.pack(comm.Get_rank(), bell.free_line if bell else 0, bell.card if bell else b"")
+    mine = _ROW.pack(comm.Get_rank(), bell.free_line if bell else 0, bell.handle if bell else b"")
     rows = np.empty((node.Get_size(), _ROW.size), np.uint8)
     node.Allgather(np.frombuffer(mine, np.uint8), rows)
-    ranks, lines, cards = zip(*(_ROW.unpack(row.tobytes()) for row in rows), strict=True)
-    reached = [Neighbour.of(card) if bell else None for card in cards]
+    ranks, lines, handles = zip(*(_ROW.unpack(row.tobytes()) for row in rows), strict=True)
+    reached = [Neighbour.of(handle) if bell else None for handle in handles]
     can_reach = np.array([neighbour is not None for neighbour in reached], np.uint8)
     of_all = np.empty((len(reached), len(reached)), np.uint8)
     node.Allgather(can_reach, of_all)
