@@ -1,17 +1,194 @@
-"""`nnlo-opt repair`: a run directory whose journal is damaged becomes one that can be gone on with.
+"""Repair of a run directory whose journal is damaged: what is sound of the journal becomes one that replays.
 
-Nothing is thrown away: the damaged journal stays as `journal.jsonl.damaged-N`, and files of trials that are lost as
-`trials.damaged-N`. The new journal takes its place last; a repair that was cut short is done again from the start.
+`repair` throws nothing away: the damaged journal stays as `journal.jsonl.damaged-N`, and files of lost trials stay as
+`trials.damaged-N`. The new journal takes its place last; a repair that was interrupted is done again from the start.
+
+`salvage` is pure: bytes in, events out. A line is sound if its checksum agrees with the number in the line. Sound lines
+are kept if the ledger accepts them in their order: an event of a lost trial or assignment goes with it. Trials and
+assignments are numbered without gaps, so the ones behind a lost one move up; `moved` says which, as their files are
+named by their numbers.
 """
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from nnlo_opt.errors import JournalError
+from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.files import atomic_write, sync_directory
-from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import decode_line, encode_line, read_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import hold
-from nnlo_opt.trials.salvage import Salvage, salvage
+
+_LINE = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What was kept, and what was not."""
+
+    #: the events of the new journal
+    events: list[ev.Event] = field(default_factory=list)
+    #: number of the first of each run of lines that are missing or damaged, and of its last; from 1
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    #: lines of the file that are no sound line of a journal, or repeat one
+    n_damaged: int = 0
+    #: sound events that depend on lost ones, in words
+    dropped: list[str] = field(default_factory=list)
+    #: number in the damaged journal -> number in the new one, of all trials that were kept
+    moved: dict[int, int] = field(default_factory=dict)
+    #: trials that are kept and have not ended, by their new number: they go on when the run does
+    still_open: list[int] = field(default_factory=list)
+    #: trials that are gone, by their old number
+    lost: list[int] = field(default_factory=list)
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether a trial has another number than before."""
+        return any(old != new for old, new in self.moved.items())
+
+
+def salvage(data: bytes, name: str) -> Salvage:
+    """Keep what is sound of a journal's bytes; JournalError where nothing can be gone on with."""
+    result = Salvage()
+    sound = _sound_lines(data, result)
+    result.gaps = _gaps(sound)
+    starts = [event for _, event in sorted(sound.items()) if isinstance(event, ev.RunStarted)]
+    if not starts:
+        raise JournalError(
+            f"A journal must have a sound RunStarted, which says what was searched. Received: `{name}` without one; "
+            "restore the file from a copy, or start a new run under another name."
+        )
+    first = min(sound)
+    if not isinstance(sound[first], ev.RunStarted):
+        # What does not change between starts is in each: a later one tells the first.
+        start = starts[0]
+        sound[-1] = start.replaced(time_s=0.0, unix_s=start.unix_s - start.time_s)
+    with without_collection():
+        _replay((event for _, event in sorted(sound.items())), result)
+    return result
+
+
+def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
+    """Sequence number -> event of every line that is sound; of several with one number the first."""
+    sound: dict[int, ev.Event] = {}
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        match = _LINE.match(line)
+        try:
+            if match is None:
+                raise ValueError("no line of a journal")
+            seq = int(match[1])
+            event = decode_line(seq, line)
+        except ValueError:
+            result.n_damaged += 1
+            continue
+        if seq in sound:
+            result.n_damaged += 1
+        else:
+            sound[seq] = event
+    return sound
+
+
+def _gaps(sound: Iterable[int]) -> list[tuple[int, int]]:
+    gaps, expected = [], 0
+    for seq in sorted(sound):
+        if seq > expected:
+            gaps.append((expected + 1, seq))
+        expected = seq + 1
+    return gaps
+
+
+class _Renumbering:
+    """Numbers of trials or assignments as they become without those that are lost."""
+
+    def __init__(self) -> None:
+        self.new: dict[int, int] = {}
+
+    def add(self, old: int) -> int:
+        """The new number of the next one kept."""
+        return self.new.setdefault(old, len(self.new))
+
+    def __getitem__(self, old: int) -> int:
+        if old not in self.new:
+            raise ProtocolError(f"{old} was lost.")
+        return self.new[old]
+
+
+def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
+    """Fill `result` with the events that a fresh ledger takes."""
+    ledger, trials, assignments = Ledger(), _Renumbering(), _Renumbering()
+    seen: set[int] = set()
+    for event in events:
+        seen.update([event.trial] if hasattr(event, "trial") else [])
+        try:
+            kept = _renumbered(event, trials, assignments)
+            if isinstance(kept, ev.TrialCompleted):
+                _check_folds(ledger, kept.trial)
+            for lost in _ends_lost_before(kept, ledger):
+                ledger.apply(lost)
+                result.events.append(lost)
+            ledger.apply(kept)
+        except ProtocolError:
+            result.dropped.append(_in_words(event))
+            continue
+        result.events.append(kept)
+        # Only now: an event that the ledger refuses takes no number.
+        if isinstance(event, ev.TrialSuggested):
+            trials.add(event.trial)
+        elif isinstance(event, ev.FoldAssigned):
+            assignments.add(event.assignment)
+    result.moved = trials.new
+    result.lost = sorted(seen - trials.new.keys())
+    result.still_open = [trial.number for trial in ledger.trials if not trial.state.ended]
+
+
+def _ends_lost_before(event: ev.Event, ledger: Ledger) -> list[ev.Event]:
+    """Ends of assignments that must have been, as their fold is assigned again."""
+    if not isinstance(event, ev.FoldAssigned) or event.trial >= len(ledger.trials):
+        return []
+    return [
+        ev.AssignmentLost(time_s=event.time_s, assignment=running.number, reason="its end was lost with the journal")
+        for running in ledger.trials[event.trial].running
+        if running.fold == event.fold
+    ]
+
+
+def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering) -> ev.Event:
+    """`event` with the new numbers; ProtocolError where what it is about is lost."""
+    changes: dict[str, Any] = {}
+    match event:
+        case ev.TrialSuggested():
+            changes["trial"] = len(trials.new)
+        case ev.FoldAssigned():
+            changes = {"assignment": len(assignments.new), "trial": trials[event.trial]}
+        case ev.RanksLost():  # news of ranks, whatever they were at
+            changes["assignment"] = assignments.new.get(event.assignment, -1)
+        case _:
+            for name, numbers in (("trial", trials), ("assignment", assignments)):
+                if hasattr(event, name):
+                    changes[name] = numbers[getattr(event, name)]
+    return event.replaced(**changes) if changes else event
+
+
+def _check_folds(ledger: Ledger, number: int) -> None:
+    """ProtocolError where the end of a fold was lost: the trial has no model then, and the fold is trained again."""
+    if len(ledger.trials[number].folds) < ledger.identity.get("n_fold", 1):
+        raise ProtocolError(f"Trial {number} has lost a fold.")
+
+
+def _in_words(event: ev.Event) -> str:
+    for name in ("trial", "assignment"):
+        if hasattr(event, name):
+            return f"{type(event).__name__} of {name} {getattr(event, name)}"
+    return type(event).__name__
+
+
+# ---------------------------------------------------------------- in a run directory
 
 
 def repair(run: Path) -> tuple[Salvage, Path] | None:

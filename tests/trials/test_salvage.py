@@ -9,7 +9,7 @@ from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import encode_line, read_events
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.salvage import salvage
+from nnlo_opt.trials.repair import salvage
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
 GOLDEN_LINES = GOLDEN.splitlines(keepends=True)
