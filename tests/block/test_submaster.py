@@ -292,10 +292,11 @@ def test_a_worker_that_fails_alone_ends_its_trial_with_its_rank(tmp_path):
 def test_another_model_below_a_sub_master_is_named_by_its_worker(tmp_path):
     options = options_of()
     for number in (3, 5):
-        team = team_of(tmp_path / str(number), options, 5, 3)
         other = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES + 1)
-        team.factories[number - 1] = None
-        team.workers[number - 1]._tasks = linear_tasks(other, FOLDS, options)()
+        sources = [other if worker == number else SOURCE for worker in range(1, 6)]
+        factories = iter([linear_tasks(source, FOLDS, options)() for source in sources])
+        plan = plan_single_block(8, 3).teams[0]
+        team = LoneTeam(tmp_path / str(number), options, lambda made=factories: next(made), plan)
         team.run_fold()
         failed = team.settle()
         assert isinstance(failed, msg.FoldFailed)
