@@ -17,9 +17,8 @@ DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 -
 
 help:
 	@echo "make demo   install into $(VENV), fetch data, run a real search on 5 MPI ranks"
-	@echo "make test   install into $(VENV), check style and types, run all tests"
-	@echo "make test-more  what .ci/run adds: all frameworks, all examples, longer proofs"
-	@echo "make proofs install into $(VENV), run the tests that take minutes each"
+	@echo "make test   install into $(VENV), check style and types, run the tests"
+	@echo "make test-more, make proofs   longer tests: see CONTRIBUTING.md"
 
 install: $(VENV)/installed
 
@@ -49,9 +48,10 @@ test-more: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and (needs or proof)"
 
-# Tests that take minutes each; a sample of them is in `make test`.
+# Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.
 proofs: install
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python benchmarks/chaos.py --runs 20
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -43,6 +43,7 @@ def test_scripts_that_work(tmp_path, n_ranks, names):
     assert outcome.code == 0, outcome.err[-4000:]
 
 
+@pytest.mark.proof
 def test_keras_callbacks_run_on_worker_1(tmp_path):
     """Of 4 ranks two are masters."""
     names = ["3:callbacks_with_downpour", "3:callbacks_with_allreduce", "4:callbacks_with_downpour"]

@@ -61,7 +61,7 @@ def check_journal(folder: Path, events: list[dict], n_trials: int) -> None:
     assert json.loads((folder / "checkpoints/K/summary.json").read_text())["complete"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
 def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "40", "--checkpoint", "K"]
@@ -105,6 +105,7 @@ def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, ne
         assert len(history["epochs"]) == 4
 
 
+@pytest.mark.proof
 def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digits, network):
     """Real trainings with rungs at 1 and 2 of 4 epochs, killed at any moment; a checkpoint only where one must be."""
     command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "12", "--opt-restore"]
@@ -150,6 +151,7 @@ def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, command: list[
 NEEDED = {"tpe": ("optuna",), "gp": ("optuna", "torch"), "cmaes": ("cmaes",)}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in search_names()]
 )

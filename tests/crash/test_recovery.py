@@ -101,7 +101,13 @@ def digits_of(digits: Path) -> list[str]:
     return ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
 
 
-@pytest.mark.parametrize("rule", [(), ("--mode", "easgd", "--sync-every", "5")], ids=["downpour", "easgd"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param((), id="downpour"),
+        pytest.param(("--mode", "easgd", "--sync-every", "5"), id="easgd", marks=pytest.mark.proof),
+    ],
+)
 def test_a_master_goes_on_from_its_weights_when_a_worker_dies(tmp_path, network, digits, rule):
     (tmp_path / "net.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "net.py", "--epochs", "6", "--batch", "2", "--checkpoint", "K"]

@@ -1,5 +1,9 @@
 """How often a property is tried."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # `pytest --hypothesis-profile=some`, as `make test` has it: a fifth of all examples, which .ci/run tries.
@@ -10,3 +14,8 @@ _OF_ALL = 100
 def examples(number: int) -> int:
     """Return the number of examples to try of a property that deserves `number` of them."""
     return max(number * settings.default.max_examples // _OF_ALL, 5)
+
+
+def some_of(cases: Sequence[Any], number: int = 1) -> list[Any]:
+    """Return cases of a `parametrize`, the first `number` of them for `make test`, the further ones as proofs."""
+    return [*cases[:number], *(pytest.param(case, marks=pytest.mark.proof) for case in cases[number:])]

@@ -81,6 +81,7 @@ def test_a_walltime_ends_a_start_in_good_order_and_the_search_goes_on(tmp_path):
     assert [trial.n_attempts(0) for trial in ledger.trials] == [2, 2]
 
 
+@pytest.mark.proof
 def test_a_search_that_a_budget_has_ended_goes_on_with_a_larger_one(tmp_path):
     options = ["--objective", "here:min", "--num-iterations", "500"]
     _, summary = run(tmp_path, *options, "--timeout", "1")

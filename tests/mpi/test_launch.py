@@ -101,6 +101,7 @@ def test_one_rank_that_hears_the_signal_tells_all(tmp_path):
     assert {a.end for a in ledger.assignments} == {"finished"}
 
 
+@pytest.mark.proof
 def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW.replace("time.sleep(0.05)", "time.sleep(100)"))
     job = launcher.start(5, [*DRIVER, "--num-iterations", "500", "--grace", "2"], tmp_path)
@@ -111,6 +112,7 @@ def test_an_objective_that_hears_nothing_is_not_waited_for(tmp_path):
     assert read_ledger(tmp_path / "checkpoints/L").n_by_state()["preempted"] == 2
 
 
+@pytest.mark.proof
 def test_a_rank_that_does_not_leave_is_waited_for_no_longer_than_the_grace(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     program = (
@@ -127,6 +129,7 @@ def test_a_rank_that_does_not_leave_is_waited_for_no_longer_than_the_grace(tmp_p
     assert read_ledger(tmp_path / "checkpoints/L").preempted_because == "preempted by SIGUSR1"
 
 
+@pytest.mark.proof
 def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
     deadly = "import os\nos.kill(os.getpid(), 9)\n" + objectives.SLOW
     outcome = launch(tmp_path, *DRIVER, "--num-iterations", "4", model=deadly).wait(120)
@@ -156,6 +159,7 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_
     assert sum(e["event"] == "RunStarted" for e in journal_of(tmp_path)) == 2
 
 
+@pytest.mark.proof
 @pytest.mark.keras
 def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tmp_path, digits):
     command = [

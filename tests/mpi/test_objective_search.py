@@ -29,7 +29,14 @@ def summary(cwd: Path) -> dict:
     return json.loads((cwd / "checkpoints/S/summary.json").read_text())
 
 
-@pytest.mark.parametrize(("n_ranks", "block_size"), [(1, 2), (2, 2), (3, 1), (5, 2), (7, 3), (5, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("n_ranks", "block_size"),
+    [
+        (1, 2),
+        (5, 2),
+        *(pytest.param(*sizes, marks=pytest.mark.proof) for sizes in [(2, 2), (3, 1), (7, 3), (5, 3), (4, 2)]),
+    ],
+)
 def test_every_world_size_searches(tmp_path, n_ranks, block_size):
     search(tmp_path, objectives.GOOD, n_ranks, "--block-size", str(block_size), "--num-iterations", "6")
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 6
@@ -100,7 +107,7 @@ def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 2
 
 
-@pytest.mark.parametrize("pruner", ["median", "asha"])
+@pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.proof), "asha"])
 def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
     options = ["--block-size", "2", "--num-iterations", "16", "--hyper-opt", "random", "--pruner", pruner]
     outcome = search(tmp_path, objectives.CURVES, 5, *options)
@@ -125,6 +132,7 @@ def test_folds_are_refused_with_an_objective(tmp_path):
     assert "--n-fold" in outcome.err
 
 
+@pytest.mark.proof
 def test_raising_the_number_of_iterations_extends_a_complete_run(tmp_path):
     search(tmp_path, objectives.GOOD, 3, "--num-iterations", "3")
     search(tmp_path, objectives.GOOD, 5, "--num-iterations", "5", "--opt-restore")
@@ -149,6 +157,7 @@ def test_a_changed_search_is_refused_by_name(tmp_path):
     assert "model file" in outcome.err
 
 
+@pytest.mark.proof
 def test_runs_without_a_name_are_numbered_and_restored_by_model(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "2"]
@@ -170,6 +179,7 @@ def test_other_ranks_write_to_their_own_log_only(tmp_path):
     assert all("hello" in log.read_text() for log in logs)
 
 
+@pytest.mark.proof
 def test_conditions_and_a_constraint_hold_in_every_trial_and_a_restore(tmp_path):
     search(tmp_path, objectives.RICH, 5, "--num-iterations", "6", "--fix", "n=3")
     found = {(row["p:n"], row["p:optimizer"], row["p:momentum"]) for row in rows(tmp_path)}
@@ -198,6 +208,7 @@ def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.proof
 def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     run = tmp_path / "checkpoints/S"
     search(tmp_path, objectives.GOOD, 1, "--num-iterations", "6", "--hyper-opt", "sobol")

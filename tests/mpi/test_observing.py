@@ -110,6 +110,7 @@ def test_a_training_shows_what_every_rank_did_and_took(tmp_path, network, digits
     assert not LOAD & json.loads(path.read_text())["history"][worker].keys()
 
 
+@pytest.mark.proof
 def test_every_rank_of_a_worker_of_several_is_shown(tmp_path, network, digits):
     (tmp_path / "model.py").write_text(network.plain)
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "R", "--n-processes", "2", "--timeline"]
@@ -178,9 +179,9 @@ objective.parameter_range = [Real(0.0, 1.0, name="x")]
     ("options", "visible", "expected"),
     [
         ([], "4,5", ["4", "5", "4"]),
-        (["--max-gpus", "1"], "4,5", ["4", "4", "4"]),
-        (["--max-gpus", "0"], "4,5", ["-1", "-1", "-1"]),
-        ([], "", ["-1", "-1", "-1"]),
+        pytest.param(["--max-gpus", "1"], "4,5", ["4", "4", "4"], marks=pytest.mark.proof),
+        pytest.param(["--max-gpus", "0"], "4,5", ["-1", "-1", "-1"], marks=pytest.mark.proof),
+        pytest.param([], "", ["-1", "-1", "-1"], marks=pytest.mark.proof),
     ],
     ids=str,
 )
@@ -214,8 +215,14 @@ def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypa
     ("options", "expected"),
     [
         ([], ["no GPU", "GPU 7", "GPU 8"]),
-        (["--master-gpu"], ["GPU 7, which 2 ranks share", "GPU 8", "GPU 7, which 2 ranks share"]),
-        (["--mode", "allreduce", "--max-gpus", "1"], ["GPU 7, which 3 ranks share"] * 3),
+        pytest.param(
+            ["--master-gpu"],
+            ["GPU 7, which 2 ranks share", "GPU 8", "GPU 7, which 2 ranks share"],
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            ["--mode", "allreduce", "--max-gpus", "1"], ["GPU 7, which 3 ranks share"] * 3, marks=pytest.mark.proof
+        ),
     ],
     ids=str,
 )

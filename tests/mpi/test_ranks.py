@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mpi
             ],
         ),
         (5, [CONFORMS, "a_rank_that_fails_between_two_common_steps_fails_the_training"]),
-        (7, [CONFORMS]),
+        pytest.param(7, [CONFORMS], marks=pytest.mark.proof),
     ],
 )
 def test_ranks_pass(tmp_path, n_ranks, names):

@@ -52,7 +52,7 @@ def small_disk(tmp_path):
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
     )
     if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.decode().strip()}")
+        pytest.skip(f"needs root, to mount a file system: {done.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 

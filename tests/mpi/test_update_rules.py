@@ -37,6 +37,7 @@ def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digi
     np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.proof
 def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "allreduce", "--warmup-epochs", "0.5", "--lr-schedule", "exponential:0.5"]
     whole = train(folder, digits, 2, "whole", *options, "--epochs", "3")
@@ -45,6 +46,7 @@ def test_an_allreduce_training_that_goes_on_ends_with_the_same_weights(folder, d
     assert np.array_equal(parts, whole)
 
 
+@pytest.mark.proof
 def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1", "--synchronous"]
     plain = train(folder, digits, 5, "s", *options)
@@ -52,7 +54,15 @@ def test_workers_of_two_ranks_average_as_two_workers_do(folder, digits):
     np.testing.assert_allclose(rings, plain, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [["--mode", "easgd", "--sync-every", "3"], ["--mode", "gem"], []], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--mode", "easgd", "--sync-every", "3"],
+        pytest.param(["--mode", "gem"], marks=pytest.mark.proof),
+        pytest.param([], marks=pytest.mark.proof),
+    ],
+    ids=str,
+)
 def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digits, options):
     ring = ["--n-processes", "2", "--batch", "20", "--learning-rate", "0.01", *options]
     run = folder / "checkpoints/r"
@@ -84,6 +94,7 @@ def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits)
     np.testing.assert_allclose(tree, flat, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.proof
 def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits):
     options = ["--batch", "32", "--mode", "easgd", "--synchronous", "--sync-every", "3", "--n-masters", "3"]
     whole = train(folder, digits, 6, "whole", *options, "--epochs", "2")

@@ -25,7 +25,7 @@ SUFFIX = ".npz"
 RULES = losses
 
 #: of a batch normalisation: what the state keeps of itself, and what is added to a variance
-_MOMENTUM, _EPSILON = np.float32(0.99), np.float32(1e-3)
+_MOMENTUM, _EPSILON = np.float32(0.9), np.float32(1e-3)
 _rng = np.random.default_rng(0)
 
 
