@@ -52,7 +52,8 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
             f'The search algorithm "{name}" needs the package {algorithm.package}. It is not installed: `pip install '
             "nnlo_opt[optuna]`, or choose another algorithm."
         )
-    search = algorithm.make(space, seed, own)
+    module = importlib.import_module(_ALGORITHMS[name].module)
+    search: SearchAlgorithm = getattr(module, algorithm.maker)(space, seed, **own)
     points = check_start_points(space, options.get("start_points", []))
     return StartPointSearch(search, points) if points else search
 
@@ -91,10 +92,6 @@ class _Algorithm:
     options: tuple[str, ...] = ()
     #: optional package that the algorithm needs
     package: str = ""
-
-    def make(self, space: Space, seed: int, options: dict[str, Any]) -> SearchAlgorithm:
-        made: SearchAlgorithm = getattr(importlib.import_module(self.module), self.maker)(space, seed, **options)
-        return made
 
 
 def _listed(names: Any) -> str:
