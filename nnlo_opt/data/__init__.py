@@ -1,1 +1,1 @@
-"""What it is trained on: data sources, folds, shards and batches."""
+"""Training data: data sources, folds, shards and batches."""

@@ -1,4 +1,4 @@
-"""Data in memory: the twin of the adapters that read files, for tests and for one's own scripts."""
+"""Data source in memory, the counterpart of the adapters that read files, for tests and for users' own scripts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +13,15 @@ from nnlo_opt.trees import Arrays, leaves, map_tree, shapes_of
 
 
 class ArraySource:
-    """A `DataSource` of arrays x (n, ...) and y (n, ...), with further columns (n,) by name.
+    """`DataSource` of arrays.
 
-    x and y may be lists of arrays, nested, and hold a `Ragged` in the place of an array.
+    Args:
+        x: features (n, ...), an array, a `Ragged`, or a nested list of them.
+        y: labels (n, ...), in the same form.
+        columns: further columns (n,) by name.
+
+    Raises:
+        ConfigurationError: if the numbers of rows differ.
     """
 
     def __init__(self, x: Arrays, y: Arrays, columns: Mapping[str, NDArray] | None = None) -> None:
@@ -27,8 +33,8 @@ class ArraySource:
             for leaf in leaves(tree):
                 if len(leaf) != n_samples:
                     raise ConfigurationError(
-                        f"All arrays of a data source must have one row a sample. Received: {n_samples} features, "
-                        f"{len(leaf)} rows of {name}."
+                        f"All arrays of a data source must have one row for each sample. Received: {n_samples} "
+                        f"features, {len(leaf)} rows of {name}."
                     )
         self._info = DataInfo(
             files=(FileInfo(Path("memory"), n_samples),),
@@ -53,8 +59,8 @@ class ArraySource:
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         if name not in self._columns:
             raise ConfigurationError(
-                f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. There are: "
-                f"{', '.join(sorted(self._columns))}."
+                f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. The data sets "
+                f"are: {', '.join(sorted(self._columns))}."
             )
         return self._columns[name].copy() if indices is None else self._columns[name][indices]
 

@@ -1,7 +1,7 @@
-"""Batches: endless passes over a shard, each in a fresh order that its number alone decides.
+"""Batches of endless passes over a shard, each in a new order that only the number of the pass decides.
 
-`BatchStream` cuts windows (`data.order`) into batches; where the windows come from is another's business: from a shard
-in memory, or from files while the batches before are trained on (`data.streaming`).
+`BatchStream` cuts windows (`data.order`) into batches. The windows come from a shard in memory, or from files that are
+read while earlier batches are trained (`data.streaming`).
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from nnlo_opt.trees import Arrays, n_samples
 
 
 class Batch(NamedTuple):
-    """Some samples x and labels y, n <= batch size; the last of a pass may be smaller.
+    """Batch of n <= batch size samples; the last batch of a pass may be smaller.
 
-    x and y are arrays (n, ...), or lists of them, nested, for several inputs or outputs. Sequences of variable length
-    are filled up with 0 to the longest of the batch.
+    x and y are arrays (n, ...), or nested lists of arrays for several inputs or outputs. Sequences of variable length
+    are padded with 0 to the longest one of the batch.
     """
 
     x: Arrays
     y: Arrays
-    #: all samples of the shard have been seen as often as each other
+    #: True if the batch ends a pass, so that all samples of the shard were seen equally often
     end_of_pass: bool
-    #: what the loss of each sample is multiplied by, float32 (n,); None: by 1
+    #: factor of the loss of each sample, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
 
@@ -38,46 +38,51 @@ class Samples:
 
     x: Arrays
     y: Arrays
-    #: float32 (n,), or None
+    #: factor of the loss of each sample, float32 (n,); None for 1
     weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return n_samples(self.x)
 
     def tree(self) -> list[Any]:
-        """All of it as one tree."""
+        """Return features, labels and weights, if there are any, as one tree."""
         return [self.x, self.y] if self.weights is None else [self.x, self.y, self.weights]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples of a pass that follow each other."""
+    """Consecutive samples of a pass."""
 
-    #: trees of arrays (m, ...) in which they are
+    #: trees of arrays (m, ...) that hold the samples
     tree: list[Any]
-    #: their numbers in the tree, in the order in which they come
+    #: rows of the samples in the tree, in the order of the pass
     rows: NDArray[np.int64] | slice
 
 
 class Windows(Protocol):
-    """The windows of a shard, of every pass."""
+    """Windows of a shard in every pass."""
 
     @property
     def n_samples(self) -> int:
-        """Of the shard, at least 1."""
+        """Number of samples of the shard, at least 1."""
 
     def starts(self, pass_number: int) -> Indices:
-        """For every window the samples that come before it in the pass, and their total, (n_windows + 1,)."""
+        """Return the number of samples before each window of the pass, and their total, (n_windows + 1,)."""
 
     def get(self, pass_number: int, number: int) -> Window:
-        """Window `number` of a pass; mostly asked for one after another. Raises `TrialError` if it cannot be read."""
+        """Return window `number` of a pass, mostly called in ascending order; `TrialError` if it cannot be read."""
 
     def close(self) -> None:
-        """Let go of threads and memory; `get` works afterwards too."""
+        """Free threads and memory; `get` still works afterwards."""
 
 
 class WindowsInMemory:
-    """Windows of a shard that is held in memory."""
+    """Windows of a shard that is held in memory.
+
+    Args:
+        samples: all samples of the shard.
+        order: order of the samples in every pass.
+    """
 
     def __init__(self, samples: Samples, order: Order) -> None:
         if len(samples) != order.n_samples or n_samples(samples.tree()) != order.n_samples:
@@ -96,31 +101,34 @@ class WindowsInMemory:
         return Window(self._tree, np.take(samples, order))
 
     def close(self) -> None:
-        """Nothing: who made the samples may hold them on."""
+        """Do nothing, because other objects may still use the samples."""
 
 
 class Stream(Protocol):
-    """Endless passes over a shard; a position is two numbers, and the batches behind it are those of the first time."""
+    """Endless passes over a shard; after `seek` to a position, the same batches follow as the first time."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Passes completed, and how far the current one is: where `seek` leads back to."""
+        """Number of completed passes and offset in the current pass, as `seek` takes them."""
 
     def seek(self, pass_number: int, offset: int) -> None:
         """Go to a `position`."""
 
     def next(self) -> Batch:
-        """The next batch. Raises `TrialError` if it cannot be had."""
+        """Return the next batch; `TrialError` if it cannot be read."""
 
     def close(self) -> None:
-        """Let go of what is read ahead; the stream can still be used."""
+        """Free what was read ahead; the stream can still be used."""
 
 
 class BatchStream:
-    """Endless passes over the samples of a shard, none left out; batches reach over the ends of windows.
+    """Endless passes over all samples of a shard; batches extend over the ends of windows.
 
-    A position is two numbers, and going back to one is exact. Batches may share memory with the shard: they are to be
-    read, not written.
+    Going back to a position is exact. Batches may share memory with the shard, so they must not be changed.
+
+    Args:
+        windows: windows of the shard.
+        batch_size: samples of a batch, at least 1.
     """
 
     def __init__(self, windows: Windows, batch_size: int) -> None:
@@ -128,22 +136,22 @@ class BatchStream:
         self._windows = windows
         self._n_samples = windows.n_samples
         self._batch_size = batch_size
-        #: passes completed
+        #: completed passes
         self._pass = 0
-        #: samples of this pass handed out, 0 <= offset < n_samples
+        #: samples of this pass returned so far, 0 <= offset < n_samples
         self._offset = 0
-        #: samples of this pass before each of its windows, and their total; None: not asked yet
+        #: number of samples of this pass before each window, and their total; None before they are needed
         self._starts: NDArray[np.int64] | None = None
-        #: the window fetched last, and the offsets where it begins and ends; None: not fetched yet
+        #: last window fetched, with the offsets of its begin and end; None before the first
         self._current: tuple[Window, int, int] | None = None
 
     @property
     def position(self) -> tuple[int, int]:
-        """Passes completed, and samples of the current one handed out: where `seek` leads back to."""
+        """Number of completed passes and of samples returned in the current pass, as `seek` takes them."""
         return self._pass, self._offset
 
     def seek(self, pass_number: int, offset: int) -> None:
-        """Go to a `position`: the batches that follow are those that followed it the first time."""
+        """Go to a `position`; the same batches follow as the first time."""
         if pass_number < 0 or not 0 <= offset < self._n_samples:
             raise ValueError(
                 f"A position must be a pass >= 0 and an offset from 0 to {self._n_samples - 1}. "
@@ -153,16 +161,17 @@ class BatchStream:
         self._starts = self._current = None
 
     def next(self) -> Batch:
-        """The next batch, with one copy of its samples if they are shuffled and none if they are not.
+        """Return the next batch, with one copy of its samples if they are shuffled and without a copy otherwise.
 
-        Raises `TrialError` if they cannot be read; the position is then as before.
+        Raises:
+            TrialError: if the samples cannot be read; the position does not change.
         """
         samples, _, end_of_pass = self.next_samples()
         x, y, *weights = padded(samples)
         return Batch(x, y, end_of_pass, weights[0] if weights else None)
 
     def next_samples(self) -> tuple[list[Any], int, bool]:
-        """As `next`, but sequences keep their lengths; -> the samples as one tree, how many, whether a pass ends."""
+        """Return the next samples unpadded: one tree, their number, and True if the pass ends."""
         start, stop = self._offset, min(self._offset + self._batch_size, self._n_samples)
         window, first, end = self._window_at(start)
         samples = take(window.tree, _part(window.rows, start - first, min(stop, end) - first))
@@ -170,7 +179,7 @@ class BatchStream:
             parts = [samples]
             while end < stop:
                 start = end
-                del window  # not two in memory while the next one is read
+                del window  # so that only one window is in memory while the next one is read
                 window, first, end = self._window_at(start)
                 parts.append(take(window.tree, _part(window.rows, 0, min(stop, end) - first)))
             samples = concatenate(parts)
@@ -188,7 +197,7 @@ class BatchStream:
         self._windows.close()
 
     def _window_at(self, offset: int) -> tuple[Window, int, int]:
-        """The window with the sample at `offset` of this pass; the offsets where it begins and ends."""
+        """Return the window of the sample at `offset` of this pass, with the offsets of its begin and end."""
         if self._current is None or not self._current[1] <= offset < self._current[2]:
             self._current = None
             if self._starts is None:
@@ -200,7 +209,7 @@ class BatchStream:
 
 
 def iterate(x: Arrays, y: Arrays, batch_size: int) -> Iterator[tuple[Arrays, Arrays]]:
-    """All samples once, in order, none left out: views (x, y) of at most `batch_size` samples."""
+    """Yield all samples once in order: views (x, y) of at most `batch_size` samples."""
     _check_size(batch_size)
     n = n_samples(x)
     if n != n_samples(y):

@@ -1,9 +1,9 @@
-"""Copies of data files on a disk that is nearer, shared by the ranks of a node.
+"""Copies of data files on a local disk, shared by the ranks of a node.
 
-A rank copies a file when it first reads samples of it, so each node holds what its ranks train on, once. A copy stays
-while anybody uses it and goes with the last: every user holds a shared lock on a file beside it, and who can lock that
-alone may remove both. The operating system lets go of the locks of a process that was killed, so the next start with
-the same folder removes what was left behind.
+A rank copies a file when it first reads samples of it, so each node holds one copy of each file that its ranks train
+on. A copy exists as long as a process uses it: every user holds a shared lock on a file next to the copy, and the
+process that can lock this file exclusively may remove both. The operating system releases the locks of a killed
+process, so the next start with the same folder removes copies that were left behind.
 """
 
 import atexit
@@ -30,7 +30,7 @@ _REMEDY = "Give one such as 'scp {} {}', or leave it out."
 
 
 def parse_copy_command(text: str, option: str = "--copy-command") -> tuple[str, ...]:
-    """`text` as words, two of which hold `{}`, for source and target; ConfigurationError for what cannot be run."""
+    """Return `text` as words with two `{}`, for source and target; ConfigurationError if they are not a command."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -49,15 +49,22 @@ def parse_copy_command(text: str, option: str = "--copy-command") -> tuple[str, 
 
 
 class FileCache:
-    """The copies that this rank uses. `close` lets go of them, and so does the end of the process."""
+    """Copies that this rank uses; `close` releases them, and so does the end of the process.
+
+    Args:
+        folder: folder on the local disk.
+        command: copy command with two `{}`, for source and target; None to copy in this process.
+
+    Raises:
+        ConfigurationError: if `folder` is not writable.
+    """
 
     def __init__(self, folder: Path, command: Sequence[str] | None = None) -> None:
-        """`command` copies, with two `{}`; None: we do. ConfigurationError if nothing can be written to `folder`."""
         self._folder = folder / f"nnlo_opt-{_user()}"
         self._command = command
         #: file -> its copy, and the descriptor that holds the lock
         self._copies: dict[Path, tuple[Path, int]] = {}
-        #: samples may be read by two threads
+        #: guards `_copies`, because two threads may read samples
         self._mutex = threading.Lock()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,13 +74,13 @@ class FileCache:
         except OSError as error:
             raise ConfigurationError(
                 f"`--cache-data` must name a folder in which files can be written. Received: `{folder}` "
-                f"({error.strerror}); choose another."
+                f"({error.strerror}); choose another folder."
             ) from None
         self._remove_leftovers()
         atexit.register(self.close)
 
     def locate(self, path: Path) -> Path:
-        """The copy of `path`, made first if there is none. Raises `TrialError` if it cannot be made."""
+        """Return the copy of `path`, after copying it if needed; `TrialError` if it cannot be copied."""
         with self._mutex:
             if path not in self._copies:
                 try:
@@ -81,12 +88,12 @@ class FileCache:
                 except OSError as error:
                     raise TrialError(
                         f"A data file must be copied to `--cache-data`. Received: {path} to `{self._folder}` "
-                        f"({error.strerror or error}). Make room, or choose another folder."
+                        f"({error.strerror or error}). Free some disk space, or choose another folder."
                     ) from error
             return self._copies[path][0]
 
     def close(self) -> None:
-        """Let go of all copies, and remove those that nobody else uses."""
+        """Release all copies, and remove those that no other process uses."""
         atexit.unregister(self.close)
         with self._mutex:
             copies, self._copies = self._copies, {}
@@ -96,7 +103,7 @@ class FileCache:
             self._folder.rmdir()  # if it is empty
 
     def _acquire(self, path: Path) -> tuple[Path, int]:
-        """(copy of `path`, descriptor of a shared lock on it)."""
+        """Return (copy of `path`, descriptor of a shared lock on it)."""
         status = path.stat()
         key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode()
         copy = self._folder / f"{hashlib.sha256(key).hexdigest()[:20]}-{path.name}"
@@ -125,7 +132,7 @@ class FileCache:
             if not part.is_file() or part.stat().st_size != n_bytes:
                 size = f"{part.stat().st_size} bytes" if part.is_file() else "no file"
                 raise TrialError(
-                    f"A copy must be as large as its file. Received: {size} for the {n_bytes} bytes of {path}. Mend "
+                    f"A copy must be as large as its file. Received: {size} for the {n_bytes} bytes of {path}. Correct "
                     "`--copy-command`."
                 )
             part.rename(copy)
@@ -136,17 +143,17 @@ class FileCache:
         assert self._command is not None
         places = iter((str(path.absolute()), str(part.absolute())))
         words = [_filled(word, places) for word in self._command]
-        # In a session of its own, where signals that mpirun passes on to this process's group do not reach it.
+        # A new session keeps away the signals that mpirun passes on to this process's group.
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
         if done.returncode:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
             raise TrialError(
-                f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Mend the "
+                f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Correct the "
                 "command, or leave it out."
             )
 
     def _remove_leftovers(self) -> None:
-        """Remove the copies of processes that are gone."""
+        """Remove the copies of processes that have ended."""
         for path in self._folder.glob(f"*{_LOCK}"):
             with suppress(OSError):
                 copy = path.with_name(path.name.removesuffix(_LOCK))
@@ -154,12 +161,12 @@ class FileCache:
 
 
 def _locked(copy: Path, how: int) -> int:
-    """A descriptor that holds the lock of `copy`, waited for."""
+    """Wait for the lock of `copy`, and return the descriptor that holds it."""
     path = copy.with_name(copy.name + _LOCK)
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, how)
-        # Who removed the copy removed the lock's file too: then this one is nobody else's.
+        # A process that removes a copy removes the lock file as well; this descriptor is then of a file without name.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), os.stat(path)):
                 return lock
@@ -167,7 +174,7 @@ def _locked(copy: Path, how: int) -> int:
 
 
 def _remove_if_unused(copy: Path, lock: int) -> None:
-    """Remove `copy` with its lock's file unless another process holds it; close `lock`."""
+    """Remove `copy` with its lock file unless another process holds the lock; close `lock`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = copy.with_name(copy.name + _LOCK)
@@ -176,13 +183,13 @@ def _remove_if_unused(copy: Path, lock: int) -> None:
             copy.with_name(f"{copy.name}.part").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
     except OSError:
-        pass  # in use, or removed by somebody else
+        pass  # used or removed by another process
     finally:
         os.close(lock)
 
 
 def _filled(word: str, places: Iterator[str]) -> str:
-    """`word` with each `{}` replaced by the next of `places`."""
+    """Return `word` with each `{}` replaced by the next of `places`."""
     parts = word.split("{}")
     return parts[0] + "".join(next(places) + part for part in parts[1:])
 

@@ -1,4 +1,4 @@
-"""Folds of a cross validation: every sample validates exactly one of them and trains all others."""
+"""Folds of a cross validation: every sample validates exactly one fold and trains all other folds."""
 
 import heapq
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from nnlo_opt.trees import Arrays, leaves
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """Sample numbers to train on and to validate on: ascending int64 arrays without a number in common."""
+    """Numbers of the samples to train on and to validate on: ascending int64 arrays without a common number."""
 
     train: Indices
     validation: Indices
 
 
 def single_fold(n_train: int, n_validation: int) -> Fold:
-    """No cross validation: the first `n_train` samples train, the `n_validation` that follow validate."""
+    """Return a fold without cross validation: the first `n_train` samples train, the next `n_validation` validate."""
     numbers = np.arange(n_train + n_validation)
     return Fold(numbers[:n_train], numbers[n_train:])
 
@@ -35,13 +35,21 @@ def make_folds(
     labels: NDArray | None = None,
     groups: Sequence | NDArray | None = None,
 ) -> list[Fold]:
-    """Cut the samples 0 .. n_samples - 1 into `n_fold` folds; the same seed gives the same folds.
+    """Cut the samples 0 .. n_samples - 1 into `n_fold` folds.
 
-    The sizes of the folds differ by at most one sample. With `labels` (n_samples, ...) that are classes (`classes_of`)
-    so do the numbers of samples of each class. With `groups` (n_samples,) all samples of a group stay in one fold; the
-    sizes are then as equal as dealing out the largest groups first makes them, whatever the labels.
+    The sizes of the folds differ by at most one sample. If `labels` are classes (`classes_of`), the numbers of samples
+    of each class differ by at most one as well. With `groups`, all samples of a group are in one fold; the largest
+    groups are dealt out first to make the sizes as equal as possible, and labels are ignored.
 
-    Raises `ConfigurationError` if `n_fold` is below 2, or above the number of samples or of groups.
+    Args:
+        n_fold: number of folds.
+        n_samples: number of samples.
+        seed: equal seeds give equal folds.
+        labels: (n_samples, ...).
+        groups: group of each sample, (n_samples,).
+
+    Raises:
+        ConfigurationError: if `n_fold` is below 2, or above the number of samples or of groups.
     """
     if n_fold < 2:
         raise ConfigurationError(
@@ -60,9 +68,9 @@ def make_folds(
 
 
 def classes_of(labels: NDArray) -> NDArray[np.int64] | None:
-    """The class of every sample, (n,), if `labels` are classes; None if they are anything else, as in a regression.
+    """Return the class of every sample, (n,), if `labels` are classes; None for other labels, as in a regression.
 
-    Classes are: one-hot rows (n, c) of any dtype with c >= 2; integers or booleans (n,) or (n, 1); floats (n,) or
+    Classes are one-hot rows (n, c) of any dtype with c >= 2, integers or booleans (n,) or (n, 1), or floats (n,) or
     (n, 1) that are all 0 or 1.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -76,7 +84,7 @@ def classes_of(labels: NDArray) -> NDArray[np.int64] | None:
 
 
 def first_classes(labels: Arrays) -> tuple[int, NDArray[np.int64]] | None:
-    """(number of the first leaf of `labels` that are classes, the class of every sample); None if no leaf is."""
+    """Return the number of the first leaf of `labels` with classes, and the class of every sample; None without one."""
     for number, leaf in enumerate(leaves(labels)):
         classes = classes_of(leaf) if isinstance(leaf, np.ndarray) else None
         if classes is not None:
@@ -85,7 +93,7 @@ def first_classes(labels: Arrays) -> tuple[int, NDArray[np.int64]] | None:
 
 
 def class_numbers(labels: Arrays, number: int) -> NDArray[np.int64]:
-    """The class of some samples, (n,), where `first_classes` of all samples has found leaf `number` to be classes."""
+    """Return the class of some samples, (n,), by leaf `number`, which `first_classes` has found for all samples."""
     leaf = next(islice(leaves(labels), number, None))
     if leaf.ndim == 2 and leaf.shape[1] > 1:
         return leaf.argmax(axis=1)
@@ -97,14 +105,14 @@ def _is_binary(values: NDArray) -> bool:
 
 
 def _numbered(keys: Sequence | NDArray, n_samples: int, what: str) -> Indices:
-    """Equal keys as equal numbers, from 0 without a gap."""
+    """Return equal numbers for equal keys, from 0 without a gap."""
     if len(keys) != n_samples:
         raise ValueError(f"`{what}` must have one entry a sample, {n_samples}. Received: {len(keys)}.")
     return np.unique(np.asarray(keys), return_inverse=True)[1]
 
 
 def _deal_samples(n_fold: int, classes: NDArray, rng: np.random.Generator) -> Indices:
-    """The fold of every sample: shuffled, then ordered by class, then dealt out in turn, one to each fold."""
+    """Return the fold of every sample: samples are shuffled, ordered by class, and dealt out to the folds in turn."""
     _check_enough(n_fold, len(classes), "samples")
     order = rng.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
@@ -114,13 +122,13 @@ def _deal_samples(n_fold: int, classes: NDArray, rng: np.random.Generator) -> In
 
 
 def _deal_groups(n_fold: int, groups: Indices, rng: np.random.Generator) -> Indices:
-    """The fold of every sample: the largest group first, always to the fold with the fewest samples so far."""
+    """Return the fold of every sample: the largest group is dealt out first, to the fold with the fewest samples."""
     sizes = np.bincount(groups)
     _check_enough(n_fold, len(sizes), "groups of samples (`--fold-by`)")
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
-    # Fewest samples on top, then fewest samples of lowest number: no fold stays empty, as no group is.
+    # The first entry is the fold with the fewest samples, of equals the first; no fold stays empty, as no group is.
     smallest = [(0, fold) for fold in range(n_fold)]
     for group in order:
         n_samples, fold = smallest[0]

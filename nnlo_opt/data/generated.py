@@ -1,8 +1,8 @@
-"""Batches that a user's generator makes, pass after pass, and how they are dealt out to workers.
+"""Batches of a user's generator, pass after pass, and their distribution over the workers.
 
-Nothing is held but one batch ahead of the one that is trained, which tells the last batch of a pass. What there is to
-be dealt is a `Pool`: by files where each worker can have some, else batch by batch, and then every worker runs the
-whole generator and takes its turn.
+Only the trained batch and the next one are in memory; the next one shows whether a pass ends. A `Pool` is distributed
+by files if each worker can have some. Otherwise it is distributed by batches: every worker runs the full generator and
+takes the batches of its turn.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -19,7 +19,7 @@ from nnlo_opt.data.source import DataInfo, FileInfo, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.trees import leaves, map_tree, n_samples, shapes_of
 
-#: what a generator yields: (x, y) or (x, y, sample weights); x and y arrays, or lists of them
+#: generator of (x, y) or (x, y, sample weights); x and y are arrays, or lists of arrays
 Generate = Callable[[], Iterable[Any]]
 
 _RULE = "`generate_data` must yield batches ([x1, …], [y1, …])"
@@ -27,19 +27,19 @@ _ENDLESS = "`generate_data` must return after one epoch of batches"
 _NO_FILE = Path("generated")
 
 
-# ---------------------------------------------------------------- who takes what
+# ---------------------------------------------------------------- distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Of every `n` batches those whose turn is in `turns` (0 .. n - 1)."""
+    """Selection of items: of every `n` items, those at `turns` (0 .. n - 1)."""
 
     n: int
     turns: frozenset[int]
 
 
 def dealt(items: Iterable[Any], deals: Iterable[Deal]) -> Iterator[Any]:
-    """The items that are left after one deal after another."""
+    """Return the items that are left after all deals in turn."""
     for deal in deals:
         items = _turns(items, deal)
     return iter(items)
@@ -51,17 +51,17 @@ def _turns(items: Iterable[Any], deal: Deal) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What there is to be dealt out, in units: files, or batches of all files together."""
+    """Units to be distributed: files, or batches of all files together."""
 
     files: tuple[str, ...]
-    #: samples of every unit; None: not counted, nor the batches
+    #: samples of every unit; None if they, and the batches, are not counted
     sizes: tuple[int, ...] | None
     by_files: bool
-    #: by batches: what has been dealt already
+    #: deals so far, if distributed by batches
     deals: tuple[Deal, ...] = ()
 
     def deal(self, n: int, turns: Collection[int]) -> "Pool":
-        """Of every `n` units those whose turn is in `turns`."""
+        """Return the pool of the units at `turns` of every `n` units."""
         n_units = len(self.files) if self.by_files else len(self.sizes or ())
         mine = [number for number in range(n_units) if number % n in turns]
         sizes = None if self.sizes is None else tuple(self.sizes[number] for number in mine)
@@ -71,12 +71,12 @@ class Pool:
 
     @property
     def n_samples(self) -> int:
-        """Samples in it; it must have been counted."""
+        """Number of samples, which must have been counted."""
         return sum(self.sizes or ())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be generated."""
+        """True if there is nothing to be generated."""
         return not self.files if self.by_files else self.sizes is not None and not self.sizes
 
 
@@ -84,9 +84,9 @@ class Pool:
 
 
 def as_samples(item: Any) -> Samples:
-    """What a generator has yielded, as arrays of our own; TrialError for anything else than a batch.
+    """Return a batch of a generator as new arrays; TrialError for anything but a batch.
 
-    A list of one array counts as that array. Features become float32, as does what labels are stored as floats.
+    A list of one array counts as that array. Features become float32, and so do labels stored as floats.
     """
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
@@ -106,8 +106,8 @@ def _tree(value: Any, dtype_of: Callable[[NDArray], DTypeLike]) -> Any:
         return branches[0] if len(branches) == 1 else branches
     array = np.asarray(value)
     if not array.ndim or array.dtype.kind not in "fbiu":
-        raise TrialError(f"{_RULE} of numbers. Received: {_in_words(value)}. Yield arrays, one row a sample.")
-    # A copy: a generator may use its arrays again for the next batch.
+        raise TrialError(f"{_RULE} of numbers. Received: {_in_words(value)}. Yield arrays, one row for each sample.")
+    # The copy is needed because a generator may use its arrays again for the next batch.
     return np.array(array, dtype_of(array))
 
 
@@ -116,7 +116,7 @@ def _in_words(value: Any) -> str:
 
 
 def info_of(samples: Samples) -> DataInfo:
-    """What a batch tells of all of them."""
+    """Return the description of all batches, judging by one batch."""
     return DataInfo(
         files=(FileInfo(_NO_FILE, n_samples(samples.x)),),
         feature_shape=shapes_of(samples.x),
@@ -127,7 +127,11 @@ def info_of(samples: Samples) -> DataInfo:
 
 
 def count_batches(generate: Generate, most: int) -> list[int]:
-    """Samples of every batch of one pass; ConfigurationError for what is no batch, and past `most` batches."""
+    """Return the number of samples of every batch of one pass.
+
+    Raises:
+        ConfigurationError: if an item is not a batch, or there are more than `most` batches.
+    """
     sizes: list[int] = []
     for item in filled(generate()):
         if not sizes:
@@ -137,15 +141,15 @@ def count_batches(generate: Generate, most: int) -> list[int]:
                 raise ConfigurationError(str(error)) from error
         if len(sizes) >= most:
             raise ConfigurationError(
-                f"{_ENDLESS}. Received: more than {most} batches. Take out its endless loop; if an epoch is as long as "
-                "that, override `count_data`, or set `max_batches_per_epoch`."
+                f"{_ENDLESS}. Received: more than {most} batches. Remove its endless loop; if an epoch has so many "
+                "batches, override `count_data`, or set `max_batches_per_epoch`."
             )
         sizes.append(_n_rows(item[0]))
     return sizes
 
 
 def filled(items: Iterable[Any]) -> Iterator[Any]:
-    """The batches that hold samples."""
+    """Return the batches that hold samples."""
     return (item for item in items if _has_rows(item))
 
 
@@ -153,7 +157,7 @@ def _has_rows(item: Any) -> bool:
     try:
         return _n_rows(item[0]) > 0
     except (TypeError, IndexError, KeyError):
-        return True  # and `as_samples` says what it is
+        return True  # so that `as_samples` reports the item
 
 
 def _n_rows(x: Any) -> int:
@@ -163,32 +167,36 @@ def _n_rows(x: Any) -> int:
 
 
 class GeneratedStream:
-    """Endless passes over what a generator yields, in its own order."""
+    """Endless passes over the batches of a generator, in its own order.
+
+    Args:
+        generate: makes the generator of one pass.
+        n_expected: samples of a pass; `next` raises TrialError if a pass has more than twice as many.
+    """
 
     def __init__(self, generate: Generate, n_expected: int) -> None:
-        """`n_expected`: samples of a pass; TrialError from `next` when one goes on past twice as many."""
         self._generate = generate
         self._most = 2 * n_expected
         self._pass = 0
-        #: batches and samples of this pass handed out
+        #: batches and samples of this pass returned so far
         self._offset = self._n_samples = 0
-        #: of this pass; None: not begun
+        #: batches of this pass; None before its begin
         self._batches: Iterator[Samples] | None = None
-        #: the next batch; None: not fetched yet
+        #: next batch; None before it is fetched
         self._ahead: Samples | None = None
 
     @property
     def position(self) -> tuple[int, int]:
-        """Passes completed, and batches of the current one handed out: where `seek` leads back to."""
+        """Number of completed passes and of batches returned in the current pass, as `seek` takes them."""
         return self._pass, self._offset
 
     def seek(self, pass_number: int, offset: int) -> None:
-        """Go to a `position`, by passing over the batches before it."""
+        """Go to a `position`, by skipping the batches before it."""
         self.close()
         self._pass, self._offset, self._n_samples = pass_number, offset, 0
 
     def peek(self) -> Samples:
-        """The next batch, which stays the next."""
+        """Return the next batch without moving on."""
         if self._ahead is None:
             self._ahead = self._fetch()
         if self._ahead is None:
@@ -196,13 +204,13 @@ class GeneratedStream:
         return self._ahead
 
     def next(self) -> Batch:
-        """The next batch, and whether it ends the pass."""
+        """Return the next batch, which says whether it ends the pass."""
         samples = self.peek()
         self._n_samples += len(samples)
         if self._n_samples > self._most:
             raise TrialError(
-                f"{_ENDLESS}. Received: {self._n_samples} samples and more, where {self._most // 2} were counted. Take "
-                "out its endless loop, or mend `count_data`."
+                f"{_ENDLESS}. Received: more than {self._n_samples} samples, but {self._most // 2} were counted. "
+                "Remove its endless loop, or correct `count_data`."
             )
         self._ahead = self._fetch()
         is_last = self._ahead is None
@@ -213,7 +221,7 @@ class GeneratedStream:
         return Batch(samples.x, samples.y, is_last, samples.weights)
 
     def close(self) -> None:
-        """Let go of the generator; the stream can still be used."""
+        """Free the generator; the stream can still be used."""
         self._batches = self._ahead = None
 
     def _fetch(self) -> Samples | None:

@@ -1,10 +1,10 @@
-"""Data in HDF5 files; this module and its parts `hdf5_*` are the only importers of h5py.
+"""Data source of HDF5 files; only this module and the modules `hdf5_*` import h5py.
 
-Headers are read once, when a source is made: what is wrong with them is the user's to mend (`ConfigurationError`).
-What goes wrong when samples are read, such as a file that vanished, fails the trial (`TrialError`).
+Headers are read once, when a source is created; an error in a header is an error of the user (`ConfigurationError`). An
+error while samples are read, for example a file that has vanished, fails the trial (`TrialError`).
 
-Features and labels are a data set each, or a group: a list of its members by alphabet, nested as they are. Names with
-commas between them are a list in that order. `hdf5_leaves` says how sequences of variable length are stored.
+Features and labels are a data set each, or a group: a list of its members in alphabetical order, nested like the group.
+Names separated by commas are a list in their order. `hdf5_leaves` describes sequences of variable length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,18 @@ from nnlo_opt.trees import Arrays, map_tree
 
 
 class Hdf5Source:
-    """A `DataSource` of HDF5 files with one data set, or group, of features and one of labels each."""
+    """`DataSource` of HDF5 files, each with one data set or group of features and one of labels.
+
+    Args:
+        paths: data files, in the order of their samples.
+        features_name: name of the data set or group of features, or several names separated by commas.
+        labels_name: the same for labels.
+        adaptors: functions that transform features and labels after reading; None for no change.
+        locate: returns the file from which samples are read, for example a local copy.
+
+    Raises:
+        ConfigurationError: naming the file, if it is not HDF5, lacks a data set, or does not fit the other files.
+    """
 
     def __init__(
         self,
@@ -33,13 +44,8 @@ class Hdf5Source:
         adaptors: tuple[Adaptor | None, Adaptor | None] = (None, None),
         locate: Callable[[Path], Path] = lambda path: path,
     ) -> None:
-        """Read the headers of all files. `adaptors` transform features and labels after reading.
-
-        `locate` says where a file's samples are to be read from, such as a copy of it.
-        Raises `ConfigurationError`, which names the file, for what is not HDF5, lacks a data set, or does not fit.
-        """
         self._locate = locate
-        # Models compute in float32, whatever the features are stored as.
+        # Models compute in float32, regardless of the type in which features are stored.
         self._features = Part("features", features_name, adaptors[0], as_float32=True)
         self._labels = Part("labels", labels_name, adaptors[1], as_float32=False)
         files = tuple(FileInfo(path, self._scan(path)) for path in map(Path, paths))
@@ -76,7 +82,7 @@ class Hdf5Source:
     def read_labels(self, indices: Indices | None = None) -> Arrays:
         if indices is None:
             indices = np.arange(self._info.n_samples)
-        # Every rank looks at all labels, but trains on a few files: no reason to copy all of them.
+        # Every rank reads all labels but trains on few files, so copies of all files would not pay off.
         return self._read(indices, (self._labels,), lambda path: path)[0]
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
@@ -93,18 +99,19 @@ class Hdf5Source:
         return np.concatenate(columns[1:] or columns)
 
     def _scan(self, path: Path) -> int:
-        """Check the headers in one file; its number of samples."""
+        """Check the headers of one file, and return its number of samples."""
         with open_file(path, ConfigurationError) as file:
             n_samples, n_labels = self._features.scan(file, path), self._labels.scan(file, path)
         if n_samples != n_labels:
             raise ConfigurationError(
-                f"Features and labels must have one row a sample. Received: {path} with {n_samples} rows of "
-                f"{self._features.name!r} and {n_labels} rows of {self._labels.name!r}. Mend the file or leave it out."
+                f"Features and labels must have one row for each sample. Received: {path} with {n_samples} rows of "
+                f"{self._features.name!r} and {n_labels} rows of {self._labels.name!r}. Correct the file or "
+                "leave it out."
             )
         return n_samples
 
     def _read(self, indices: Indices, parts: Sequence[Part], locate: Callable[[Path], Path]) -> list[Arrays]:
-        """Samples `indices` of each part."""
+        """Return the samples `indices` of each part."""
         check_indices(indices, self._info.n_samples)
         targets = [part.empty(len(indices)) for part in parts]
         edges = np.searchsorted(indices, self._starts)
@@ -118,24 +125,24 @@ class Hdf5Source:
 
 
 def write_hdf5(path: Path, arrays: Mapping[str, NDArray]) -> None:
-    """Write `arrays` as the data sets of a file, whole or not at all."""
+    """Write `arrays` as the data sets of a file, completely or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
 
 
 def _column(dataset: h5py.Dataset, info: FileInfo) -> NDArray:
-    """The values (n_samples,) of a data set of numbers or strings."""
+    """Return the values (n_samples,) of a data set of numbers or strings."""
     name, remedy = dataset.name.removeprefix("/"), "Choose another data set."
     if dataset.shape not in ((info.n_samples,), (info.n_samples, 1)):
         raise ConfigurationError(
-            f"A data set to fold by, or of weights, must have one value a sample, {info.n_samples}. Received: {name!r} "
-            f"of shape {dataset.shape} in {info.path}. {remedy}"
+            f"A data set for folds or weights must have one value for each sample, {info.n_samples}. Received: "
+            f"{name!r} of shape {dataset.shape} in {info.path}. {remedy}"
         )
     is_text = h5py.check_string_dtype(dataset.dtype) is not None
     if not is_text and dataset.dtype.kind not in "iufb":
         raise ConfigurationError(
-            f"A data set to fold by, or of weights, must hold numbers or strings. Received: {name!r} of type "
+            f"A data set for folds or weights must hold numbers or strings. Received: {name!r} of type "
             f"{dataset.dtype} in {info.path}. {remedy}"
         )
     with reading(name, info.path, ConfigurationError):

@@ -1,4 +1,4 @@
-"""HDF5 files, opened and searched such that what is wrong with them is said in one sentence."""
+"""Opening and searching of HDF5 files, with every error as one sentence."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nnlo_opt.errors import ConfigurationError, NnloError
 
 @contextmanager
 def open_file(path: Path, blame: type[NnloError]) -> Iterator[h5py.File]:
-    """The file, open for reading; a `blame` if it cannot be."""
+    """Open the file for reading; raise a `blame` if it cannot be read."""
     try:
         # Parallel file systems are often mounted without locks, and readers do not need them.
         file = h5py.File(path, "r", locking="best-effort")
@@ -29,7 +29,7 @@ def open_file(path: Path, blame: type[NnloError]) -> Iterator[h5py.File]:
 
 @contextmanager
 def reading(name: str, path: Path, blame: type[NnloError]) -> Iterator[None]:
-    """Whatever goes wrong inside becomes a `blame` that names data set and file."""
+    """Turn every exception inside the context into a `blame` that names data set and file."""
     try:
         yield
     except NnloError:
@@ -44,28 +44,28 @@ def reading(name: str, path: Path, blame: type[NnloError]) -> Iterator[None]:
 
 
 def find(file: h5py.File, name: str, path: Path) -> h5py.Dataset | h5py.Group:
-    """The data set or group `name`, or a `ConfigurationError` that says what is there instead."""
+    """Return the data set or group `name`; `ConfigurationError` with the existing names if there is none."""
     with reading(name, path, ConfigurationError):
         found = file.get(name)
     if isinstance(found, h5py.Dataset | h5py.Group):
         return found
     raise ConfigurationError(
-        f"Every data file must hold the data sets asked for. Received: {path} without {name!r}. {_there(file, path)}"
+        f"Every data file must hold the requested data sets. Received: {path} without {name!r}. {_there(file, path)}"
     )
 
 
 def find_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
-    """The data set `name`, or a `ConfigurationError`."""
+    """Return the data set `name`; `ConfigurationError` if there is none."""
     found = find(file, name, path)
     if isinstance(found, h5py.Dataset):
         return found
     raise ConfigurationError(
-        f"A data set is asked for by its own name. Received: {name!r}, a group in {path}. {_there(file, path)}"
+        f"A data set must be requested by its own name. Received: {name!r}, a group in {path}. {_there(file, path)}"
     )
 
 
 def reason_of(error: Exception) -> str:
-    """In a few words; HDF5's own text has the operating system's reason among lines of times and addresses."""
+    """Return the reason in a few words; HDF5's own text hides it among times and addresses."""
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number else (str(error).splitlines() or [type(error).__name__])[0].strip()
 
@@ -74,4 +74,4 @@ def _there(file: h5py.File, path: Path) -> str:
     names: list[str] = []
     with reading("/", path, ConfigurationError):
         file.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
-    return f"There are: {', '.join(names)}." if names else "There is no data set."
+    return f"The data sets are: {', '.join(names)}." if names else "There is no data set."

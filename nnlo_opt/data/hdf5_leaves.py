@@ -1,12 +1,12 @@
-"""One data set of the same name in every file: its header, and its rows.
+"""Data set that has the same name in every file: its header and its rows.
 
-A row becomes a sample. Rows of variable length become a `Ragged`; there are two ways to store them:
+A row is a sample. Rows of variable length become a `Ragged`; they can be stored in two ways:
 
-- a data set (n,) of variable-length arrays (`h5py.vlen_dtype`). An attribute `row_shape`, such as 12 or (8, 8), says
-  that a row of k * 12 numbers is k steps of 12; without it each number is a step.
-- a data set (n, steps, ...), filled up to the longest, and beside it a data set (n,) of whole numbers with the same
-  name and `_length` behind it: how many steps of each row count. It is heeded where the data set itself is asked for,
-  not where a group is.
+- as a data set (n,) of variable-length arrays (`h5py.vlen_dtype`). An attribute `row_shape`, for example 12 or (8, 8),
+  makes a row of k * 12 numbers k steps of 12 numbers; without it each number is a step.
+- as a data set (n, steps, ...), padded to the longest row, with a data set (n,) of whole numbers that has the same name
+  and the suffix `_length`: the number of valid steps of each row. The lengths are used if the data set itself is
+  requested, not if it is part of a group.
 """
 
 import math
@@ -22,56 +22,59 @@ from nnlo_opt.data.ragged import Ragged
 from nnlo_opt.data.source import Shape, dtype_as_read
 from nnlo_opt.errors import ConfigurationError
 
-#: behind the name of a padded data set
+#: suffix of the data set of lengths
 LENGTH_SUFFIX = "_length"
-#: rows looked at to tell how long they are
+#: rows read to estimate their mean length
 _N_HINT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     n_rows: int
-    #: of a row; of a step, with None before it, where rows are variable
+    #: shape of a row; shape of a step with None before it if rows are variable
     row_shape: Shape
     dtype: np.dtype
-    #: stored as variable-length arrays
+    #: True if stored as variable-length arrays
     is_vlen: bool
-    #: rows of a chunk, 1 if there are none
+    #: rows of a chunk, 1 if there are no chunks
     chunk: int
 
 
 class Leaf:
-    """A data set of the same name, row shape and kind of numbers in every file."""
+    """Data set with the same name, row shape and kind of numbers in every file.
+
+    Args:
+        name: path of the data set in each file.
+        role: "features" or "labels", for messages.
+        as_stored: True if an adaptor takes the rows as they are stored.
+        alone: True if requested by itself, False if found in a group.
+    """
 
     def __init__(self, name: str, role: str, *, as_stored: bool, alone: bool) -> None:
-        """`role`: "features" or "labels", for messages. `as_stored`: somebody adapts the rows, so leave them be.
-
-        `alone`: asked for by itself, not found in a group.
-        """
         self.name = name
         self._role = role
         self._as_stored = as_stored
         self._heeds_lengths = alone and not as_stored
         #: header of the first file, and the file; None before the first scan
         self._first: tuple[_Header, Path] | None = None
-        #: what the numbers stored in all files scanned fit into
+        #: type that can hold the numbers of all scanned files
         self.dtype = np.dtype(np.uint8)
         #: rows of the largest chunk of all files
         self.chunk = 1
 
     @property
     def row_shape(self) -> Shape:
-        """Of a row in memory; (None, ...) where rows are variable."""
+        """Shape of a row in memory; (None, ...) if rows are variable."""
         assert self._first is not None
         return self._first[0].row_shape
 
     @property
     def is_variable(self) -> bool:
-        """Rows are read as a `Ragged`; as an array of arrays where somebody adapts them."""
+        """True if rows are read as a `Ragged`, or as an array of arrays for an adaptor."""
         return bool(self.row_shape) and self.row_shape[0] is None
 
     def scan(self, file: h5py.File, path: Path) -> int:
-        """Check the header in one file; the number of rows."""
+        """Check the header in one file, and return its number of rows."""
         header = self._header(find_dataset(file, self.name, path), file, path)
         if self._first is None:
             self._first, self.dtype = (header, path), header.dtype
@@ -86,15 +89,15 @@ class Leaf:
         return header.n_rows
 
     def row_bytes(self, file: h5py.File) -> int:
-        """Of a row in memory; where rows differ in length about, by the first rows of a file."""
+        """Return the bytes of a row in memory; an estimate from the first rows of a file if lengths differ."""
         step = math.prod(n for n in self.row_shape if n is not None) * self.dtype.itemsize
         return int(step * self._mean_steps(file)) if self.is_variable else step
 
     def rows(self, file: h5py.File, start: int, stop: int) -> NDArray | Ragged:
-        """Rows `start` to `stop`: an array (n, ...), a `Ragged`, or an array (n,) of arrays for who adapts them."""
+        """Return rows `start` to `stop`: an array (n, ...), a `Ragged`, or an array (n,) of arrays for an adaptor."""
         dataset = file[self.name]
         if stop > len(dataset):
-            raise ValueError(f"it had more than the {len(dataset)} rows of now when the run began")
+            raise ValueError(f"it has {len(dataset)} rows now, but had more when the run began")
         stored = dataset[start:stop]
         if not self.is_variable:
             return stored.astype(self.dtype, copy=False)
@@ -116,7 +119,7 @@ class Leaf:
         wrong = np.flatnonzero(sizes % step_size)
         if len(wrong):
             raise ValueError(
-                f"row {start + wrong[0]} has {sizes[wrong[0]]} numbers, which is no multiple of its `row_shape` "
+                f"row {start + wrong[0]} has {sizes[wrong[0]]} numbers, which is not a multiple of its `row_shape` "
                 f"{step_shape}"
             )
         if self._as_stored:
@@ -136,7 +139,7 @@ class Leaf:
         name, remedy = self.name, f"Choose another data set as {self._role}."
         if not dataset.shape:
             raise ConfigurationError(
-                f"Data set {name!r} must have one row a sample. Received: a single value in {path}. {remedy}"
+                f"Data set {name!r} must have one row for each sample. Received: a single value in {path}. {remedy}"
             )
         numbers = h5py.check_vlen_dtype(dataset.dtype)
         is_vlen = isinstance(numbers, np.dtype) and h5py.check_string_dtype(dataset.dtype) is None
@@ -150,7 +153,7 @@ class Leaf:
         if is_vlen:
             if row_shape:
                 raise ConfigurationError(
-                    f"Data set {name!r} of variable-length arrays must have one array a sample. Received: shape "
+                    f"Data set {name!r} of variable-length arrays must have one array for each sample. Received: shape "
                     f"{dataset.shape} in {path}. {remedy}"
                 )
             row_shape = (None, *_step_shape(dataset, path))
@@ -164,9 +167,9 @@ class Leaf:
         lengths = find_dataset(file, name, path)
         if lengths.shape != dataset.shape[:1] or lengths.dtype.kind not in "iu" or dataset.ndim < 2:
             raise ConfigurationError(
-                f"Data set {name!r} must hold a whole number a sample, the steps that count in {self.name!r}, and that "
-                f"must be of shape (samples, steps, ...). Received: {lengths.dtype} of shape {lengths.shape} beside "
-                f"shape {dataset.shape} in {path}. Rename it, or mend the file."
+                f"Data set {name!r} must hold a whole number for each sample, the valid steps of {self.name!r}, which "
+                f"must have the shape (samples, steps, ...). Received: {lengths.dtype} of shape {lengths.shape} for "
+                f"shape {dataset.shape} in {path}. Rename it, or correct the file."
             )
 
 
@@ -177,6 +180,6 @@ def _step_shape(dataset: h5py.Dataset, path: Path) -> tuple[int, ...]:
     if stored.ndim != 1 or (stored.size and stored.dtype.kind not in "iu") or np.any(stored < 1):
         raise ConfigurationError(
             f"The attribute `row_shape` of data set {name!r} must be whole numbers of at least 1. Received: "
-            f"{stored.tolist()} in {path}. Mend the file."
+            f"{stored.tolist()} in {path}. Correct the file."
         )
     return tuple(int(n) for n in stored)

@@ -1,4 +1,4 @@
-"""Features or labels as they lie in HDF5 files: a data set, a list of them, or a group, which is a list too."""
+"""Features or labels in HDF5 files: a data set, a list of data sets, or a group, which is a list as well."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,33 +15,39 @@ from nnlo_opt.data.source import Indices, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree
 
-#: Turns the rows of some samples, a tree of arrays (n, ...), into as many samples, an array or a list of them. It takes
-#: each row by itself, as rows come in pieces, and is called from a thread where samples are read ahead.
+#: Turns the rows of some samples, a tree of arrays (n, ...), into as many samples, an array or a list of arrays. It
+#: must treat each row by itself, because rows come in pieces. A thread calls it if samples are read ahead.
 Adaptor = Callable[[Arrays], Arrays]
 
-#: Rows are read in contiguous pieces of about this size and selected in memory: a fancy index inside the file takes
-#: 27 times as long as a gather in memory after a contiguous read (measured), and a whole file may not fit in memory.
+#: Bytes of a contiguous piece of rows, from which samples are selected in memory. A fancy index inside the file takes
+#: 27 times as long as a selection in memory after a contiguous read (measured), and a full file may not fit in memory.
 PIECE_BYTES = 64 << 20
-#: Rows of so many bytes between two that are asked for are read and thrown away: that takes as long as to begin anew.
+#: Bytes of unused rows between two samples that are read and dropped, because a new read would take as long.
 GAP_BYTES = 256 << 10
 
 
 class Part:
-    """Features or labels: the same data sets in every file."""
+    """Features or labels: the same data sets in every file.
+
+    Args:
+        role: "features" or "labels", for messages.
+        name: name of a data set or group, or several names separated by commas.
+        adaptor: transforms samples after reading; None for no change.
+        as_float32: True to convert all numbers to float32.
+    """
 
     def __init__(self, role: str, name: str, adaptor: Adaptor | None, *, as_float32: bool) -> None:
-        """`name`: of a data set or group, or several with commas between them."""
         #: "features" or "labels", for messages
         self.role = role
         self.name = name
         self._adaptor = adaptor
         self._as_float32 = as_float32
-        #: the data sets, and the file they were found in first; None before the first scan
+        #: data sets, and the first file in which they were found; None before the first scan
         self._tree: tuple[Any, Path] | None = None
-        #: trees of shapes and dtypes of a sample as handed out; known once settled
+        #: trees of shapes and dtypes of a returned sample; known after `settle`
         self.shape: Shapes = ()
         self.dtype: Any = np.dtype(np.float32)
-        #: bytes of a sample in memory, and of a row as it is read
+        #: bytes of a sample in memory, and of a row in the file
         self.sample_bytes = 0
         self._row_bytes = 1
 
@@ -56,7 +62,7 @@ class Part:
         return self._tree[0]
 
     def scan(self, file: h5py.File, path: Path) -> int:
-        """Check the headers in one file; the number of rows."""
+        """Check the headers in one file, and return its number of rows."""
         found = self._find(file, path)
         if self._tree is None:
             self._tree = found, path
@@ -72,13 +78,13 @@ class Part:
         for other, n_others in counts.items():
             if n_others != n_rows:
                 raise ConfigurationError(
-                    f"Features and labels must have one row a sample. Received: {path} with {n_rows} rows of {name!r} "
-                    f"and {n_others} rows of {other!r}. Mend the file or leave it out."
+                    f"Features and labels must have one row for each sample. Received: {path} with {n_rows} rows of "
+                    f"{name!r} and {n_others} rows of {other!r}. Correct the file or leave it out."
                 )
         return n_rows
 
     def settle(self, file: h5py.File, path: Path) -> None:
-        """Find out shape and dtype of a sample from the first row, once all files are scanned."""
+        """Find out shape and dtype of a sample from the first row, after all files were scanned."""
         with reading(self.name, path, ConfigurationError):
             row_bytes = {leaf.name: leaf.row_bytes(file) for leaf in leaves(self._leaves)}
             self._row_bytes = sum(row_bytes.values())
@@ -95,13 +101,13 @@ class Part:
                 self.sample_bytes += int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
 
     def _same_leaves(self, sample: Arrays) -> list[Leaf | None]:
-        """The data set of each leaf of a sample; None where an adaptor made it."""
+        """Return the data set of each leaf of a sample; None if an adaptor makes the leaf."""
         if self._adaptor is None:
             return list(leaves(self._leaves))
         return [None] * sum(1 for _ in leaves(sample))
 
     def empty(self, n_samples: int) -> "Target":
-        """Where so many samples can be read to."""
+        """Return the target for reading `n_samples` samples."""
         return Target(self.shape, self.dtype, n_samples)
 
     def read(self, file: h5py.File, path: Path, rows: Indices, target: "Target") -> None:
@@ -119,11 +125,11 @@ class Part:
             return leaf.rows(file, start, stop)
 
     def _find(self, file: h5py.File, path: Path) -> Any:
-        """The tree of leaves that the name stands for in a file."""
+        """Return the tree of leaves that the name means in a file."""
         names = [name.strip() for name in self.name.split(",")]
         if not all(names):
             raise ConfigurationError(
-                f"`--{self.role}-name` must be the name of a data set or group, or several with commas between them. "
+                f"`--{self.role}-name` must name a data set or group, or several separated by commas. "
                 f"Received: {self.name!r}."
             )
         branches = [self._branch(find(file, name, path), name, path, alone=True) for name in names]
@@ -135,14 +141,14 @@ class Part:
         members = sorted(found)
         if not members:
             raise ConfigurationError(
-                f"A group must hold at least one data set. Received: {name!r}, an empty one in {path}. Choose other "
+                f"A group must hold at least one data set. Received: {name!r}, an empty group in {path}. Choose other "
                 f"{self.role}."
             )
         with reading(name, path, ConfigurationError):
             return [self._branch(found[member], f"{name.rstrip('/')}/{member}", path) for member in members]
 
     def _adapted(self, rows: Arrays, blame: type[NnloError]) -> Arrays:
-        """What the adaptor makes of `rows`, if there is one; whatever it raises becomes a `blame`."""
+        """Return the samples that the adaptor makes of `rows`, if there is one; its exceptions become a `blame`."""
         if self._adaptor is None:
             return rows
         n_rows = len(next(leaves(rows)))
@@ -152,20 +158,20 @@ class Part:
         except Exception as error:
             raise blame(
                 f"The function that adapts the {self.role} must take rows of data set {self.name!r}. Received: "
-                f"{type(error).__name__} ({error}) for an array of shape {shapes}. Mend the function."
+                f"{type(error).__name__} ({error}) for an array of shape {shapes}. Correct the function."
             ) from error
         for array in leaves(samples):
             if array.shape[:1] != (n_rows,):
                 raise blame(
-                    f"The function that adapts the {self.role} must return one sample a row. Received: an array of "
-                    f"shape {array.shape} for one of {shapes}. Mend the function."
+                    f"The function that adapts the {self.role} must return one sample for each row. Received: an array "
+                    f"of shape {array.shape} for one of {shapes}. Correct the function."
                 )
         return samples
 
     def _pieces(self, rows: Indices) -> list[Indices]:
-        """`rows` cut where a piece is full, and where a gap is wider than what is worth reading.
+        """Return `rows` in pieces, cut if a piece is full or a gap is too wide to be read.
 
-        A piece is a multiple of the rows of a chunk, so that none is decompressed twice.
+        The ends of pieces are ends of chunks, so that no chunk is decompressed twice.
         """
         n_rows = -(-max(1, PIECE_BYTES // max(1, self._row_bytes)) // self.chunk) * self.chunk
         gap = max(self.chunk, GAP_BYTES // max(1, self._row_bytes))
@@ -173,18 +179,24 @@ class Part:
 
 
 class Target:
-    """Arrays that are filled piece by piece."""
+    """Arrays that are filled piece by piece.
+
+    Args:
+        shape: tree of the shapes of a sample.
+        dtype: tree of its dtypes.
+        n_samples: number of samples to be added.
+    """
 
     def __init__(self, shape: Shapes, dtype: Any, n_samples: int) -> None:
         self._shape = shape
         self._dtype = dtype
-        #: for a leaf of variable length its pieces
+        #: arrays; lists of pieces for leaves of variable length
         self._filled = map_tree(lambda s, t: [] if _variable(s) else np.empty((n_samples, *s), t), shape, dtype)
         self._slots = list(self._collect())
         self._n_done = 0
 
     def _collect(self) -> Any:
-        # A leaf's list of pieces is no branch: walk along the shapes.
+        # A leaf's list of pieces is not a branch, so the walk follows the shapes.
         def walk(shape: Any, filled: Any) -> Any:
             if isinstance(shape, list):
                 for branch in zip(shape, filled, strict=True):
@@ -195,7 +207,7 @@ class Target:
         return walk(self._shape, self._filled)
 
     def add(self, samples: Arrays) -> None:
-        """Samples that follow those added before; ValueError where their shape is another."""
+        """Add samples that follow the ones added before; ValueError if their shape differs."""
         shapes = map_tree(lambda array: tuple(array.shape[1:]), samples)
         if shapes != self._shape:
             raise ValueError(f"samples of shape {self._shape} are expected, not {shapes}")
@@ -208,7 +220,7 @@ class Target:
         self._n_done += n
 
     def tree(self) -> Arrays:
-        """What was added."""
+        """Return all samples added."""
 
         def build(shape: Any, dtype: Any, filled: Any) -> Any:
             if isinstance(shape, list):
@@ -226,7 +238,7 @@ def _variable(shape: tuple[int | None, ...]) -> bool:
 
 
 def _as_tree(value: Any) -> Arrays:
-    """What an adaptor returns: several arrays in a list or a tuple, or one."""
+    """Return the result of an adaptor as a tree: several arrays in a list or a tuple, or one array."""
     if isinstance(value, list | tuple) and any(isinstance(item, np.ndarray | list | tuple) for item in value):
         return [_as_tree(item) for item in value]
     return np.asarray(value)

@@ -1,4 +1,4 @@
-"""Weights as Keras before its third version saved them in HDF5: by `save_weights`, or with a whole model."""
+"""Weights in HDF5 files of Keras 1 and 2, written by `save_weights` or with a full model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from nnlo_opt.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class SavedWeights:
-    """The arrays of a file, in its order."""
+    """Arrays of a file, in its order."""
 
-    #: name of a layer and its arrays, layers without weights included
+    #: name of a layer and its arrays; layers without weights are included
     layers: Sequence[tuple[str, list[NDArray]]]
-    #: "1" where the file does not say, as before Keras 2
+    #: "1" if the file does not state it, as before Keras 2
     keras_version: str
-    #: "tensorflow", "theano" or "cntk"; None if the file does not say
+    #: "tensorflow", "theano" or "cntk"; None if the file does not state it
     backend: str | None
 
 
 def read_saved_weights(path: Path) -> SavedWeights:
-    """Raises `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
+    """Read a file of weights; raise `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
     try:
         with h5py.File(path, "r", locking="best-effort") as file:
             group = file.get("model_weights", file)
@@ -42,22 +42,22 @@ def read_saved_weights(path: Path) -> SavedWeights:
     if not layers:
         raise ConfigurationError(
             f"A file of weights must be one that Keras 1 or 2 saved. Received: {path}, which names no layers. "
-            "Load what Keras 3 saved with Keras 3."
+            "Load weights saved by Keras 3 with Keras 3."
         )
     return SavedWeights(layers, version or "1", backend)
 
 
 def _named(group: h5py.Group) -> list[tuple[str, list[str]]]:
-    """Names of the layers, and of the weights of each."""
+    """Return the names of the layers, and of the weights of each."""
     if "nb_layers" in group.attrs:
-        # Keras 0 numbered them.
+        # Keras 0 numbered the layers.
         names = [f"layer_{number}" for number in range(group.attrs["nb_layers"])]
         return [(name, [f"param_{number}" for number in range(group[name].attrs["nb_params"])]) for name in names]
     return [(name, _texts(group[name], "weight_names")) for name in _texts(group, "layer_names")]
 
 
 def _texts(group: h5py.Group, key: str) -> list[str]:
-    """A list of names among the attributes; a long one lies in parts, as `key` and a number."""
+    """Return a list of names among the attributes; a long list is stored in parts, as `key` and a number."""
     if key in group.attrs:
         return [_decoded(name) for name in group.attrs[key]]
     parts = takewhile(lambda part: part in group.attrs, (f"{key}{number}" for number in count()))

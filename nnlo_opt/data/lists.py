@@ -1,4 +1,4 @@
-"""List files: the data files of a training or validation set, one a line."""
+"""List files, which name the data files of a training or validation set, one on each line."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,10 +8,12 @@ from nnlo_opt.files import atomic_write
 
 
 def read_list(path: Path | str) -> tuple[Path, ...]:
-    """The data files that the list file `path` names, in its order.
+    """Return the data files that the list file `path` names, in its order.
 
-    A relative name is meant from the folder of the list file; blank lines and lines that begin with `#` are skipped.
-    Raises `ConfigurationError` if the list cannot be read, is empty, or names something that is not a file.
+    A relative name starts from the folder of the list file. Blank lines and lines that begin with `#` are skipped.
+
+    Raises:
+        ConfigurationError: if the list cannot be read, is empty, or names something that is not a file.
     """
     path = Path(path)
     files = []
@@ -30,25 +32,25 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
     if not files:
         raise ConfigurationError(
             f"A list file must name at least one data file. Received: {path}, which names none. "
-            f"Write one data file a line into it."
+            f"Write one data file on each line."
         )
     return tuple(files)
 
 
 def write_list(path: Path | str, files: Iterable[Path | str]) -> None:
-    """Write `files`, one a line: relative to the folder of `path` where they are in or below it, else absolute."""
+    """Write `files` to a list, one on each line: relative to the folder of `path` if below it, else absolute."""
     atomic_write(Path(path), "".join(f"{name}\n" for name in relative_names(Path(path), files)))
 
 
 def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
-    """How the list `path` names `files`."""
+    """Return the names of `files` in the list `path`."""
     folder = path.parent.absolute()
     absolute = [Path(file).absolute() for file in files]
     return [str(file.relative_to(folder) if file.is_relative_to(folder) else file) for file in absolute]
 
 
 def _text_of(path: Path) -> str:
-    remedy = "Give a text file that names one data file a line."
+    remedy = "Give a text file that names one data file on each line."
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:

@@ -1,22 +1,22 @@
-"""How much memory this rank may fill with samples."""
+"""Memory that this rank may fill with samples."""
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-#: of what is free: frameworks, activations and other programs want some too
+#: share of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
 _GROUPS = Path("/sys/fs/cgroup")
 
 
 def budget_bytes(n_node_ranks: int) -> int:
-    """What each of the ranks of a node may hold: a quarter of the memory that is free, divided among them."""
+    """Return the bytes that each rank of a node may hold: a quarter of the free memory, divided among the ranks."""
     return int(available_bytes() * _SHARE / max(1, n_node_ranks))
 
 
 def available_bytes() -> int:
-    """Memory that this process could have: of the machine, or what its control group (a container, a job) has left."""
+    """Return the bytes free for this process: of the machine, or of its control group (a container, a job) if less."""
     return min([_of_machine(), *_of_control_groups()])
 
 
@@ -28,7 +28,7 @@ def _of_machine() -> int:
 
 
 def _of_control_groups() -> Iterator[int]:
-    """What is left in each of the groups that this process is in, and in those that hold them."""
+    """Yield the bytes left in each control group of this process, and in the groups that contain them."""
     for line in _memberships():
         _, controllers, group = line.split(":", 2)
         if controllers == "memory":
@@ -41,7 +41,7 @@ def _of_control_groups() -> Iterator[int]:
             continue
         inside = Path(group.lstrip("/"))
         for folder in (root / inside, *(root / parent for parent in inside.parents)):
-            # A container sees its own group at the root and no path that leads there.
+            # A container sees its own group at the root, without a path to it.
             with suppress(OSError, ValueError):
                 statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 left = int((folder / limit).read_text()) - int((folder / used).read_text())

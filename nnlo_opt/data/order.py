@@ -1,11 +1,11 @@
-"""The order of the samples of a shard, pass by pass.
+"""Order of the samples of a shard in each pass.
 
 A shard is cut into blocks of consecutive samples, small enough that many of them make a window and large enough to be
-read at once. A pass takes the blocks in a random order, some at a time; these are a window, whose samples it takes in a
-random order. So a sample may come out anywhere, files sorted by class are mixed, and a shard larger than memory can be
-read window by window. A shard of one window is one permutation.
+read at once. A pass takes the blocks in a random order. Several blocks make a window, and the pass takes the samples of
+the window in a random order. A sample may thus come at any place, files sorted by class are mixed, and a shard larger
+than memory can be read window by window. A shard of one window is one permutation.
 
-The order depends on (*rng_key, pass) and on the cut alone, and the cut on the data alone: not on whether the shard is
+The order depends on (*rng_key, pass) and on the cut only, and the cut on the data only, not on whether the shard is
 held in memory. So the same seed gives the same training on a machine with less memory.
 """
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from nnlo_opt.data.source import DataInfo, Indices
 
-#: samples mixed with each other; also what is held in memory at a time of a shard that does not fit
+#: bytes of the samples that are mixed; also the bytes in memory at a time, if a shard does not fit
 WINDOW_BYTES = 64 << 20
-#: read at once: a millisecond or so, against some 0.1 ms to begin a read
+#: bytes read at once, in about a millisecond; the start of a read takes some 0.1 ms
 BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How a shard is divided."""
+    """Division of a shard into blocks and windows."""
 
     #: samples of a block, at least 1
     block: int
@@ -38,30 +38,37 @@ class Cut:
 
     @classmethod
     def of(cls, info: DataInfo) -> "Cut":
-        """The cut for samples as large as those of `info`."""
+        """Return the cut for samples of the size in `info`."""
         sample_bytes, chunk = max(1, info.sample_bytes), max(1, info.chunk_samples)
         window = max(chunk, WINDOW_BYTES // sample_bytes)
-        # A chunk is read whole: a block of two reads one more at its ends, and larger blocks would mix less.
+        # Chunks are read completely: a block of two chunks reads one more at its ends, and larger blocks would mix
+        # less.
         block = min(window, max(2 * chunk if chunk > 1 else 1, BLOCK_BYTES // sample_bytes))
         return cls(block=block, n_blocks=window // block)
 
 
 class Order:
-    """The order of `n_samples` samples in every pass; holds nothing but the blocks of the pass asked about last."""
+    """Order of samples in every pass; it stores only the blocks of the last pass requested.
+
+    Args:
+        n_samples: number of samples, at least 1.
+        rng_key: seed, numbers >= 0.
+        shuffle: False to keep the order of the samples.
+        cut: division into blocks and windows; None for a single window.
+    """
 
     def __init__(self, n_samples: int, rng_key: tuple[int, ...], *, shuffle: bool, cut: Cut | None = None) -> None:
-        """`rng_key` holds numbers >= 0."""
         if n_samples < 1:
             raise ValueError("A stream of batches needs at least one sample.")
         self.n_samples = n_samples
         self.shuffle = shuffle
         self._rng_key = rng_key
         self._cut = cut or Cut(block=n_samples, n_blocks=1)
-        #: (pass, its blocks in order)
+        #: number of a pass, and its blocks in order
         self._blocks: tuple[int, Indices] | None = None
 
     def twin(self) -> "Order":
-        """The same order for another thread."""
+        """Return the same order for another thread."""
         return Order(self.n_samples, self._rng_key, shuffle=self.shuffle, cut=self._cut)
 
     @property
@@ -71,13 +78,13 @@ class Order:
         return -(-n_blocks // self._cut.n_blocks)
 
     def starts(self, pass_number: int) -> Indices:
-        """For every window the samples that come before it in the pass, and their total, (n_windows + 1,)."""
+        """Return the number of samples before each window of the pass, and their total, (n_windows + 1,)."""
         sizes = self._sizes(self._blocks_of(pass_number))
         edges = np.arange(0, len(sizes), self._cut.n_blocks)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.add.reduceat(sizes, edges))])
 
     def window(self, pass_number: int, number: int) -> tuple[Indices, NDArray[np.int64] | None]:
-        """(samples of the window (m,), ascending; in what order they come (m,), None: in this)."""
+        """Return the samples of a window (m,), ascending, and their order in the pass (m,), None for this order."""
         blocks = self._blocks_of(pass_number)
         mine = np.sort(blocks[number * self._cut.n_blocks : (number + 1) * self._cut.n_blocks])
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._sizes(mine))])

@@ -1,7 +1,7 @@
-"""Sequences of variable length, and trees that may hold them beside plain arrays.
+"""Sequences of variable length, and trees that may hold them next to plain arrays.
 
 A `Ragged` is a leaf like an array (n, None, ...): sample i has `lengths[i]` steps. A batch of it is an array as long as
-its longest sample, filled up with 0 (what `keras.layers.Masking` and `Embedding(mask_zero=True)` pass over).
+its longest sample, padded with 0, which `keras.layers.Masking` and `Embedding(mask_zero=True)` skip.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,14 @@ Rows = NDArray[np.int64] | slice
 
 
 class Ragged:
-    """n samples of `lengths[i]` steps each. What is read of it is shared, never written."""
+    """Samples of variable length; arrays obtained from it are shared and must not be changed.
+
+    Args:
+        steps: steps of all samples, one sample after another, (sum of lengths, ...).
+        lengths: number of steps of each sample, (n,).
+    """
 
     def __init__(self, steps: NDArray, lengths: NDArray[np.int64]) -> None:
-        """`steps` (sum of lengths, ...): the steps of all samples, one sample after another."""
         self.steps = steps
         self.lengths = lengths
         #: number of the first step of each sample, and of the end of the last, (n + 1,)
@@ -28,7 +32,7 @@ class Ragged:
 
     @classmethod
     def of(cls, padded: NDArray, lengths: NDArray[np.int64]) -> "Ragged":
-        """The first `lengths[i]` steps of each row of an array (n, steps, ...)."""
+        """Return the first `lengths[i]` steps of each row of an array (n, steps, ...)."""
         inside = np.arange(padded.shape[1]) < lengths[:, None]
         return cls(padded[inside], np.asarray(lengths, np.int64))
 
@@ -37,12 +41,12 @@ class Ragged:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of a step."""
+        """Dtype of a step."""
         return self.steps.dtype
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """(n, None, ...)."""
+        """Shape (n, None, ...)."""
         return (len(self), None, *self.steps.shape[1:])
 
     @property
@@ -51,14 +55,14 @@ class Ragged:
         return self.steps.nbytes + 2 * self.lengths.nbytes
 
     def take(self, rows: Rows) -> "Ragged":
-        """Samples `rows`: a view for a slice of step 1, a copy for an array of numbers."""
+        """Return the samples `rows`: a view for a slice of step 1, a copy for an array of numbers."""
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             stop = max(start, stop)
             return Ragged(self.steps[self._starts[start] : self._starts[stop]], self.lengths[start:stop])
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
-        # Number of each step here, plus how far its sample lies elsewhere there.
+        # Number of each step here, plus the distance of its sample's position there.
         numbers = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._starts[rows] - (ends - lengths), lengths)
         return Ragged(np.take(self.steps, numbers, axis=0), lengths)
 
@@ -66,11 +70,14 @@ class Ragged:
         return self.take(rows)
 
     def astype(self, dtype: np.dtype, copy: bool = True) -> "Ragged":
-        """The same in another type."""
+        """Return the same samples in another type."""
         return Ragged(self.steps.astype(dtype, copy=copy), self.lengths)
 
     def padded(self) -> NDArray:
-        """All samples as an array (n, longest, ...), filled up with 0; at least one step, so that models can run."""
+        """Return all samples as an array (n, longest, ...), padded with 0.
+
+        At least one step, so that models can run.
+        """
         longest = max(1, int(self.lengths.max(initial=0)))
         array = np.zeros((len(self), longest, *self.steps.shape[1:]), self.dtype)
         array[np.arange(longest) < self.lengths[:, None]] = self.steps
@@ -78,8 +85,8 @@ class Ragged:
 
 
 def take(tree: Arrays, rows: Rows) -> Arrays:
-    """Samples `rows` of every leaf: views for a slice, copies for an array of numbers."""
-    # Once a batch: `map_tree` takes as long as the copy.
+    """Return the samples `rows` of every leaf: views for a slice, copies for an array of numbers."""
+    # This runs once for each batch, and `map_tree` would take as long as the copy.
     if isinstance(tree, list):
         return [take(branch, rows) for branch in tree]
     if isinstance(tree, Ragged):
@@ -88,7 +95,7 @@ def take(tree: Arrays, rows: Rows) -> Arrays:
 
 
 def concatenate(trees: Sequence[Arrays]) -> Arrays:
-    """The samples of all trees, one after another; a single one as it is."""
+    """Return the samples of all trees, one tree after another; a single tree is not copied."""
 
     def of_leaves(*parts: NDArray | Ragged) -> NDArray | Ragged:
         ragged = [part for part in parts if isinstance(part, Ragged)]
@@ -102,12 +109,12 @@ def concatenate(trees: Sequence[Arrays]) -> Arrays:
 
 
 def padded(tree: Arrays) -> Arrays:
-    """The tree with every `Ragged` as an array."""
+    """Return the tree with every `Ragged` as an array."""
     if isinstance(tree, list):
         return [padded(branch) for branch in tree]
     return tree.padded() if isinstance(tree, Ragged) else tree
 
 
 def n_bytes(tree: Arrays) -> int:
-    """Bytes of all leaves."""
+    """Return the bytes of all leaves."""
     return sum(leaf.nbytes for leaf in leaves(tree))

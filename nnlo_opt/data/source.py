@@ -1,4 +1,4 @@
-"""What a model is trained on, seen as one row of samples numbered from 0, file after file.
+"""Interface of data sources, which number all samples from 0, file after file.
 
 Features and labels are trees (`nnlo_opt.trees`): an array, or lists of arrays for a model of several inputs or outputs.
 An array of sequences of variable length is a `Ragged`, whose shape has None for the steps.
@@ -19,7 +19,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A data file, and how many samples it holds (0 is allowed)."""
+    """Data file with its number of samples, which may be 0."""
 
     path: Path
     n_samples: int
@@ -27,18 +27,18 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInfo:
-    """What a data source holds. Shapes are of one sample, dtypes those that `DataSource.read` returns."""
+    """Description of a data source; shapes are of one sample, and dtypes are those that `DataSource.read` returns."""
 
     files: tuple[FileInfo, ...]
     #: trees of tuples; None stands for a variable number of steps
     feature_shape: Shapes
     label_shape: Shapes
-    #: trees of names, of the same form
+    #: trees of names, in the form of the shapes
     feature_dtype: Any
     label_dtype: Any
-    #: bytes of a sample in memory, features and labels; of variable length, about
+    #: bytes of a sample's features and labels in memory; an estimate for variable lengths
     sample_bytes: int = 0
-    #: samples that can only be read together, as the chunks of a file are
+    #: samples that can be read together only, as the chunk of a file
     chunk_samples: int = 1
 
     @property
@@ -47,11 +47,11 @@ class DataInfo:
         return sum(file.n_samples for file in self.files)
 
     def file_numbers(self) -> Indices:
-        """For every sample the number of its file, (n_samples,): the groups of folds by files."""
+        """Return the file number of every sample, (n_samples,), which is its group for folds by files."""
         return np.repeat(np.arange(len(self.files)), [file.n_samples for file in self.files])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "files": [[str(file.path), file.n_samples] for file in self.files],
             "feature_shape": map_tree(list, self.feature_shape),
@@ -64,7 +64,7 @@ class DataInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "DataInfo":
-        """The inverse of `to_json`."""
+        """Return the description that `to_json` wrote."""
         return cls(
             files=tuple(FileInfo(Path(path), n_samples) for path, n_samples in data["files"]),
             feature_shape=_shapes_from_json(data["feature_shape"]),
@@ -77,33 +77,39 @@ class DataInfo:
 
 
 class DataSource(Protocol):
-    """Samples by number. Holds no file open between calls, so any number of ranks and threads may share the files."""
+    """Samples by number; no file stays open between calls, so ranks and threads can share the files."""
 
     @property
     def info(self) -> DataInfo:
-        """What is there."""
+        """Description of the data."""
 
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
-        """Samples `indices` (n,), ascending and without repetition: x and y, trees of arrays (n, ...) and `Ragged`.
+        """Return the samples `indices` (n,), ascending and without repetition.
 
-        x is float32; y is float32 if it was stored as floats, and an integer array if it was stored as integers.
-        Raises `TrialError` for what cannot be read.
+        Returns:
+            x and y, trees of arrays (n, ...) and `Ragged`. x is float32. y is float32 if it was stored as floats, and
+            an integer array if it was stored as integers.
+
+        Raises:
+            TrialError: if the samples cannot be read.
         """
 
     def read_labels(self, indices: Indices | None = None) -> Arrays:
-        """The labels y of samples `indices` (n,) as in `read`; None: of all of them."""
+        """Return the labels y of the samples `indices` (n,) as `read` does; of all samples for None."""
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
-        """One value a sample, numbers or strings, of samples `indices` (n,) as in `read`; None: of all of them.
+        """Return one value, a number or string, for each of the samples `indices` (n,); for all samples for None.
 
-        Raises `ConfigurationError` if there is no such data set, or it holds anything else.
+        Raises:
+            ConfigurationError: if there is no data set of this name, or it holds other values.
         """
 
 
 def dtype_as_read(stored: DTypeLike) -> np.dtype:
-    """The dtype in which numbers stored as `stored` are handed out: float32 for floats, uint8 for booleans.
+    """Return the dtype of numbers that are stored as `stored` after reading: float32 for floats, uint8 for booleans.
 
-    Raises `TypeError` for what is not a number.
+    Raises:
+        TypeError: if `stored` is not a type of numbers.
     """
     stored = np.dtype(stored)
     match stored.kind:
@@ -124,7 +130,7 @@ def check_indices(indices: Indices, n_samples: int) -> None:
 
 
 def _shapes_from_json(data: list[Any]) -> Shapes:
-    """A list of lists is a branch, which is never empty; any other is a shape."""
+    """Return a tree of shapes: a list of lists is a branch, which is never empty; any other list is a shape."""
     if data and isinstance(data[0], list):
         return [_shapes_from_json(branch) for branch in data]
     return tuple(data)

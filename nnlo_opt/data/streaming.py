@@ -1,7 +1,7 @@
-"""Samples of a shard that does not fit in memory: read window by window, ahead of need, in one thread.
+"""Reading of samples ahead of need by one thread, for shards that do not fit in memory.
 
-`ReadAhead` owns the thread; `StreamedWindows` says what it reads. While a window is trained on, the next ones are read,
-at most `n_ahead` of them; so a window is in memory 1 + `n_ahead` times.
+`ReadAhead` owns the thread, and `StreamedWindows` defines what it reads. While a window is trained, up to `n_ahead`
+further windows are read, so 1 + `n_ahead` windows are in memory.
 """
 
 import threading
@@ -15,47 +15,51 @@ from nnlo_opt.data.order import Order
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import NnloError, TrialError
 
-#: (pass, window)
+#: pass and number of a window
 Key = tuple[int, int]
 Result = TypeVar("Result")
-#: how long to wait for a read under way when the thread is to end; a file system that hangs must not hang us
+#: seconds to wait for a running read when the thread must end; a file system that hangs must not block this process
 _CLOSE_TIMEOUT_S = 30.0
 
 
 class ReadAhead(Generic[Result]):
-    """Calls `read(key)` in a thread for the keys that follow the one asked for last.
+    """Calls `read(key)` in a thread for the keys that follow the last key requested.
 
-    The thread begins with the first `get`, and ends with `close`.
+    The thread starts with the first `get`, and ends with `close`.
+
+    Args:
+        read: reads the result of a key.
+        following: returns the key that will be requested after a key, None for none.
+        n_ahead: number of results to be read ahead; 0 for no thread.
     """
 
     def __init__(self, read: Callable[[Key], Result], following: Callable[[Key], Key | None], n_ahead: int) -> None:
-        """`following(key)`: what will be asked for after it, None: nothing. `n_ahead` 0: no thread."""
         self._read = read
         self._following = following
         self._n_ahead = n_ahead
         self._thread: threading.Thread | None = None
-        #: guards what stands below
+        #: guards the fields below
         self._changed = threading.Condition()
-        #: what the thread is to have read, in this order; the first may be under way
+        #: keys to be read, in this order; the first may be in progress
         self._wanted: list[Key] = []
-        #: read, and not yet asked for; keys of `_wanted`
+        #: results of keys of `_wanted` that were read and not yet requested
         self._results: dict[Key, Result | BaseException] = {}
-        #: raised by every `close`: a thread of another number is to end
+        #: incremented by every `close`; a thread with another number ends
         self._number = 0
 
     def get(self, key: Key) -> Result:
-        """`read(key)`, waited for where it is not done; raises what it raised, as a `TrialError` unless it is ours."""
+        """Return `read(key)`, after waiting if needed; foreign exceptions are raised as `TrialError`."""
         if self._n_ahead == 0:
             return _given(_attempt(self._read, key))
         with self._changed:
             if key not in self._wanted:
-                self._wanted, self._results = [key], {}  # another place than was foreseen
+                self._wanted, self._results = [key], {}  # another key than expected
                 self._changed.notify_all()
             self._start()
             self._changed.wait_for(lambda: key in self._results)
             result = self._results[key]
             if isinstance(result, BaseException):
-                self._wanted, self._results = [], {}  # asked again, it is tried again
+                self._wanted, self._results = [], {}  # the next request tries again
             else:
                 self._wanted = self._from(key)[1:]
                 self._results = {known: self._results[known] for known in self._wanted if known in self._results}
@@ -63,7 +67,7 @@ class ReadAhead(Generic[Result]):
         return _given(result)
 
     def close(self) -> None:
-        """End the thread and forget what it has read. `get` begins anew."""
+        """End the thread and drop its results; `get` starts it again."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._number += 1
@@ -80,7 +84,7 @@ class ReadAhead(Generic[Result]):
 
     def _start(self) -> None:
         if self._thread is None:
-            # A daemon: it holds nothing that has to be put in order.
+            # The thread is a daemon, because it holds nothing that must be closed.
             self._thread = threading.Thread(target=self._work, args=(self._number,), name="read-ahead", daemon=True)
             self._thread.start()
 
@@ -98,23 +102,28 @@ class ReadAhead(Generic[Result]):
                 if key in self._wanted:
                     self._results[key] = result
                     self._changed.notify_all()
-            del result  # not one window more in memory while it waits
+            del result  # so that no further window is in memory while the thread waits
 
     def _next(self) -> Key | None:
-        """What is to be read next; nothing behind a failure."""
+        """Return the key to be read next; None after a failure."""
         if any(isinstance(result, BaseException) for result in self._results.values()):
             return None
         return next((key for key in self._wanted if key not in self._results), None)
 
 
 class StreamedWindows:
-    """Windows of a shard that are read when their time comes."""
+    """Windows of a shard that are read when they are needed.
+
+    Args:
+        read: returns samples of the shard by their numbers, ascending; called in the thread.
+        order: order of the samples in every pass.
+        n_ahead: number of windows to be read ahead.
+    """
 
     def __init__(self, read: Callable[[Indices], Samples], order: Order, n_ahead: int) -> None:
-        """`read(numbers)`: samples of the shard by number, ascending; called from the thread."""
         self.n_samples = order.n_samples
         self._read = read
-        # Two, as one remembers the pass it was asked about last and each has its thread.
+        # Each thread has its own order, because an order stores its last pass.
         self._order = order
         self._order_of_thread = order.twin()
         self._ahead: ReadAhead[Window] = ReadAhead(self._window, self._following, n_ahead)
@@ -141,7 +150,7 @@ class StreamedWindows:
 def read_in_order(
     read: Callable[[Indices], Samples], n_samples: int, n_at_once: int, n_ahead: int
 ) -> Iterator[Samples]:
-    """All samples once, in order, `n_at_once` at a time, each while those before are worked on."""
+    """Yield all samples once in order, `n_at_once` at a time, and read ahead meanwhile."""
     n_parts = -(-n_samples // n_at_once)
 
     def part(key: Key) -> Samples:

@@ -1,4 +1,4 @@
-"""Checksums of the data files of a list, in a file beside it that `sha256sum --check` reads too.
+"""Checksums of the data files of a list, in a file next to the list that `sha256sum --check` reads as well.
 
 `train.list.sha256` has a line for each data file: the SHA-256 of its content, two spaces, and its name as in the list.
 """
@@ -17,22 +17,23 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def sums_path(list_path: Path) -> Path:
-    """Where the checksums of a list are."""
+    """Return the path of the checksums of a list."""
     return list_path.with_name(list_path.name + ".sha256")
 
 
 def write_sums(list_path: Path, files: Iterable[Path | str]) -> None:
-    """Write the checksums of the data files of a list beside it."""
+    """Write the checksums of the data files of a list next to it."""
     paths = [Path(file) for file in files]
     lines = [f"{_sha256(path)}  {name}\n" for path, name in zip(paths, relative_names(list_path, paths), strict=True)]
     atomic_write(sums_path(list_path), "".join(lines))
 
 
 def verify(list_path: Path) -> int:
-    """Compare all data files of a list with their checksums; the number of files.
+    """Compare all data files of a list with their checksums, and return the number of files.
 
-    Raises ConfigurationError, which names the file, for one that differs, is in one of the two files only or cannot be
-    read, and where there are no checksums.
+    Raises:
+        ConfigurationError: naming the file, if a file differs, is in one of the two files only or cannot be read, or if
+            there are no checksums.
     """
     path = sums_path(list_path)
     sums = _read_sums(path, list_path)
@@ -55,19 +56,19 @@ def verify(list_path: Path) -> int:
         PULSE.ticks += 1
         if found != sums[file.absolute()]:
             raise ConfigurationError(
-                f"With `--verify-data` a data file must be what its checksum says. Received: {file}, whose SHA-256 is "
-                f"not that in `{path}`: it is damaged, or was written anew. Write it again, or its checksum."
+                f"With `--verify-data` a data file must match its checksum. Received: {file}, whose SHA-256 is "
+                f"not the one in `{path}`: it is damaged, or was written again. Write it again, or its checksum."
             )
     return len(files)
 
 
 def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
-    remedy = f"Write it where the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
+    remedy = f"Write it while the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"`--verify-data` needs a file of checksums beside every list. Received: {list_path} without {path.name}. "
+            f"`--verify-data` needs a file of checksums next to every list. Received: {list_path} without {path.name}. "
             f"{remedy}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +78,7 @@ def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
         match = _LINE.fullmatch(line)
         if match is None or "\0" in line or (file := (path.parent / match[2]).absolute()) in sums:
             raise ConfigurationError(
-                f"A file of checksums must have one line a data file, the SHA-256 and the name. Received: line "
+                f"A file of checksums must have one line for each data file, the SHA-256 and the name. Received: line "
                 f"{number} of {path}. {remedy}"
             )
         sums[file] = match[1]

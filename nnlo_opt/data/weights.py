@@ -1,6 +1,6 @@
-"""How much a sample counts in training: by its class, and by a number of its own. Both multiply its loss.
+"""Weight of a sample in the loss, by its class and by a number of its own, which are multiplied.
 
-As in Keras's `fit`: a class without a weight counts 1, and validation counts every sample alike.
+As in Keras's `fit`, a class without a weight has weight 1, and validation does not use weights.
 """
 
 import ast
@@ -17,13 +17,13 @@ from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trees import Arrays
 
-#: weight of each class; "balanced": such that every class counts as much as each other
+#: weight of each class; "balanced" gives all classes the same total weight
 ClassWeights: TypeAlias = Mapping[int, float] | Literal["balanced"]
-_RULE = '`--class-weights` must be balanced, or a dictionary of class numbers and weights such as "{0: 1.0, 1: 5.0}"'
+_RULE = '`--class-weights` must be balanced, or a dictionary of class numbers and weights, as "{0: 1.0, 1: 5.0}"'
 
 
 def parse_class_weights(text: str) -> ClassWeights:
-    """Read `balanced` or a dictionary; ConfigurationError for anything else."""
+    """Return `balanced` or the dictionary in `text`; ConfigurationError for any other text."""
     if text.strip() == "balanced":
         return "balanced"
     try:
@@ -45,23 +45,23 @@ def parse_class_weights(text: str) -> ClassWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassTable:
-    """The weight of every class of a fold."""
+    """Weight of every class of a fold."""
 
-    #: the leaf of the labels that says the class
+    #: number of the leaf of the labels that holds the class
     leaf: int
     #: classes, ascending, and their weights, float32
     classes: NDArray[np.int64]
     weights: NDArray[np.float32]
 
     def of(self, labels: Arrays) -> NDArray[np.float32]:
-        """The weights of samples with these labels, (n,); 1 for a class that was not there."""
+        """Return the weights of samples with these labels, (n,); 1 for a class that the table does not have."""
         classes = class_numbers(labels, self.leaf)
         places = np.minimum(np.searchsorted(self.classes, classes), len(self.classes) - 1)
         return np.where(self.classes[places] == classes, self.weights[places], np.float32(1))
 
 
 def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) -> list[ClassTable]:
-    """One table for each fold, by its training samples `trains`; ConfigurationError for what does not fit `labels`."""
+    """Return one table for each fold, by its training samples `trains`; ConfigurationError if `labels` do not fit."""
     found = first_classes(labels)
     if found is None:
         raise ConfigurationError(
@@ -88,23 +88,24 @@ def class_tables(wanted: ClassWeights, labels: Arrays, trains: list[Indices]) ->
 
 
 def check_sample_weights(name: str, values: NDArray, *, some: bool = False) -> NDArray[np.float32]:
-    """The weights (n,) read from the data set `name`; ConfigurationError unless they are finite and at least 0.
+    """Return the weights (n,) read from the data set `name`; ConfigurationError unless finite and at least 0.
 
-    `some`: they are not those of all samples, and may all be 0.
+    Args:
+        some: True if they are weights of some samples only, which may all be 0.
     """
     rule = f"`--sample-weights-name` must name a data set of finite numbers of at least 0. Received: {name!r}"
     if values.dtype.kind not in "iufb":
         raise ConfigurationError(f"{rule}, which holds text. Choose another data set.")
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(wrong):
-        raise ConfigurationError(f"{rule} with {values[wrong[0]]} for sample {wrong[0]}. Mend the data.")
+        raise ConfigurationError(f"{rule} with {values[wrong[0]]} for sample {wrong[0]}. Correct the data.")
     if not (some or np.any(values)):
-        raise ConfigurationError(f"{rule} with nothing but 0. Mend the data, or leave the option out.")
+        raise ConfigurationError(f"{rule} with only 0. Correct the data, or leave the option out.")
     return values.astype(np.float32)
 
 
 def _balanced(leaf: int, classes: NDArray[np.int64]) -> ClassTable:
-    """n / (number of classes * n of the class), as in scikit-learn: 1 on average over the samples."""
+    """Return weights n / (number of classes * n of the class), as scikit-learn does; their mean over samples is 1."""
     known, counts = np.unique(classes, return_counts=True)
     return ClassTable(leaf, known, (len(classes) / (len(known) * counts)).astype(np.float32))
 

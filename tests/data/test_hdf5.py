@@ -35,7 +35,7 @@ def refused(*args: object) -> str:
 
 
 def test_one_sentence_for_each_wrong_request(path: Path) -> None:
-    assert "without 'x'. There are: features, inputs/a, inputs/b, labels" in refused([path], "x", "labels")
+    assert "without 'x'. The data sets are: features, inputs/a, inputs/b, labels" in refused([path], "x", "labels")
     assert "9 rows of 'short'" in refused([path], "features", "short")
     assert "a single value" in refused([path], "features", "scalar")
     assert "must hold numbers" in refused([path], "features", "text")
@@ -78,7 +78,7 @@ def test_nested_names_and_columns_of_text(path: Path) -> None:
     assert source.info.feature_shape == (2,)
     assert source.read_column("text").tolist() == ["ä", "b"] * 5
     assert source.read_column("name").tolist() == ["a", "b"] * 5
-    for name, said in [("labels", "one value a sample"), ("short", "one value a sample"), ("inputs", "a group")]:
+    for name, said in [("labels", "one value for each sample"), ("short", "one value for each sample"), ("inputs", "a group")]:
         with pytest.raises(ConfigurationError, match=said):
             source.read_column(name)
 
@@ -125,7 +125,7 @@ def test_adaptors_decide_shapes_and_types(path: Path) -> None:
 
 def test_adaptors_that_fail(path: Path) -> None:
     assert "ValueError" in refused([path], "features", "labels", (lambda rows: rows.reshape(-1, 3), None))
-    assert "one sample a row" in refused([path], "features", "labels", (None, lambda rows: rows.sum()))
+    assert "one sample for each row" in refused([path], "features", "labels", (None, lambda rows: rows.sum()))
     only_first = Hdf5Source([path], "features", "labels", (lambda rows: rows.reshape(1, 4), None))
     with pytest.raises(TrialError, match="adapts the features"):
         only_first.read(np.arange(10))
@@ -143,7 +143,7 @@ def test_what_happens_to_files_later_fails_the_trial(path: Path) -> None:
     source = Hdf5Source([path], "features", "labels")
     good = path.read_bytes()
     write_hdf5(path, {"features": np.zeros((8, 4)), "labels": np.zeros((8, 3))})
-    with pytest.raises(TrialError, match="8 rows of now"):
+    with pytest.raises(TrialError, match="it has 8 rows now"):
         source.read(np.arange(10))
     write_hdf5(path, {"features": np.zeros((10, 1)), "labels": np.zeros((10, 3))})
     with pytest.raises(TrialError, match=r"'features' of .*good.h5"):

@@ -93,7 +93,7 @@ def test_names_with_commas_are_a_list_in_that_order(path: Path) -> None:
 
 
 def test_wrong_groups_and_lists(path: Path, tmp_path: Path) -> None:
-    assert "an empty one" in refused([path], "empty", "labels")
+    assert "an empty group" in refused([path], "empty", "labels")
     assert "x/c" in refused([path], "x,x/c", "labels")
     assert "--features-name" in refused([path], "x,,y", "labels")
     other = write(tmp_path / "b.h5")
@@ -203,13 +203,13 @@ def test_sequences_that_are_none(path: Path) -> None:
             file[name] = np.zeros((N, 5)) if name != "flat" else np.zeros(N)
             file[f"{name}_length"] = lengths
     assert "must hold numbers" in refused([path], "text", "labels")
-    assert "one array a sample" in refused([path], "two", "labels")
+    assert "one array for each sample" in refused([path], "two", "labels")
     for name in ("shape0", "shape_text", "shape_float"):
         assert "`row_shape`" in refused([path], name, "labels")
     for name in ("float", "short", "flat"):
         assert f"{name}_length" in refused([path], name, "labels")
     assert "says 6 for row 2, which has 5 steps" in refused([path], "words", "labels")
-    assert "no multiple of its `row_shape` (2,)" in refused([path], "vlen", "labels")
+    assert "not a multiple of its `row_shape` (2,)" in refused([path], "vlen", "labels")
 
 
 def test_sequences_that_went_wrong_later_fail_the_trial(path: Path) -> None:

@@ -99,7 +99,7 @@ def test_cifar10_archives_that_cannot_be(tmp_path: Path) -> None:
 def test_files_of_no_known_kind(tmp_path: Path) -> None:
     path = tmp_path / "cifar.tar.gz"
     path.touch()
-    assert "must be a .npz file as" in refused("mnist", path)
+    assert "must be a .npz file like" in refused("mnist", path)
     path = path.rename(tmp_path / "cifar.zip")
     assert "cifar-10-binary.tar.gz" in refused("cifar10", path)
 

@@ -72,7 +72,7 @@ def test_checksums_that_are_not_there_or_are_none_are_said(path: Path) -> None:
     text = sums.read_text()
     for wrong in ("hello\n", text + "\n", text + text, text[3:], text.upper()):
         sums.write_text(wrong)
-        assert re.fullmatch(r".*one line a data file.*Received: line \d of .*Write it where.*", refusal(path))
+        assert re.fullmatch(r".*one line for each data file.*Received: line \d of .*Write it while.*", refusal(path))
     sums.write_bytes(b"\xff\xfe")
     assert "must be readable text" in refusal(path)
     sums.unlink()

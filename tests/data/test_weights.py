@@ -87,5 +87,5 @@ def test_weights_of_samples_are_finite_and_not_negative():
     assert check_sample_weights("w", np.zeros(2), some=True).dtype == np.float32
     for wrong in ([1, -1], [1, np.nan], [1, np.inf]):
         assert f"with {float(wrong[1])} for sample 1" in refused(check_sample_weights, "w", np.array(wrong, float))
-    assert "nothing but 0" in refused(check_sample_weights, "w", np.zeros(2))
+    assert "only 0" in refused(check_sample_weights, "w", np.zeros(2))
     assert "text" in refused(check_sample_weights, "w", np.array(["a"]))
