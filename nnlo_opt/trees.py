@@ -7,9 +7,6 @@ a list of them, nested as the groups of an HDF5 file are. A tree of shapes has t
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 #: an array (n, ...), or a list of such trees with the same n
 Arrays: TypeAlias = Any
 #: the shape of one sample, without n, or a list of such trees
@@ -42,13 +39,6 @@ def n_samples(tree: Arrays) -> int:
     if len(counts) != 1:
         raise ValueError(f"All arrays must have one row a sample. Received: {sorted(counts)} rows.")
     return counts.pop()
-
-
-def take(tree: Arrays, indices: NDArray[np.int64] | slice) -> Arrays:
-    """Samples `indices` of every array: views for a slice, copies for an array of numbers."""
-    if isinstance(indices, slice):
-        return map_tree(lambda array: array[indices], tree)
-    return map_tree(lambda array: np.take(array, indices, axis=0), tree)
 
 
 def shapes_of(tree: Arrays) -> Shapes:

@@ -1,13 +1,18 @@
-"""Users' Python files as modules, always from their source.
+"""Execution of users' Python files as modules, always from their source.
 
-Python's own cache of compiled files tells two versions of a file apart by the whole second and the length: one that is
-edited quickly is not read again. And all ranks would write it at once, beside the user's file.
+Python's own cache of compiled files distinguishes two versions of a file by the second of its time and by its length: a
+file that is edited quickly is not read again. All ranks would also write the cache at once, next to the user's file.
 """
 
+import hashlib
 import importlib.util
+import sys
+import traceback
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
+
+from nnlo_opt.errors import ConfigurationError
 
 
 class _FromSource(SourceFileLoader):
@@ -18,7 +23,66 @@ class _FromSource(SourceFileLoader):
 
 
 def spec_of(name: str, path: Path) -> ModuleSpec | None:
-    """How the file `path` is executed as the module `name`; None unless it is a `.py` file."""
+    """Return the spec for executing the file `path` as the module `name`; None unless it is a `.py` file."""
     if path.suffix != ".py":
         return None
     return importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+
+
+def execute(path: Path, prefix: str) -> ModuleType | None:
+    """Execute the file `path` and return its module; None unless it is a `.py` file. Its exceptions are passed on.
+
+    The name of the module begins with `prefix` and is unique: a user's `keras.py` must not be confused with Keras, nor
+    two files of the same name with each other.
+    """
+    path = path.resolve()
+    name = f"{prefix}_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = spec_of(name, path)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def execute_file(path: Path) -> ModuleType:
+    """Execute a model module, whose folder joins `sys.path`; to be called in a process that may import a framework.
+
+    Raises:
+        ConfigurationError: with file, line and error, if the file cannot be executed.
+    """
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        # The folder stays there, because `get_model` may import neighbours at any time.
+        sys.path.insert(0, str(path.parent))
+    try:
+        module = execute(path, "_model")
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"A model module must import without an error. Received: {path}{line_in(path, error)}, "
+            f"{describe(error)}. Correct it, or name another file."
+        ) from error
+    if module is None:
+        raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
+    return module
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception on one line: its type, and its message without a final dot."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(message.split()).rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def line_in(path: Path, error: BaseException) -> str:
+    """Return the line of the user's own file `path` that raised `error`, as ", line 12"; empty if there is none."""
+    path = path.resolve()
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""

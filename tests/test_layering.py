@@ -55,7 +55,7 @@ PURE_DATA: dict[str, list[str]] = {
         "comm.topology",
         "comm.transport",
     ],
-    "data": ["data.source", "data.folds", "data.shards", "data.batches", "data.order", "data.ragged", "data.weights"],
+    "data": ["data.source", "data.folds", "data.batches", "data.order", "data.ragged", "data.weights"],
     "models": ["models.adapter", "models.layout", "models.losses", "models.loss_scale", "models.loss_terms"],
     "legacy": ["models.legacy_json", "models.legacy_layers", "models.legacy_objects"],
     "search": ["search.base"],

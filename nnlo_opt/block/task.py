@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
-from nnlo_opt.data.folds import Fold
-from nnlo_opt.data.gathering import GatheredWindows, piece
+from nnlo_opt.data.folds import Fold, shard
 from nnlo_opt.data.memory import budget_bytes
 from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.shards import shard
 from nnlo_opt.data.source import DataSource, Indices
-from nnlo_opt.data.streaming import StreamedWindows, read_in_order
+from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
 from nnlo_opt.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.runtime.devices import node_place

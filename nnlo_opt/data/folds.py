@@ -1,4 +1,4 @@
-"""Folds of a cross validation: every sample validates exactly one fold and trains all other folds."""
+"""Division of samples: into folds, each of which validates some samples, and into a shard for each worker."""
 
 import heapq
 from collections.abc import Sequence
@@ -65,6 +65,26 @@ def make_folds(
             n_fold, np.zeros(n_samples) if classes is None else _numbered(classes, n_samples, "labels"), rng
         )
     return [Fold(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_fold)]
+
+
+def shard(indices: Indices, n_workers: int, worker: int) -> Indices:
+    """Return the shard of `worker` (0 .. n_workers - 1): a view of a contiguous part of `indices`.
+
+    Together the shards of all workers are `indices`, and their sizes differ by at most one. A contiguous part needs the
+    fewest files.
+
+    Raises:
+        ConfigurationError: if there are fewer samples than workers.
+    """
+    if not 0 <= worker < n_workers:
+        raise ValueError(f"`worker` must be from 0 to {n_workers - 1}. Received: {worker}.")
+    if len(indices) < n_workers:
+        raise ConfigurationError(
+            f"Every worker must have at least one training sample. Received: {len(indices)} samples for {n_workers} "
+            f"workers. Use fewer ranks, or smaller blocks (`--block-size`)."
+        )
+    start, stop = (len(indices) * edge // n_workers for edge in (worker, worker + 1))
+    return indices[start:stop]
 
 
 def classes_of(labels: NDArray) -> NDArray[np.int64] | None:

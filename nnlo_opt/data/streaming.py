@@ -1,6 +1,7 @@
-"""Reading of samples ahead of need by one thread, for shards that do not fit in memory.
+"""Samples prepared ahead of need by one thread: read from files, or gathered from all over a shard.
 
-`ReadAhead` owns the thread, and `StreamedWindows` defines what it reads. While a window is trained, up to `n_ahead`
+`ReadAhead` owns the thread. `StreamedWindows` are read from a shard that does not fit in memory; `GatheredWindows` are
+copied together, if a rank has a second core. While a window is trained, up to `n_ahead`
 further windows are read, so 1 + `n_ahead` windows are in memory.
 """
 
@@ -10,7 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from nnlo_opt.data.batches import Samples, Window
+from nnlo_opt.data.batches import BatchStream, Samples, Window, Windows
 from nnlo_opt.data.order import Order
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import NnloError, TrialError
@@ -20,6 +21,8 @@ Key = tuple[int, int]
 Result = TypeVar("Result")
 #: seconds to wait for a running read when the thread must end; a file system that hangs must not block this process
 _CLOSE_TIMEOUT_S = 30.0
+#: bytes of samples gathered at once
+PIECE_BYTES = 4 << 20
 
 
 class ReadAhead(Generic[Result]):
@@ -145,6 +148,49 @@ class StreamedWindows:
     def _following(self, key: Key) -> Key:
         pass_number, number = key
         return (pass_number, number + 1) if number + 1 < self._order.n_windows else (pass_number + 1, 0)
+
+
+class GatheredWindows:
+    """Samples of `windows` in their order, gathered by a thread into pieces of `n_at_once` samples.
+
+    Gathering a shuffled batch from all over a shard takes a twelfth of the time in which a small model is trained on
+    it. One thread gathers several batches at once, because handing over every single batch takes longer than gathering
+    it: each time a core must wake up and the interpreter must be shared (measured for a perceptron on 28 x 28 pixels:
+    single batches make training 0.87 times as fast, pieces of 2.5 to 5 MB 1.05 times, and larger pieces less, because
+    their memory is new every time). Only the thread may use `windows` afterwards.
+    """
+
+    def __init__(self, windows: Windows, n_at_once: int) -> None:
+        self.n_samples = windows.n_samples
+        self._n_at_once = n_at_once
+        self._stream = BatchStream(windows, n_at_once)
+        self._ahead: ReadAhead[Window] = ReadAhead(self._gather, self._following, n_ahead=1)
+
+    def starts(self, pass_number: int) -> Indices:
+        return np.append(np.arange(0, self.n_samples, self._n_at_once), self.n_samples)
+
+    def get(self, pass_number: int, number: int) -> Window:
+        return self._ahead.get((pass_number, number))
+
+    def close(self) -> None:
+        self._ahead.close()
+        self._stream.close()
+
+    def _gather(self, key: Key) -> Window:
+        place = key[0], key[1] * self._n_at_once
+        if self._stream.position != place:
+            self._stream.seek(*place)
+        tree, n_samples, _ = self._stream.next_samples()
+        return Window(tree, slice(0, n_samples))
+
+    def _following(self, key: Key) -> Key:
+        pass_number, number = key
+        return (pass_number, number + 1) if (number + 1) * self._n_at_once < self.n_samples else (pass_number + 1, 0)
+
+
+def piece(batch: int, sample_bytes: int) -> int:
+    """Return the samples to be gathered at once for batches of `batch` samples: full batches, at least one."""
+    return batch * max(1, round(PIECE_BYTES / (batch * max(1, sample_bytes))))
 
 
 def read_in_order(

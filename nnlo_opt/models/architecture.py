@@ -12,16 +12,10 @@ from nnlo_opt.models.legacy_json import is_legacy, no_class, translate
 logger = logging.getLogger(__name__)
 
 
-def check_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> None:
-    """Raise `ConfigurationError`, naming `source`, unless `text` looks like the output of Keras's `to_json`.
-
-    `is_custom` returns True for the name of a known class that is not Keras's own.
-    """
-    read_architecture(text, source, is_custom)
-
-
 def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> dict[str, Any]:
     """Return the architecture from which Keras 3 builds the model, translated if an earlier Keras wrote it.
+
+    `is_custom` returns True for the name of a known class that is not Keras's own.
 
     Raises:
         ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.

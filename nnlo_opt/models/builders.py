@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.models.architecture import check_architecture
+from nnlo_opt.models.architecture import read_architecture
 from nnlo_opt.models.framework import Framework, framework_named, framework_of
 from nnlo_opt.models.loss_terms import LossRequest, WeightRequest
-from nnlo_opt.models.user_module import describe, execute_file, line_in
+from nnlo_opt.user_files import describe, execute_file, line_in
 
 Kind = Literal["model", "objective"]
 #: data files as a list of paths, or as the path of a list file that names them
@@ -140,7 +140,7 @@ class ModelDefinition:
         from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
         text = path.read_text(errors="replace")
-        check_architecture(text, str(path))
+        read_architecture(text, str(path))
         weights = find_legacy_weights(path)
 
         def get_model() -> Any:

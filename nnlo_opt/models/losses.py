@@ -70,8 +70,8 @@ def check_loss(name: str) -> str:
     Raises:
         ConfigurationError: for an unknown name, with the closest names.
     """
-    known = {_fold(loss): loss for loss in LOSSES} | _ALIASES
-    folded = _fold(name)
+    known = {fold(loss): loss for loss in LOSSES} | _ALIASES
+    folded = fold(name)
     if folded in known:
         return known[folded]
     close = dict.fromkeys(known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5))
@@ -146,5 +146,6 @@ def _all_in(values: NDArray | None, allowed: tuple[int, ...] | None) -> bool:
     return bool(np.isin(values, allowed).all() if allowed is not None else (np.mod(values, 1) == 0).all())
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
+    """Return a name without case, underscores and a final "loss"."""
     return name.lower().replace("_", "").removesuffix("loss")

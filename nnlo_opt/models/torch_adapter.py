@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.data.ragged import take
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics
@@ -21,7 +22,7 @@ from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 from nnlo_opt.models.loss_terms import LossTerm, figures_of
 from nnlo_opt.models.torch_comparison import Comparison
 from nnlo_opt.models.torch_parts import check_parameters, held_tensors, is_batch_norm, named_outputs, other_names
-from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples, take
+from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
 
 #: samples of the batch on which the model is tried before the first batch
 _N_PROBE = 2

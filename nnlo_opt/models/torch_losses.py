@@ -57,8 +57,8 @@ def check_loss(name: str) -> str:
     Raises:
         ConfigurationError: for an unknown name, or for a loss that needs more than outputs and labels.
     """
-    own = {_fold(loss): loss for loss in (*TORCH_LOSSES, *_REFUSED)}
-    folded = _fold(name)
+    own = {losses.fold(loss): loss for loss in (*TORCH_LOSSES, *_REFUSED)}
+    folded = losses.fold(name)
     loss = own.get(folded)
     if loss in _REFUSED:
         raise ConfigurationError(
@@ -70,7 +70,7 @@ def check_loss(name: str) -> str:
     try:
         return losses.check_loss(name)
     except ConfigurationError:
-        known = {_fold(loss): loss for loss in (*losses.LOSSES, *TORCH_LOSSES)}
+        known = {losses.fold(loss): loss for loss in (*losses.LOSSES, *TORCH_LOSSES)}
         close = [known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5)]
         raise ConfigurationError(
             f"`--loss` must name a loss. Received: {name!r}. Choose one of: {', '.join(close or known.values())}."
@@ -118,10 +118,6 @@ def _in_keras(activation: str | None) -> str | None:
     return "softmax" if activation == "log_softmax" else activation
 
 
-def _fold(name: str) -> str:
-    return name.lower().replace("_", "").removesuffix("loss")
-
-
 def own_name(loss: Loss) -> str | None:
     """Return the name in `TORCH_LOSSES` of a loss given by name, as a module or as a function of `torch.nn`."""
     if isinstance(loss, str):
@@ -129,7 +125,7 @@ def own_name(loss: Loss) -> str | None:
     if not is_of_torch(loss):
         return None
     name = getattr(loss, "__name__", type(loss).__name__).replace("binary_cross_entropy", "bce")
-    return {_fold(known): known for known in TORCH_LOSSES}.get(_fold(name))
+    return {losses.fold(known): known for known in TORCH_LOSSES}.get(losses.fold(name))
 
 
 def is_of_torch(loss: Loss) -> bool:

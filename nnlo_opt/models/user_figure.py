@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.user_module import describe, execute_file
+from nnlo_opt.user_files import describe, execute_file
 
 _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a function of the model module"
 

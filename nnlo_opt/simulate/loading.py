@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.user_module import describe, execute_file
 from nnlo_opt.simulate.objectives import BUILTIN, Objective
 from nnlo_opt.simulate.workload import Computed, Durations, Lognormal, Table
 from nnlo_opt.space.loading import load_space, space_from_dimensions
+from nnlo_opt.user_files import describe, execute_file
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")

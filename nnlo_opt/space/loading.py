@@ -4,12 +4,10 @@ scikit-optimize itself is not imported. The user's module is executed and may im
 into a short-lived process, never into a coordinator or master.
 """
 
-import hashlib
 import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +19,7 @@ from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.parameters import KINDS, Categorical, Integer, Parameter, Real
 from nnlo_opt.space.space import Space
-from nnlo_opt.user_files import spec_of
+from nnlo_opt.user_files import describe, execute, line_in
 
 #: names that decide if a module has several lists; the first one that exists is taken
 PREFERRED_NAMES = ("parameter_range", "space", "search_space")
@@ -187,21 +185,15 @@ def _load_file(path: Path, source: str) -> ModuleType:
             "is not a file. Correct the path."
         )
     path = path.resolve()
-    # The name is unique: a user's `numpy.py` must not be confused with numpy, nor two files of the same stem.
-    name = f"_space_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = spec_of(name, path)
-    if spec is None or spec.loader is None:
+    with _searched_first(path.parent):
+        try:
+            module = execute(path, "_space")
+        except (Exception, SystemExit) as error:
+            raise _cannot_execute(source, error, str(path)) from error
+    if module is None:
         raise ConfigurationError(
             f"The file of a search space must end in .py. Received: {source!r}. Rename it, or correct the path."
         )
-    module = importlib.util.module_from_spec(spec)
-    with _searched_first(path.parent):
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
-            raise _cannot_execute(source, error, str(path)) from error
     return module
 
 
@@ -220,13 +212,7 @@ def _searched_first(directory: Path) -> Iterator[None]:
 
 def _cannot_execute(source: str, error: BaseException, path: str) -> ConfigurationError:
     """Return one sentence on the exception and on the line of the user's own file."""
-    if isinstance(error, SyntaxError):
-        line = error.lineno
-    else:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        line = lines[-1] if lines else None
-    where = f", line {line}" if line is not None else ""
+    where = line_in(Path(path), error) if path else ""
     if isinstance(error, ConfigurationError):  # raised by our own classes, in words for the user
         return ConfigurationError(f"{source}{where}: {error}")
-    what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return ConfigurationError(f"{source}{where} cannot be executed. {type(error).__name__}: {what}")
+    return ConfigurationError(f"{source}{where} cannot be executed. {describe(error)}")

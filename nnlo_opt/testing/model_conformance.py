@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.data.ragged import take
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
-from nnlo_opt.trees import Arrays, map_tree, take
+from nnlo_opt.trees import Arrays, map_tree
 from nnlo_opt.vectors import aligned_empty
 
 

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.data.batches import BatchStream, Samples, WindowsInMemory
-from nnlo_opt.data.gathering import PIECE_BYTES, GatheredWindows, piece
 from nnlo_opt.data.order import Cut, Order
 from nnlo_opt.data.ragged import Ragged
-from nnlo_opt.data.streaming import StreamedWindows
+from nnlo_opt.data.streaming import PIECE_BYTES, GatheredWindows, StreamedWindows, piece
 from nnlo_opt.errors import TrialError
 
 

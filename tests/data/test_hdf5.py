@@ -78,7 +78,11 @@ def test_nested_names_and_columns_of_text(path: Path) -> None:
     assert source.info.feature_shape == (2,)
     assert source.read_column("text").tolist() == ["ä", "b"] * 5
     assert source.read_column("name").tolist() == ["a", "b"] * 5
-    for name, said in [("labels", "one value for each sample"), ("short", "one value for each sample"), ("inputs", "a group")]:
+    for name, said in [
+        ("labels", "one value for each sample"),
+        ("short", "one value for each sample"),
+        ("inputs", "a group"),
+    ]:
         with pytest.raises(ConfigurationError, match=said):
             source.read_column(name)
 

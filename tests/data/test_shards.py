@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.shards import shard
+from nnlo_opt.data.folds import shard
 from nnlo_opt.errors import ConfigurationError
 
 

@@ -197,7 +197,7 @@ def test_examples_describe_themselves(name):
 
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
+    monkeypatch.setattr("nnlo_opt.data.lists._CHECKOUT", tmp_path)
     with pytest.raises(ConfigurationError, match="Run `GetData mnist` first"):
         open_model("mnist").train_files()
     (tmp_path / "data/mnist").mkdir(parents=True)

@@ -10,7 +10,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import architecture
-from nnlo_opt.models.architecture import check_architecture, read_architecture
+from nnlo_opt.models.architecture import read_architecture
 from nnlo_opt.models.legacy_json import translate
 from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, RENAMED, RENAMED_IN
 from nnlo_opt.models.legacy_objects import HARD_SIGMOID
@@ -370,7 +370,7 @@ def test_broken_files_are_refused(broken, what):
 def test_classes_that_are_known_are_left_to_themselves():
     text = json.dumps(sequential(layer("Mine", batch_input_shape=[None, 2], units=3)))
     with pytest.raises(ConfigurationError, match="is a Mine"):
-        check_architecture(text, "a.json")
+        read_architecture(text, "a.json")
     *_, mine = read_architecture(text, "a.json", {"Mine"}.__contains__)["config"]["layers"]
     assert mine == {
         "module": None,
@@ -384,8 +384,8 @@ def test_a_translation_is_announced_once(caplog):
     architecture._announce.cache_clear()
     text = json.dumps(sequential(layer("BatchNormalization", mode=2), keras_version="1.2.2"))
     with caplog.at_level(logging.INFO):
-        check_architecture(text, "a.json")
-        check_architecture(text, "a.json")
+        read_architecture(text, "a.json")
+        read_architecture(text, "a.json")
     assert [record.getMessage() for record in caplog.records] == [
         "a.json was written by Keras 1.2.2 and is translated to Keras 3",
         "a.json: BatchNormalization with mode=2 evaluates with its moving averages, not with those of the batch",
@@ -406,8 +406,8 @@ def test_names_lead_to_what_keras_3_has():
 
 def test_no_framework_is_imported():
     program = (
-        "import sys; from nnlo_opt.models.architecture import check_architecture;"
-        f"check_architecture(open({str(FILES[0])!r}).read(), '');"
+        "import sys; from nnlo_opt.models.architecture import read_architecture;"
+        f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
