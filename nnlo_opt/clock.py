@@ -1,11 +1,11 @@
-"""Time as a dependency, so that tests and simulations can own it."""
+"""Clocks as a dependency, so that tests and simulations can control time."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two times: `monotonic_s` for durations on this rank, `unix_s` for what is written down."""
+    """Clock with two times: `monotonic_s` for durations on this rank, `unix_s` for times that are written to files."""
 
     def monotonic_s(self) -> float: ...
 
@@ -13,7 +13,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Clock of the machine."""
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests and simulation."""
+    """Clock that moves by `advance` only, for tests and simulations."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         #: current time in seconds; never decreases
@@ -36,7 +36,7 @@ class ManualClock:
         return self.now_s
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds` (not negative)."""
+        """Advance the time by `seconds` (not negative)."""
         if seconds < 0:
-            raise ValueError(f"A clock never goes back. Received: {seconds}.")
+            raise ValueError(f"A clock must not go back. Received: {seconds}.")
         self.now_s += seconds

@@ -1,14 +1,14 @@
-"""Errors, and whose fault they are.
+"""Errors by their cause.
 
     NnloError
     ├── ConfigurationError   the request is wrong: one sentence, exit code 2, nothing was trained
-    ├── TrialError           this trial is wrong: contained in its block, journaled as a failed trial
-    ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is left as it is
-    ├── CheckpointError      a checkpoint cannot be trusted: an older one, or a fresh start, is taken
+    ├── TrialError           this trial is wrong: contained in its block, recorded in the journal as a failed trial
+    ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is not changed
+    ├── CheckpointError      a checkpoint cannot be trusted: an older checkpoint or a fresh start is used
     ├── OutOfTimeError       a preempted job has no time left: it ends at once, exit code 75
-    └── ProtocolError        a bug of ours: the job aborts at once
+    └── ProtocolError        a bug of this package: the job aborts at once
 
-A message says the rule, the value received and the remedy, in one sentence.
+A message states the rule, the value received and the remedy, in one sentence.
 """
 
 EXIT_OK = 0
@@ -18,28 +18,28 @@ EXIT_PREEMPTED = 75
 
 
 class NnloError(Exception):
-    """Root of all errors raised on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class ConfigurationError(NnloError):
-    """The user asked for something that cannot be: the message is shown as it is, exit code 2."""
+    """Error for a request that cannot be fulfilled; its message is shown to the user, exit code 2."""
 
 
 class TrialError(NnloError):
-    """A trial cannot be trained: the message is its reason in the journal, the search goes on."""
+    """Error for a trial that cannot be trained; its message is the reason in the journal, and the search continues."""
 
 
 class JournalError(NnloError):
-    """The journal is damaged, or is not one of ours: exit code 2, the file is left as it is."""
+    """Error for a journal that is damaged or foreign; exit code 2, the file is not changed."""
 
 
 class CheckpointError(NnloError):
-    """A checkpoint is incomplete or damaged."""
+    """Error for a checkpoint that is incomplete or damaged."""
 
 
 class OutOfTimeError(NnloError):
-    """A preempted job has no time left to end in good order: it ends at once, what is on disk is enough."""
+    """Error for a preempted job without time for an orderly end; it ends at once, and the files on disk suffice."""
 
 
 class ProtocolError(NnloError):
-    """A message or transition that our own rules forbid: always a bug, never a user's mistake."""
+    """Error for a message or transition that breaks the protocol: always a bug, never a mistake of the user."""

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and small ones that show whether they are damaged."""
+"""Writing of files completely or not at all, and of small files with a checksum."""
 
 import json
 import os
@@ -30,19 +30,19 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` and what is missing above it, durably: without a folder's entry what is synced in it is lost."""
+    """Create `directory` and its missing parents durably; without a durable entry, files synced in it could be lost."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    with suppress(PermissionError):  # one may write to a folder that one may not read
+    with suppress(PermissionError):  # a folder may be writable but not readable
         sync_directory(directory.parent)
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; when the block ends well it is synced and renamed to `path`."""
-    # The suffix stays last: writers such as numpy and keras choose the format by it.
+    """Yield a temporary path next to `path`; after the block succeeds, sync the file and rename it to `path`."""
+    # The suffix stays last, because writers like numpy and keras choose the format by it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
     try:
         yield temporary
@@ -58,9 +58,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
-    """Write `data` to `path` whole or not at all; `durable` also waits until the disk has it."""
+    """Write `data` to `path` completely or not at all; `durable` also waits until the data are on the disk."""
     if isinstance(data, str):
-        # A text may quote what no encoding has, such as a file name that is not UTF-8.
+        # A text may quote characters without an encoding, for example a file name that is not UTF-8.
         data = data.encode(errors="backslashreplace")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
@@ -79,12 +79,12 @@ def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None
 
 
 def with_checksum(data: dict[str, Any]) -> str:
-    """A line of JSON: `data`, plain, and a checksum of it."""
+    """Return a line of JSON with the plain `data` and their checksum."""
     return json.dumps({"crc": _checksum(data), **data}) + "\n"
 
 
 def without_checksum(text: str) -> dict[str, Any]:
-    """What `with_checksum` was given; ValueError where `text` is damaged."""
+    """Return the data that `with_checksum` wrote; ValueError if `text` is damaged."""
     data = json.loads(text)
     if not isinstance(data, dict) or data.pop("crc", None) != _checksum(data):
         raise ValueError("its checksum does not agree")

@@ -1,6 +1,6 @@
-"""Buffers whose first byte lies on a multiple of 64.
+"""Buffers that start at a multiple of 64 bytes.
 
-A framework that aliases NumPy memory (DLPack) aborts the process on anything less.
+A framework that aliases NumPy memory (DLPack) aborts the process if the alignment is smaller.
 """
 
 import numpy as np
@@ -10,17 +10,17 @@ ALIGNMENT_BYTES = 64
 
 
 def aligned(n_bytes: int) -> int:
-    """The least multiple of `ALIGNMENT_BYTES` that is no less."""
+    """Return the least multiple of `ALIGNMENT_BYTES` that is not below `n_bytes`."""
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
-    """An uninitialised uint8 array, shape (n_bytes,)."""
+    """Return an uninitialised uint8 array, shape (n_bytes,)."""
     raw = np.empty(n_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + n_bytes]
 
 
 def aligned_empty(n: int) -> NDArray[np.float32]:
-    """An uninitialised float32 vector, shape (n,)."""
+    """Return an uninitialised float32 vector, shape (n,)."""
     return aligned_bytes(4 * n).view(np.float32)

@@ -100,7 +100,7 @@ class FileCache:
         for copy, lock in copies.values():
             _remove_if_unused(copy, lock)
         with suppress(OSError):
-            self._folder.rmdir()  # if it is empty
+            self._folder.rmdir()  # succeeds if the folder is empty
 
     def _acquire(self, path: Path) -> tuple[Path, int]:
         """Return (copy of `path`, descriptor of a shared lock on it)."""

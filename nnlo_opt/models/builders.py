@@ -135,7 +135,7 @@ class ModelDefinition:
     def from_architecture(cls, path: Path) -> "ModelDefinition":
         """Return a JSON architecture as a model without parameters.
 
-        If a `.h5` file of the same name stands next to it (`legacy_weights`), the model starts with its weights.
+        If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights.
         """
         from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
@@ -159,7 +159,7 @@ class ModelDefinition:
     def from_saved_torch(cls, path: Path) -> "ModelDefinition":
         """Return a file saved by torch as a model: a TorchScript archive, or weights for the module in the `.py` file.
 
-        The `.py` file stands next to the weights and has their name. It is ignored for an archive, which is complete.
+        The `.py` file lies next to the weights and has their name. It is ignored for an archive, which is complete.
         """
         from nnlo_opt.models.torch_module import is_script, load_model
 
@@ -261,11 +261,11 @@ class ModelDefinition:
         return self.functions["objective"]
 
     def train_files(self) -> Files | None:
-        """Return the result of `get_train()`; None if there is no such function."""
+        """Return the result of `get_train()`; None if the module does not define it."""
         return self._files("get_train")
 
     def val_files(self) -> Files | None:
-        """Return the result of `get_val()`; None if there is no such function."""
+        """Return the result of `get_val()`; None if the module does not define it."""
         return self._files("get_val")
 
     def features(self) -> tuple[str, Adaptor | None] | None:
@@ -283,7 +283,7 @@ class ModelDefinition:
         return self._dataset("get_labels")
 
     def loss(self) -> LossRequest:
-        """Return the result of `get_loss()`; None if there is no such function."""
+        """Return the result of `get_loss()`; None if the module does not define it."""
 
         def is_loss(value: Any) -> bool:
             return isinstance(value, str) or callable(value)
@@ -292,7 +292,7 @@ class ModelDefinition:
         return self._read("get_loss", lambda value: is_loss(value) or _holds_all(value, is_loss), rule)
 
     def loss_weights(self) -> WeightRequest:
-        """Return the result of `get_loss_weights()`; None if there is no such function."""
+        """Return the result of `get_loss_weights()`; None if the module does not define it."""
 
         def is_weight(value: Any) -> bool:
             return isinstance(value, int | float) and not isinstance(value, bool)

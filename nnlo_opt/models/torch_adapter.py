@@ -42,7 +42,7 @@ class TorchAdapter:
     """`ModelAdapter` of one torch module, which owns the module's parameters.
 
     Weights are the parameters that require a gradient, each once even if it is used several times. State is all other
-    float tensors in the `state_dict`: buffers such as the running means of a batch normalisation, and frozen
+    float tensors in the `state_dict`: buffers, for example the running means of a batch normalisation, and frozen
     parameters. The discrete state is the integer buffers and a pair (seed, batches trained). This pair alone determines
     the random numbers of a batch, so a batch is computed the same after any restart, even if other code draws random
     numbers.

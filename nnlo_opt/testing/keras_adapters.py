@@ -1,4 +1,4 @@
-"""Keras adapters for tests: from a model and its losses, without data."""
+"""Keras adapters for tests, made from a model and its losses without data."""
 
 from typing import Any
 
@@ -11,9 +11,14 @@ from nnlo_opt.trees import Shapes
 def keras_adapter(
     model: Any, loss: LossRequest = None, weights: WeightRequest = None, *, feature_shape: Shapes = None, **options: Any
 ) -> KerasAdapter:
-    """An adapter for labels that fit: class numbers under a sparse loss, else of the shapes of the outputs.
+    """Return an adapter for labels that fit: class numbers for a sparse loss, else labels of the outputs' shapes.
 
-    `feature_shape`: of a model that does not declare its inputs.
+    Args:
+        model: Keras model.
+        loss: losses of the outputs; None to choose them.
+        weights: weights of the losses; None for 1 each.
+        feature_shape: shape of one sample, for a model that does not declare its inputs.
+        options: further arguments of `keras_model.adapter`.
     """
     shapes = feature_shape or [tuple(tensor.shape[1:]) for tensor in model.inputs]
     outputs = keras_model.describe_outputs(model, shapes)

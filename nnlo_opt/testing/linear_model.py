@@ -1,4 +1,4 @@
-"""A model adapter in a few lines of NumPy: the in-memory twin of the real ones."""
+"""Model adapter in a few lines of NumPy, the in-memory counterpart of the adapters of frameworks."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,12 @@ from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 class LinearAdapter:
     """Least squares: x (n, n_features) float32, y (n,) float32, prediction x @ kernel + bias.
 
-    The loss is (prediction - y)^2 / 2, so that gradients are short to write down. `n_state` is 1, the running mean
-    of the features as a batch normalisation would keep it (momentum 0.9); the discrete state counts batches.
+    The loss is (prediction - y)^2 / 2, which has short gradients. `n_state` is 1: the running mean of the features, as
+    a batch normalisation would keep it (momentum 0.9). The discrete state counts batches.
+
+    Args:
+        n_features: length of a sample.
+        seed: seed of the initial weights.
     """
 
     def __init__(self, n_features: int, seed: int = 0) -> None:
@@ -24,7 +28,7 @@ class LinearAdapter:
         self.n_state = 1
         self._weights = self._own = np.random.default_rng(seed).normal(size=self.n_weights).astype(np.float32)
         self._state = np.zeros(1, np.float32)
-        #: batches trained
+        #: number of trained batches
         self._n_batches = 0
 
     def read_weights(self, out: FloatVector) -> None:

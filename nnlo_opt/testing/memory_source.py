@@ -1,4 +1,4 @@
-"""Small data sets in memory, and one that cannot be read."""
+"""Small data sets in memory, and a data source that cannot be read."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from nnlo_opt.trees import Arrays
 
 
 def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySource:
-    """Samples a linear model can learn: x (n, n_features) normal, y (n,) linear in x with a little noise."""
+    """Return samples for a linear model: x (n, n_features) normal, y (n,) linear in x with a little noise."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n_samples, n_features))
     y = x @ rng.normal(size=n_features) + 0.5 + 0.1 * rng.normal(size=n_samples)
@@ -17,12 +17,12 @@ def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySo
 
 
 def numbered_source(n_samples: int) -> ArraySource:
-    """Samples told apart by their label: y is the number of the sample, x (n, 1) is 0."""
+    """Return samples that are identified by their label: y is the number of the sample, x (n, 1) is 0."""
     return ArraySource(np.zeros((n_samples, 1)), np.arange(n_samples, dtype=np.float32))
 
 
 class UnreadableSource:
-    """A `DataSource` that raises `error` when its samples are read."""
+    """`DataSource` that raises `error` when its samples are read."""
 
     def __init__(self, source: DataSource, error: Exception) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""What every model adapter must do, as a test class to inherit from.
+"""Conformance tests of model adapters, as a test class to inherit from.
 
     class TestMyAdapter(ModelConformance):
         def make(self):
@@ -24,24 +24,24 @@ from nnlo_opt.vectors import aligned_empty
 
 
 class ModelConformance:
-    """Inherit, and define `make` and `batch`; pytest does the rest."""
+    """Tests of a model adapter; a subclass defines `make` and `batch`."""
 
     #: False for a model whose gradient depends on its random state, or on the other samples of a batch
     deterministic = True
-    #: False for a loss that cannot be weighed sample by sample
+    #: False for a loss that cannot be weighted sample by sample
     takes_sample_weights = True
-    #: suffix of the file `save` writes
+    #: suffix of the file that `save` writes
     suffix = ".keras"
     #: relative tolerance of float32 sums over a batch
     rtol = 1e-4
 
     @abstractmethod
     def make(self) -> ModelAdapter:
-        """A fresh model; the same weights at every call."""
+        """Return a new model, with the same weights at every call."""
 
     @abstractmethod
     def batch(self, n_samples: int, seed: int) -> tuple[Arrays, Arrays]:
-        """Samples and labels, a pure function of its arguments."""
+        """Return samples and labels, which depend on the arguments only."""
 
     def test_sizes_agree(self) -> None:
         adapter = self.make()
@@ -137,7 +137,7 @@ class ModelConformance:
         batch, n_kept = self.batch(20, seed=8), 8
         kept = tuple(take(part, slice(n_kept)) for part in batch)
         weights = np.zeros(20, np.float32)
-        # Penalties of the weights, which no sample weight touches, are what is left at 0.
+        # With sample weights of 0, only the penalties of the weights are left.
         penalty, nothing = _gradient(adapter, batch, weights)
         weights[:n_kept] = 2
         gradient, metrics = _gradient(adapter, batch, weights)

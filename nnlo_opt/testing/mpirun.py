@@ -1,29 +1,31 @@
-"""What starting real ranks needs in tests and benchmarks, with Open MPI and with MPICH."""
+"""Start of real ranks in tests and benchmarks, with Open MPI and with MPICH."""
 
 import shutil
 import sys
 from pathlib import Path
 
-#: for a single node with fewer cores than ranks, as root too
+#: environment for a single node with fewer cores than ranks, also for root
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    # Of Open MPI's transports the one for libfabric, which no node needs by itself, sleeps a second when MPI begins.
+    # Open MPI's transport for libfabric, which a single node does not need, sleeps a second when MPI starts.
     "OMPI_MCA_btl": "^ofi",
 }
 _NOT_STARTED = "listener thread failed to start"
 
 
 def find_mpirun() -> str | None:
-    """The mpirun of this environment, else the first in PATH."""
+    """Return the mpirun of this environment, else the first one in PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
 
 
 def never_started(code: int, said: str) -> bool:
-    """Whether mpirun has given up before any rank ran: Open MPI's does, once in some hundred starts.
+    """Return True if mpirun gave up before any rank ran, as Open MPI's does once in some hundred starts.
 
-    `said`: what it has written to standard error.
+    Args:
+        code: exit code of mpirun.
+        said: its standard error.
     """
     return code != 0 and _NOT_STARTED in said

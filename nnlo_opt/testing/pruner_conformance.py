@@ -1,4 +1,4 @@
-"""What every pruner promises, as tests that one's own pruner can inherit.
+"""Conformance tests of pruners, as a test class to inherit from.
 
 class TestMyPruner(PrunerConformance):
     @staticmethod
@@ -18,7 +18,7 @@ N_TRIALS, N_EPOCHS = 24, 12
 
 
 def curves(seed: int) -> np.ndarray:
-    """(N_TRIALS, N_EPOCHS) float64: falling learning curves with some noise; the first trial is by far the best."""
+    """Return falling learning curves with noise, (N_TRIALS, N_EPOCHS) float64; the first trial is by far the best."""
     rng = np.random.default_rng(seed)
     ends, rates = rng.uniform(0.3, 1.0, N_TRIALS), rng.uniform(0.2, 1.0, N_TRIALS)
     ends[0] = -1.0
@@ -29,7 +29,7 @@ def curves(seed: int) -> np.ndarray:
 
 
 class World:
-    """Trials that run one after another, an epoch at a time, as their pruner lets them."""
+    """Trials that run one after another, an epoch at a time, until their pruner ends or pauses them."""
 
     def __init__(self, pruner: Pruner, values: np.ndarray, direction: str = "min") -> None:
         self.pruner = pruner
@@ -37,11 +37,11 @@ class World:
         self.reports = Reports(1, direction)
         #: trial -> epochs done
         self.epochs = dict.fromkeys(range(len(values)), 0)
-        #: trial -> why it ended
+        #: trial -> reason of its end
         self.ends: dict[int, str] = {}
 
     def run(self, trial: int) -> None:
-        """Train until the trial ends or is paused."""
+        """Train the trial until it ends or is paused."""
         while self.epochs[trial] < self.values.shape[1]:
             self.epochs[trial] += 1
             epoch = self.epochs[trial]
@@ -66,7 +66,7 @@ class World:
         self.reports.end(trial)
 
     def run_all(self) -> None:
-        """All trials, each promotion before the next new one."""
+        """Run all trials; every promotion comes before the next new trial."""
         for trial in range(len(self.values)):
             self.run(trial)
             while (promoted := self.pruner.promotion(self.reports)) is not None:
@@ -76,11 +76,11 @@ class World:
 
 
 class PrunerConformance:
-    """Inherit, name the class `Test...`, and define `make`."""
+    """Tests of a pruner; a subclass is called `Test...` and defines `make`."""
 
     @staticmethod
     def make() -> Pruner:
-        """The pruner under test, for trainings of N_EPOCHS epochs."""
+        """Return the pruner under test, for trainings of N_EPOCHS epochs."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("seed", range(5))

@@ -1,4 +1,4 @@
-"""What every search algorithm promises, as tests that one's own algorithm can inherit.
+"""Conformance tests of search algorithms, as a test class to inherit from.
 
 class TestMySearch(SearchConformance):
     @staticmethod
@@ -19,7 +19,7 @@ from nnlo_opt.search.base import History, SearchAlgorithm, TrialState
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 
-#: every kind of parameter, and categories of every type
+#: space with every kind of parameter, and with categories of every type
 MIXED_SPACE = Space(
     [
         Real(1e-5, 1.0, "log-uniform", name="learning_rate"),
@@ -29,9 +29,9 @@ MIXED_SPACE = Space(
         Categorical(["relu", None, True, 1, 2.5, [8, 16]], name="activation"),
     ]
 )
-#: 12 points
+#: space of 12 points
 SMALL_SPACE = Space([Integer(1, 3, name="n"), Categorical(["a", "b", None, [1]], name="c")])
-#: conditions under conditions, a grid, an order, likely values, and one value that does not vary
+#: space with nested conditions, a grid, an order, likely values, and a value that does not vary
 CONDITIONAL_SPACE = Space(
     [
         Real(1e-4, 1.0, "log-uniform", name="learning_rate", likely=0.01),
@@ -44,7 +44,7 @@ CONDITIONAL_SPACE = Space(
         Constant([3, 3], name="kernel", condition=When("n_layers", 1)),
     ]
 )
-#: 1 + 3 * (1 + 4) points
+#: space of 1 + 3 * (1 + 4) points
 SMALL_CONDITIONAL_SPACE = Space(
     [
         Integer(0, 3, name="n"),
@@ -59,15 +59,15 @@ def _adds_up(parameters: Point) -> bool:
 
 
 def constrained(parameters: list[Parameter], feasible: Callable[[Point], bool]) -> Space:
-    """The space of `parameters` with a constraint, as a user's module makes it."""
+    """Return the space of `parameters` with a constraint, as a user's module makes it."""
     return Space(parameters).constrained(Constraint.of(feasible, "a test"))
 
 
-#: a sixth of a cube
+#: space in which a sixth of a cube is feasible
 CONSTRAINED_SPACE = constrained([Real(0, 1, name="x"), Real(0, 1, name="y"), Real(0, 1, name="z")], _adds_up)
-#: 15 of 64 points
+#: space in which 15 of 64 points are feasible
 SMALL_CONSTRAINED_SPACE = constrained([Real(0, 1.75, step=0.25, name=name) for name in "xy"], _adds_up)
-#: spaces at the edge of what is allowed
+#: spaces at the limits of what is allowed
 ODD_SPACES = {
     "one bit": Space([Integer(0, 1, name="n")]),
     "only categories": Space([Categorical([0, 1, 2.0, "x"], name="a"), Categorical([True, False], name="b")]),
@@ -76,7 +76,7 @@ ODD_SPACES = {
     "many decades": Space([Real(1e-300, 1e300, "log-uniform", name="x"), Integer(1, 2**53, "log-uniform", name="n")]),
     "many parameters": Space([Real(0, 1, name=f"x{i}") for i in range(20)]),
 }
-#: values that a loss may take, by the number of the trial
+#: possible values of a loss, by the number of the trial
 ODD_VALUES: dict[str, Callable[[int], float]] = {
     "all equal": lambda trial: 3.0,
     "all zero": lambda trial: 0.0,
@@ -90,20 +90,20 @@ ODD_VALUES: dict[str, Callable[[int], float]] = {
 
 
 def a_value(point: Point) -> float:
-    """A value between 0 and 1 that depends on nothing but the point, without any order in it."""
+    """Return a value between 0 and 1 that depends on the point only, without any order."""
     return np.random.default_rng(list(json.dumps(point, sort_keys=True).encode())).random()
 
 
 @dataclass
 class SimulatedSearch:
-    """A search whose trials are run by the test: at most `n_pending` at a time, the oldest ends first."""
+    """Search whose trials are ended by the test: at most `n_pending` at a time, the oldest first."""
 
     algorithm: SearchAlgorithm
     history: History
     n_pending: int = 3
 
     def step(self, value: Callable[[int, Point], float | None]) -> Point | None:
-        """Ask for a point and record it; if too many are pending, end the oldest with `value`, None for a failure."""
+        """Suggest a point and record it; if too many are pending, end the oldest with `value`, None for a failure."""
         trial = self.history.n_suggested
         point = self.algorithm.suggest(self.history)
         if point is None:
@@ -119,23 +119,23 @@ class SimulatedSearch:
 
 
 def run_search(algorithm: SearchAlgorithm, space: Space, n_trials: int) -> list[Point]:
-    """The points of `n_trials` trials, some pending and one in seven failed."""
+    """Return the points of `n_trials` trials; some are pending, and one in seven has failed."""
     search = SimulatedSearch(algorithm, History(space))
     points = [search.step(lambda trial, point: None if trial % 7 == 5 else a_value(point)) for _ in range(n_trials)]
     return [point for point in points if point is not None]
 
 
 class SearchConformance:
-    """Inherit, name the class `Test...`, and define `make`."""
+    """Tests of a search algorithm; a subclass is called `Test...` and defines `make`."""
 
-    #: trials of the longer tests; beyond the algorithm's initial design
+    #: number of trials of the longer tests, more than the algorithm's initial design
     n_trials = 16
-    #: whether failed trials make it leave their region
+    #: True if failed trials make the algorithm leave their region
     leaves_failed_regions = True
 
     @staticmethod
     def make(space: Space, seed: int) -> SearchAlgorithm:
-        """The algorithm under test."""
+        """Return the algorithm under test."""
         raise NotImplementedError
 
     def test_points_are_plain_values_inside_the_space(self) -> None:
@@ -266,7 +266,7 @@ class SearchConformance:
             search.step(lambda _, point: a_value(point))
 
     def test_failed_region_is_left(self) -> None:
-        """Everything above 0.5 fails, and the values draw towards it."""
+        """Check that the search leaves a region where all trials fail, although values improve towards it."""
         if not self.leaves_failed_regions:
             pytest.skip("not promised by this algorithm")
         parameters: list[Parameter] = [Real(0, 1, name="x"), Real(0, 1, name="y")]

@@ -1,16 +1,17 @@
-"""What every transport promises, as scenarios that one's own transport can be put through.
+"""Conformance tests of transports, as scenarios for any transport.
 
-Ends that live in one process, as tests to inherit:
+For endpoints in one process, as tests to inherit from:
 
     class TestMyTransport(TransportConformance):
         @staticmethod
         def make(size):
             return [MyTransport(rank, size) for rank in range(size)]
 
-Ends that live in processes of their own: for every one of `SCENARIOS`, in order, each process makes a fresh transport
-and calls `play(scenario, transport)`. Fresh, because an end that is done may begin the next scenario before the others.
+For endpoints in processes of their own: for every scenario of `SCENARIOS`, in order, each process makes a new transport
+and calls `play(scenario, transport)`. The transport must be new, because an endpoint may begin the next scenario before
+another endpoint has ended this one.
 
-A scenario is what one end does, written as a generator: it yields where it waits.
+A scenario describes one endpoint as a generator, which yields while it waits.
 """
 
 import time
@@ -29,14 +30,14 @@ from nnlo_opt.vectors import ALIGNMENT_BYTES
 Steps = Generator[None, None, None]
 Scenario = Callable[[Transport], Steps]
 
-#: more than any scenario needs, when ends take turns
+#: more turns than any scenario needs if endpoints take turns
 _MOST_TURNS = 200_000
-#: float32 values that no MPI sends eagerly (4 MB)
+#: number of float32 values that no MPI sends eagerly (4 MB)
 _N_LARGE = 1 << 20
 
 
 def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> None:
-    """Do the part of this end. Collective: every end, each in its own process."""
+    """Play the part of this endpoint. Collective: every endpoint, each in its own process."""
     steps = scenario(transport)
     done = object()
     assert wait_until(lambda: next(steps, done) is done, timeout_s), f"end {transport.rank} waits for ever"
@@ -45,7 +46,7 @@ def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> N
 
 
 def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
-    """Do the parts of all ends, which live in this process, a step of each in turn."""
+    """Play the parts of all endpoints, which live in this process, one step of each in turn."""
     under_way = [scenario(end) for end in ends]
     for _ in range(_MOST_TURNS):
         under_way = [steps for steps in under_way if next(steps, under_way) is None]
@@ -59,7 +60,7 @@ def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
 
 
 def nothing_has_arrived_where_nothing_was_sent(end: Transport) -> Steps:
-    """An empty end answers at once, again and again; ends are numbered 0, 1, 2, …"""
+    """An empty endpoint answers at once, again and again; endpoints are numbered 0, 1, 2, …"""
     assert 0 <= end.rank < end.size
     for _ in range(3):
         assert end.poll() is None
@@ -67,7 +68,7 @@ def nothing_has_arrived_where_nothing_was_sent(end: Transport) -> Steps:
 
 
 def a_message_arrives_as_it_was_sent(end: Transport) -> Steps:
-    """Any plain data, from end to end around a ring."""
+    """Any plain data travels from endpoint to endpoint in a circle."""
     point = {"n": 3, "x": 1e-300, "text": 'snow ☃ " \\ \n', "none": None, "list": [1, [True, "a"]], "empty": {}}
     sent = msg.RunFold(assignment=2**40, trial=end.rank, fold=0, attempt=1, point=point)
     end.send((end.rank + 1) % end.size, sent)
@@ -79,7 +80,7 @@ def a_message_arrives_as_it_was_sent(end: Transport) -> Steps:
 
 
 def an_end_may_send_to_itself(end: Transport) -> Steps:
-    """The coordinator of a world that is one block does."""
+    """The coordinator of a world of one block sends to itself."""
     end.send(end.rank, msg.Fence(assignment=7), _numbers(5))
     received = yield from _next(end)
     assert received.source == end.rank
@@ -88,7 +89,7 @@ def an_end_may_send_to_itself(end: Transport) -> Steps:
 
 
 def messages_of_one_end_arrive_in_order(end: Transport) -> Steps:
-    """Short and long ones, with and without payload, from all ends at once."""
+    """Short and long messages, with and without payload, come from all endpoints at once."""
     n_messages = 60
     for number in range(n_messages):
         payload = None if number % 3 == 0 else _numbers(1 + number * number * 37 % 9000)
@@ -106,7 +107,7 @@ def messages_of_one_end_arrive_in_order(end: Transport) -> Steps:
 
 
 def a_payload_is_copied_before_send_returns(end: Transport) -> Steps:
-    """So one vector serves for all sends."""
+    """One vector is reused for all sends."""
     vector = np.empty(_N_LARGE // 8, np.float32)
     for number in range(4):
         vector[:] = number
@@ -119,15 +120,15 @@ def a_payload_is_copied_before_send_returns(end: Transport) -> Steps:
 
 
 def a_payload_is_float32_aligned_and_holds_until_the_next_poll(end: Transport) -> Steps:
-    """A framework may alias it, and nothing that arrives meanwhile may change it."""
+    """A framework may alias the payload, and later messages must not change it."""
     sizes = [0, 1, 15, 16, 17, 1000, 100_000, 3]
     dest = (end.rank + 1) % end.size
     for number, size in enumerate(sizes):
-        # A message of every length, so that the payload stands anywhere behind it.
+        # The lengths of the messages differ, so that the payload starts at any offset.
         end.send(dest, ObjectiveFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
     for size in sizes:
         received = yield from _next(end)
-        yield  # others go on sending
+        yield  # other endpoints continue to send
         yield
         _expect(received, _numbers(size))
         assert received.payload is not None
@@ -135,7 +136,7 @@ def a_payload_is_float32_aligned_and_holds_until_the_next_poll(end: Transport) -
 
 
 def sending_never_blocks(end: Transport) -> Steps:
-    """Every end sends much to every other before any looks at what has come."""
+    """Every endpoint sends much to every other endpoint before any of them receives."""
     vector = np.full(_N_LARGE, end.rank, np.float32)
     for dest in range(end.size):
         for number in range(2):
@@ -149,7 +150,7 @@ def sending_never_blocks(end: Transport) -> Steps:
 
 
 def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
-    """A non-finite figure, an object, a vector of the wrong type."""
+    """A non-finite figure, an object and a vector of the wrong type are refused."""
     dest = (end.rank + 1) % end.size
     bad_value = msg.EpochReported(assignment=0, epoch=1, metrics={"loss": float("nan")})
     bad_type = CallObjective(assignment=0, point={"x": object()})
@@ -168,7 +169,7 @@ def what_may_not_travel_is_refused_and_leaves_no_trace(end: Transport) -> Steps:
 
 
 def a_flushed_message_needs_nothing_more_from_its_sender(end: Transport) -> Steps:
-    """An end may leave after `flush`: what it sent arrives without another call of it."""
+    """An endpoint may leave after `flush`: its messages arrive without another call."""
     for dest in range(end.size):
         end.send(dest, Shutdown(exit_code=end.rank), _numbers(10))
     end.flush(timeout_s=10.0)
@@ -181,7 +182,7 @@ def a_flushed_message_needs_nothing_more_from_its_sender(end: Transport) -> Step
 
 
 def memory_that_one_end_shares_is_that_of_all(end: Transport) -> Steps:
-    """Where it can be shared at all; and nobody loses what another writes under the same lock."""
+    """Shared memory, if supported, is common to all endpoints, and no write under the same lock is lost."""
     n_turns, lock = 300, 3
     if end.rank == 0:
         memory = end.share(1024)
@@ -199,7 +200,7 @@ def memory_that_one_end_shares_is_that_of_all(end: Transport) -> Steps:
         joined.acquire(lock)
         before = int(count[0])
         if end.size > 1 and end.n_processes > 1:
-            time.sleep(0)  # another may come in between, if it can
+            time.sleep(0)  # gives other endpoints a chance to come in between
         count[0] = before + 1
         joined.release(lock)
         yield
@@ -210,7 +211,7 @@ def memory_that_one_end_shares_is_that_of_all(end: Transport) -> Steps:
     assert count[0] == n_turns * end.size
 
 
-#: all of them; each is run with 1, 2 and 5 ends
+#: all scenarios; each is run with 1, 2 and 5 endpoints
 SCENARIOS: tuple[Scenario, ...] = (
     nothing_has_arrived_where_nothing_was_sent,
     a_message_arrives_as_it_was_sent,
@@ -226,11 +227,11 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 class TransportConformance:
-    """Inherit it and name what it is about."""
+    """Tests of a transport; a subclass is called `Test...` and defines `make`."""
 
     @staticmethod
     def make(size: int) -> Sequence[Transport]:
-        """`size` ends joined to each other, in this process."""
+        """Return `size` connected endpoints in this process."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("size", [1, 2, 5])
@@ -258,7 +259,7 @@ def _next(end: Transport) -> Generator[None, None, Received]:
 
 
 def _numbers(n: int) -> np.ndarray:
-    """A vector that depends on its length alone, float32, shape (n,)."""
+    """Return a vector that depends on its length only, float32, shape (n,)."""
     return (np.arange(n, dtype=np.float32) + n) / 7
 
 
