@@ -1,6 +1,7 @@
-"""Environment variables that processes of ours give each other, and the commands of those that are no ranks.
+"""Environment variables and commands with which this package starts its processes.
 
-By some of them ranks under mpirun of Open MPI outlive others (ULFM); what they do then is in `comm.mpi.ulfm`.
+Some of the variables let ranks under Open MPI's mpirun outlive ranks that die (ULFM); `comm.mpi.ulfm` says what the
+remaining ranks do then.
 """
 
 import os
@@ -9,42 +10,42 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-#: variables by which an MPI library would take the process for one of its ranks
+#: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module`; `-P`: a file of the user's must not pass for one of the standard library."""
+    """Return the command that runs `module`; by `-P` no file of the user hides a module of the standard library."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` for a process that is no rank, and that finds this very package."""
+    """Return `environment` for a process that is no rank, and that imports this copy of the package."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_MPI_PREFIXES)}
     root = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
     return kept
 
 
-#: what mpirun tells the ranks
+#: variable by which mpirun turns on ULFM in the ranks
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
-#: for mpirun, as `--with-ft ulfm` sets it; one of the two alone hangs
+#: variables for mpirun, as `--with-ft ulfm` sets them; one of the two alone hangs
 ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
-#: seconds that MPI has to begin where ranks outlive others: for one that has died before it waits for ever
+#: seconds in which MPI must start if ranks outlive others: MPI waits for ever for a rank that has died before
 MPI_START_S = 300
-#: the variable by which the launcher names a file to rank 0, which removes it when MPI has begun
+#: variable by which the launcher names a file; rank 0 removes the file when MPI has started
 SIGN = "NNLO_OPT_MPI_BEGINS"
 
 
 def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether they do in the job that this process is a rank of."""
+    """Return True if this process is a rank of a job whose ranks outlive ranks that die."""
     return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
 
 
 def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
-    """Tell the launcher, where there is one, that no rank waits in MPI's beginning any more; for rank 0.
+    """Tell the launcher, if there is one, that MPI has started on all ranks; called by rank 0.
 
-    Till then a rank that dies is waited for by all others, ULFM or not.
+    Until then all ranks wait for a rank that dies, with ULFM or without.
     """
-    with suppress(KeyError, OSError):  # without the sign it believes so after a while
+    with suppress(KeyError, OSError):  # without the sign the launcher assumes it after a while
         Path(environ[SIGN]).unlink()

@@ -1,8 +1,9 @@
-"""Handles: how processes of one node reach each other's open files.
+"""Handles by which processes of one node open each other's files.
 
-`/proc/<pid>/fd` leads to an open file of another process of the same user: nothing has a name, so nothing is left
-behind, however a process ends. A process gives others a handle of such a file. The same number may be another process
-where the handle was given in another container, so it proves whose it is by a token, which stands in a file as well.
+`/proc/<pid>/fd` leads to an open file of another process of the same user. The file needs no name, so nothing is left
+behind, however a process ends. A process gives a handle of the file to other processes. If a handle was made in another
+container, its process number may be that of another process here. So a handle also holds a token, which stands in a
+second file of the process that made the handle.
 """
 
 import mmap
@@ -16,39 +17,39 @@ HANDLE_BYTES = _PACKED.size
 
 
 class Handle(NamedTuple):
-    """Of one open file of a process."""
+    """Handle of one open file of a process."""
 
     pid: int
-    #: numbers of the files: of that with the token, and of that which the handle is for
+    #: numbers of two open files: the file with the token, and the file that the handle is for
     token_file: int
     file: int
     token: bytes
 
     @classmethod
     def of(cls, file: int) -> "Handle":
-        """A handle of this process, for its open file `file`; OSError as `memory`."""
+        """Return a handle of this process for its open file `file`; raises OSError as `memory` does."""
         token = os.urandom(_TOKEN_BYTES)
         token_file = memory("nnlo_opt-token")
         os.write(token_file, token)
         return cls(os.getpid(), token_file, file, token)
 
     def pack(self) -> bytes:
-        """HANDLE_BYTES bytes, to be given to others."""
+        """Return HANDLE_BYTES bytes, to be given to other processes."""
         return _PACKED.pack(*self)
 
     @classmethod
     def unpack(cls, handle: bytes) -> "Handle":
-        """Inverse of `pack`."""
+        """Return the handle that `pack` has made these bytes of."""
         return cls(*_PACKED.unpack(handle))
 
     def open(self, flags: int) -> int:
-        """Open the file, as `os.open` does; OSError where it cannot be reached from here."""
+        """Open the file as `os.open` does; raises OSError if it cannot be reached from here."""
         if self._token_there() != self.token:
-            raise OSError(f"process {self.pid} is another one here")
+            raise OSError(f"number {self.pid} is another process here")
         return open_file(self.pid, self.file, flags)
 
     def _token_there(self) -> bytes:
-        # Mapped, not read: of another process it may be a pipe, from which nothing may be taken.
+        # The file is mapped, not read: in another process this number may be a pipe, from which nothing may be taken.
         file = open_file(self.pid, self.token_file, os.O_RDONLY | os.O_NONBLOCK)
         try:
             with mmap.mmap(file, _TOKEN_BYTES, prot=mmap.PROT_READ) as token:
@@ -60,12 +61,12 @@ class Handle(NamedTuple):
 
 
 def memory(name: str) -> int:
-    """An open file in memory that no folder has, empty; OSError where the system has no such thing."""
+    """Return a new, empty file in memory, which has no name in any folder; raises OSError if the system has none."""
     if not hasattr(os, "memfd_create"):
-        raise OSError("no memory without a name on this system")
+        raise OSError("this system has no memory without a name")
     return os.memfd_create(name)
 
 
 def open_file(pid: int, file: int, flags: int) -> int:
-    """Open file number `file` of process `pid` of this node, as `os.open` does; OSError when it has ended."""
+    """Open file number `file` of process `pid` of this node as `os.open` does; raises OSError if the process ended."""
     return os.open(f"/proc/{pid}/fd/{file}", flags | os.O_CLOEXEC)

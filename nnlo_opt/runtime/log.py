@@ -1,7 +1,7 @@
-"""Where ranks write: rank 0 to the terminal, every other rank to its own file and nowhere else.
+"""Output of a rank: rank 0 writes to the terminal, every other rank to a log file of its own.
 
-What libraries and user code print on those ranks, from C or Python, goes to the same file. Until the run directory is
-known it is kept in an unnamed file.
+Whatever libraries and user code print on the other ranks, from C or Python, goes to the same file. Until the run
+directory is known, an unnamed file keeps the output.
 """
 
 import logging
@@ -23,29 +23,29 @@ logging.addLevelName(TRACE, "TRACE")
 
 
 def log_path(run_directory: Path, world_rank: int) -> Path:
-    """The file of a rank."""
+    """Return the path of the log file of a rank."""
     return run_directory / "logs" / f"rank-{world_rank:05d}.log"
 
 
 class RankOutput:
-    """Standard output and error of this rank, and its log."""
+    """Standard output, standard error and log of this rank."""
 
     def __init__(self, world_rank: int, level: str, *, to_terminal: bool) -> None:
-        """`to_terminal`: this is rank 0, which people look at."""
+        """Turn the output to a file unless `to_terminal`, which is True for rank 0."""
         self._world_rank = world_rank
         self._to_terminal = to_terminal
         self._held: IO[bytes] | None = None
-        #: what people see, also after standard error was turned to the log file
+        #: standard error of the terminal, also after standard error was turned to the log file
         self.terminal_error: TextIO = sys.stderr
         self._configure(level)
         if not to_terminal:
             self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
-            # Unbuffered and in append mode, as two descriptors write to it.
+            # The file is unbuffered and in append mode, as two descriptors write to it.
             self._held = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (lives until the run is open)
             self._turn_to(self._held.fileno())
 
     def _configure(self, level: str) -> None:
-        # The terminal shows what an operator acts on; a rank's file may say more.
+        # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
         lowest = _LEVELS[level]
         if self._to_terminal and lowest == logging.INFO:
             lowest = logging.WARNING
@@ -57,7 +57,7 @@ class RankOutput:
         )
 
     def open_log(self, run_directory: Path) -> None:
-        """Write to `logs/rank-<rank>.log` of the run from now on."""
+        """Write to `logs/rank-<rank>.log` in the run directory from now on."""
         if self._held is None:
             return
         try:
@@ -71,7 +71,7 @@ class RankOutput:
             logging.getLogger(__name__).warning("no log file: %s", error)
 
     def tell_terminal(self, text: str) -> None:
-        """Say something that people must see, from any rank."""
+        """Write `text` to the terminal, from any rank."""
         self.terminal_error.write(text.rstrip() + "\n")
         self.terminal_error.flush()
 

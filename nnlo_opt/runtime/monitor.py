@@ -1,10 +1,10 @@
-"""`--monitor`: what a rank takes of its machine, per epoch: CPU, memory, and its NVIDIA GPU where it has one.
+"""Load of a rank per epoch (`--monitor`): CPU, memory, and the NVIDIA GPU if the rank has one.
 
-Gauges read, a `Monitor` samples them in a daemon thread and sums up, epoch by epoch. The figures:
+Gauges read figures. A `Monitor` samples the gauges in a daemon thread and sums up, epoch by epoch. The figures:
 
     cpu_percent      CPU time of the process (all threads, user and system) / time passed; 100: one core the whole time
     memory_mb        resident memory, mean of the samples, in 10^6 bytes
-    memory_max_mb    the same, maximum of the samples
+    memory_max_mb    resident memory, maximum of the samples, in 10^6 bytes
     gpu_percent      part of the time in which a kernel ran on the GPU, mean of the samples
     gpu_memory_mb    memory in use on the GPU, mean of the samples, in 10^6 bytes
 
@@ -28,7 +28,7 @@ from nnlo_opt.clock import Clock
 logger = logging.getLogger(__name__)
 
 _MB = 1e6
-#: how long `stop` waits for a reading under way: a driver that hangs must not keep the rank
+#: seconds that `stop` waits for a reading that has begun: a driver that hangs must not hold up the rank
 _JOIN_TIMEOUT_S = 1.0
 
 
@@ -36,7 +36,7 @@ class Gauge(Protocol):
     """Reads figures of this moment."""
 
     def read(self) -> dict[str, float]:
-        """Figures by name; the same names every time. May raise: the gauge is then not read again."""
+        """Return figures by name, with the same names every time. A gauge that raises is not read again."""
         ...
 
 
@@ -51,10 +51,16 @@ class MemoryGauge:
 
 
 class Monitor:
-    """Samples gauges and gives figures per epoch. One a process, for all its roles.
+    """Samples gauges and returns figures per epoch. A process has one monitor, for all its roles.
 
-    `start` begins; `end_epoch` gives the figures since `start` or the last `end_epoch`; `stop` ends. A new `start`
-    begins anew, so that what happens between two folds belongs to none.
+    `start` begins a period, `end_epoch` returns the figures of the period and begins another, `stop` ends the sampling.
+    Another `start` drops the period, so that the time between two folds belongs to no epoch.
+
+    Args:
+        clock: source of the monotonic time.
+        gauges: what is sampled; see `make_monitor` for the gauges of a rank.
+        period_s: seconds between two samples.
+        cpu_s: returns the CPU time of this process so far, in seconds.
     """
 
     def __init__(
@@ -64,23 +70,22 @@ class Monitor:
         period_s: float = 1.0,
         cpu_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """`cpu_s`: CPU time of this process so far; see `make_monitor` for the gauges of a rank."""
         self._clock = clock
         self._gauges = list(gauges)
         self._period_s = period_s
         self._cpu_s = cpu_s
-        #: guards the gauges and what they have read
+        #: guards the gauges and their figures
         self._lock = threading.Lock()
         #: figure -> (number of samples, sum, maximum) since the period began
         self._read: dict[str, tuple[int, float, float]] = {}
-        #: when the period began, and the CPU time then
+        #: begin of the period, and CPU time at this moment
         self._since = (clock.monotonic_s(), cpu_s())
-        #: the thread that samples, and what ends it; None while stopped
+        #: the thread that samples, None while stopped; and the event that ends the thread
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin a period, and to sample if it has not begun yet."""
+        """Begin a period, and the sampling if it has not begun yet."""
         self._begin_period()
         if self._thread is None:
             self._ended = threading.Event()
@@ -94,7 +99,7 @@ class Monitor:
                 try:
                     figures = gauge.read()
                 except Exception as error:
-                    # What is measured beside a training must not end it.
+                    # A measurement must not end the training.
                     logger.warning("%s is not read any more: %s", type(gauge).__name__, error)
                     self._gauges.remove(gauge)
                     continue
@@ -103,7 +108,7 @@ class Monitor:
                     self._read[name] = (n + 1, total + value, max(highest, value))
 
     def end_epoch(self) -> dict[str, float]:
-        """The figures of the period, which ends here; another begins. At least one sample is in them."""
+        """Return the figures of the period, of at least one sample, and begin another period."""
         self.sample()
         with self._lock:
             passed_s = self._clock.monotonic_s() - self._since[0]
@@ -117,7 +122,7 @@ class Monitor:
         return figures
 
     def stop(self) -> None:
-        """Sample no more; harmless where it has not begun."""
+        """End the sampling; does nothing if it has not begun."""
         thread, self._thread = self._thread, None
         self._ended.set()
         if thread is not None:

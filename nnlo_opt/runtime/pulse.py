@@ -1,38 +1,38 @@
-"""Signs of life: how a process shows that it gets on, to whoever watches it (`nnlo_opt.runtime.watchdog`).
+"""Pulse of a process, by which it shows its watchdog that the work goes on (`nnlo_opt.runtime.watchdog`).
 
-One a process, as its stacks and its end are. Whoever works in small pieces says `PULSE.ticks += 1` after each, which
-costs a store into an attribute; nothing happens by it where nobody watches.
+There is one pulse in a process, as there is one watchdog. Code that works in small pieces runs `PULSE.ticks += 1` after
+each piece, which costs a store into an attribute. Without a watchdog nothing else happens.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: how many times as long as otherwise: a model may take to be built, or a batch to be compiled; and a rank may wait in
-#: a collective call for others that do so, which are to end first, as their stacks tell why
+#: factors of the time-out. SLOW: a model is built, or a batch compiled. TOGETHER: the rank waits in a collective call
+#: for ranks that may be slow; the slow ranks are to be ended first, as their stacks show the reason
 SLOW, TOGETHER = 3.0, 4.0
 
 
 class Pulse:
-    """What a process has shown of itself. Written by the main thread alone, so a reader needs no lock."""
+    """Count of the work that a process has done; only the main thread writes, so a reader needs no lock."""
 
     def __init__(self) -> None:
-        #: grows with everything that gets done
+        #: grows with each piece of work
         self.ticks = 0
-        #: the count of ticks during which `_factor` times as long is waited
+        #: value of `ticks` at which the time-out is `_factor` times as long
         self._patient_at = -1
         self._factor = 1.0
-        #: how many calls of a user's code are under way of which nobody can know how long they take
+        #: number of calls of a user's code that are running, and may take any time
         self._n_unwatched = 0
 
     def expect(self, factor: float) -> None:
-        """What comes until the next tick may take `factor` times as long as otherwise."""
+        """Allow `factor` times the time-out until the next tick."""
         self._factor = factor
         self._patient_at = self.ticks
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
-        """A user's computation: it may take as long as it likes."""
+        """Allow any time for the code inside, which computes for a user."""
         self._n_unwatched += 1
         try:
             yield
@@ -42,11 +42,11 @@ class Pulse:
 
     @property
     def patience(self) -> float:
-        """How many times the time-out may pass until the next tick; infinite in a user's computation."""
+        """Factor of the time-out that may pass until the next tick; infinite while a user's code computes."""
         if self._n_unwatched:
             return math.inf
         return self._factor if self._patient_at == self.ticks else 1.0
 
 
-#: of this process
+#: the pulse of this process
 PULSE = Pulse()

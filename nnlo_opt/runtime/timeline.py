@@ -1,16 +1,16 @@
-"""`--timeline`: what every rank does when, as a Chrome trace, to be opened in https://ui.perfetto.dev.
+"""Timeline of all ranks (`--timeline`), a Chrome trace to be opened in https://ui.perfetto.dev.
 
-Every rank keeps a `Timeline` and writes its part, `<run>/timeline/rank-00003.json`, whole and anew every few seconds
-and at the end, so that a part is a valid trace whatever becomes of the rank. Rank 0 puts the parts together as
-`<run>/timeline.json` (`merge_timelines`). Where no timeline is wanted, `NO_TIMELINE` stands in, which does nothing.
+Every rank keeps a `Timeline` and writes its part, `<run>/timeline/rank-00003.json`. The rank writes the whole part
+again every few seconds and at its end, so a part is a valid trace whatever happens to the rank. Rank 0 puts the parts
+together as `<run>/timeline.json` (`merge_timelines`). Without `--timeline`, `NO_TIMELINE` is used, which does nothing.
 
 Format: "Trace Event Format" (Chromium project), complete events ("ph": "X") and metadata ("ph": "M"). pid is the world
 rank and tid a thread of it, the main one 0. ts and dur are microseconds since the first rank began.
 
-Clock: each rank measures by its monotonic clock, read against the wall clock once, so that a step of the wall clock
-during the run bends nothing. Ranks of one node agree to some microseconds. Those of several nodes agree as well as the
-wall clocks of the nodes do: below a millisecond with PTP or chrony on a local network, and worse without. A message
-that seems to arrive before it was sent shows how much; nothing is corrected.
+Clock: each rank measures by its monotonic clock, which it compares with the wall clock once. A step of the wall clock
+during the run shifts nothing. Ranks of one node agree to some microseconds. Ranks of several nodes agree as well as the
+wall clocks of the nodes: below a millisecond with PTP or chrony on a local network, and worse without. If a message
+seems to arrive before it was sent, the difference shows the error of the clocks; nothing is corrected.
 """
 
 import json
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 TIMELINE_NAME = "timeline.json"
 #: folder of a run directory with a part of every rank
 PARTS_NAME = "timeline"
-#: events of all ranks together: some 65 MB, which Perfetto opens in seconds
+#: most events of all ranks together: some 65 MB, which Perfetto opens in seconds
 _MAX_EVENTS = 500_000
-#: events of one rank: 18 MB of memory, 0.3 s to write
+#: most events of one rank: 18 MB of memory, 0.3 s to write
 _MAX_EVENTS_OF_RANK = 50_000
-#: seconds between two writes of a part; and their smallest ratio to the seconds that a write takes
+#: least seconds between two writes of a part, and least ratio of these to the seconds that a write takes
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
 
 
 class Span(Protocol):
-    """What a `with` block is opened with."""
+    """Context manager that measures a `with` block."""
 
     def __enter__(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Span(Protocol):
 
 
 class _NoSpan:
-    """A span that is not measured; one for all, as it has no state."""
+    """Span that measures nothing; a single object serves all, as it has no state."""
 
     __slots__ = ()
 
@@ -62,41 +62,41 @@ _NO_SPAN = _NoSpan()
 
 
 class Timeline:
-    """A timeline that keeps nothing: the one of a run without `--timeline`."""
+    """Timeline of a run without `--timeline`, which keeps nothing."""
 
-    #: whether anything is kept: to be asked before something costly is worked out for an argument
+    #: True if events are kept; to be asked before an argument is computed at some cost
     keeps: bool = False
-    #: directory of the run, once it is known and there is a part to write
+    #: directory of the run, from `open` on; always None if nothing is kept
     directory: Path | None = None
 
     def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
-        """Measure what stands in the `with` block; `arguments` are shown with it: numbers and short texts."""
+        """Return a context manager that measures its block; `arguments` (numbers, short texts) are shown with it."""
         return _NO_SPAN
 
     def now(self) -> float:
-        """The time, for `add`."""
+        """Return the present time for `add`, in seconds since the timeline began."""
         return 0.0
 
     def add(self, name: str, since: float, /, *, track: str, category: str = "wait", **arguments: Any) -> None:
-        """Add a span from `since` (`now` at its beginning) to now, for what is no `with` block.
+        """Add a span from `since` (`now` at its beginning) to the present, for work that is no `with` block.
 
-        It goes to a track of its own: the spans of one track must lie one after another or inside each other.
+        The span goes to a track of its own: spans of one track must lie one after another or inside each other.
         """
 
     def name(self, label: str) -> None:
-        """Say what the rank is called in the picture."""
+        """Set the name of the rank in the picture."""
 
     def open(self, run_directory: Path) -> None:
-        """Say where the part is to be written; until then it is only kept in memory."""
+        """Set the directory of the run to which the part is written; until then it is only kept in memory."""
 
     def flush(self) -> None:
-        """Write the part if the last time is long enough ago; cheap where it is not. For the ends of epochs."""
+        """Write the part at the end of an epoch, unless the last write is too recent; then the call is cheap."""
 
     def close(self) -> None:
         """Write the part for the last time."""
 
 
-#: for runs without `--timeline`
+#: timeline of runs without `--timeline`
 NO_TIMELINE = Timeline()
 
 
@@ -123,28 +123,33 @@ class _Span:
 
 
 class RankTimeline(Timeline):
-    """The timeline of one rank; any thread of it may add to it.
+    """Timeline of one rank, to which any of its threads may add.
 
-    Memory is bounded: when there are too many events, the shorter half of them is dropped and counted. So a long run
-    keeps its epochs, its validations and whatever took unusually long, from its beginning to its end.
+    Memory is bounded: if there are too many events, the shorter half is dropped and counted. So a long run keeps its
+    epochs, its validations and all that took unusually long, from its beginning to its end.
+
+    Args:
+        world_rank: number of the rank.
+        label: name of the rank in the picture.
+        clock: source of times.
+        max_events: most events that are kept; see `events_per_rank`.
     """
 
     keeps = True
 
     def __init__(self, world_rank: int, label: str, clock: Clock, max_events: int = _MAX_EVENTS_OF_RANK) -> None:
-        """`label` names the rank in the picture; `max_events`: see `events_per_rank`."""
         self._world_rank = world_rank
         self._label = label
         self._monotonic_s = clock.monotonic_s
         self._max_events = max_events
-        #: the timeline's zero, on the monotonic and on the wall clock
+        #: begin of the timeline on the monotonic clock and on the wall clock, seconds
         self._zero_s = clock.monotonic_s()
         self._zero_unix_s = clock.unix_s()
         #: events kept, in the order of their ends
         self._events: list[_Event] = []
         self.n_dropped = 0
         main = threading.main_thread()
-        #: (ident, name) of a thread, or (0, name) of a track that is none -> tid
+        #: (ident, name) of a thread, or (0, name) of a track that is no thread -> tid
         self._tracks: dict[tuple[int, str], int] = {(main.ident or 0, main.name): 0}
         #: name of each tid
         self._track_names: list[str] = ["main"]
@@ -152,7 +157,7 @@ class RankTimeline(Timeline):
         self._lock = threading.Lock()
         self._next_write_s = 0.0
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
         return _Span(self, name, category, arguments or None)
@@ -166,7 +171,7 @@ class RankTimeline(Timeline):
     def record(
         self, name: str, category: str, track: str | None, start_s: float, arguments: dict[str, Any] | None
     ) -> None:
-        """Keep an event that ends now; `track` None: that of this thread."""
+        """Keep an event that ends now; `track` None: the track of this thread."""
         end_s = self.now()
         key = (threading.get_ident(), threading.current_thread().name) if track is None else (0, track)
         with self._lock:
@@ -178,7 +183,7 @@ class RankTimeline(Timeline):
                 self._thin_out()
 
     def _new_track(self, ident: int, name: str) -> int:
-        """The tid of a thread that is new here: that of an ended thread of its name, as folds follow one another."""
+        """Return the tid of a new thread: the one of an ended thread of its name, as folds follow one another."""
         alive = {thread.ident for thread in threading.enumerate()}
         ended = next((key for key in self._tracks if ident and key[1] == name and key[0] not in {0, *alive}), None)
         if ended is not None:
@@ -224,7 +229,7 @@ class RankTimeline(Timeline):
         self._next_write_s = ended_s + max(_WRITE_PERIOD_S, _WRITE_RATIO * (ended_s - began_s))
 
     def to_text(self) -> str:
-        """The part as a trace: a first line of facts, a line for every event, a last line."""
+        """Return the part as a trace: a first line of facts, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
         facts = {
@@ -246,7 +251,7 @@ class RankTimeline(Timeline):
 
 
 def events_per_rank(n_ranks: int) -> int:
-    """How many events each of the ranks may keep, so that all of them together can still be looked at."""
+    """Return how many events each rank may keep, so that a viewer can still open all of them together."""
     return min(_MAX_EVENTS_OF_RANK, max(2_000, _MAX_EVENTS // n_ranks))
 
 
@@ -254,19 +259,20 @@ def events_per_rank(n_ranks: int) -> int:
 
 
 def part_path(run_directory: Path, world_rank: int) -> Path:
-    """Where a rank writes its part."""
+    """Return the path of the part of a rank."""
     return run_directory / PARTS_NAME / f"rank-{world_rank:05d}.json"
 
 
 def clear_parts(run_directory: Path) -> None:
-    """Remove the parts of an earlier start of the run: by rank 0, before other ranks know the directory."""
+    """Remove the parts of an earlier start of the run; done by rank 0, before other ranks know the directory."""
     shutil.rmtree(run_directory / PARTS_NAME, ignore_errors=True)
 
 
 def merge_timelines(run_directory: Path) -> Path | None:
-    """Put the parts together as `timeline.json`; returns its path, None where there is no part.
+    """Put the parts together as `timeline.json` and return its path, or None if there is no part.
 
-    Reads and writes event by event. A part that is missing or cannot be read is left out, with a line in the log.
+    The parts are read and written event by event. A part that is missing or cannot be read is left out, with a line in
+    the log.
     """
     parts = []
     for path in sorted((run_directory / PARTS_NAME).glob("rank-*.json")):
@@ -298,7 +304,7 @@ def _write_whole(file: IO[str], parts: Sequence[tuple[Path, dict[str, Any]]]) ->
 
 
 _FOOT = "\n]}\n"
-#: one for all: to make it anew for every event would take longer than to encode it
+#: one encoder for all events: making an encoder takes longer than encoding an event
 _ENCODER = json.JSONEncoder(default=str, allow_nan=False, check_circular=False)
 
 
@@ -307,7 +313,7 @@ def _head(facts: Mapping[str, Any]) -> str:
 
 
 def _line(value: Mapping[str, Any]) -> str:
-    # What JSON has no form for is shown as text: a NumPy number, or a loss that is not finite.
+    # Values that JSON cannot hold are shown as text: a NumPy number, or a loss that is not finite.
     try:
         return _ENCODER.encode(value)
     except ValueError:
@@ -316,7 +322,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 def _complete(event: _Event, pid: int) -> dict[str, Any]:
     name, category, track, start_s, end_s, arguments = event
-    # Both ends to whole nanoseconds: rounded apart from each other, spans that nest would no longer do so.
+    # Both ends are rounded to whole nanoseconds. If begin and duration were rounded, nested spans might overlap.
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
     complete = {
         "name": name,
@@ -342,7 +348,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
 
 
 def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
-    """The events of a part, later by `shift_us`; those up to a line that is none."""
+    """Yield the events of a part, later by `shift_us`, up to the first line that is no event."""
     with path.open(encoding="utf-8", errors="replace") as file:
         yield from _events_after_head(file, path, shift_us)
 
