@@ -121,6 +121,5 @@ def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
         index = None if team is None else team.index
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
 
-    watchdog.saw_death = saw_death
-    watchdog.log = log_path(run, watchdog.world_rank)
+    watchdog.report(saw_death, log_path(run, watchdog.world_rank))
     watchdog.start()

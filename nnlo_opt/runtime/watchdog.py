@@ -77,9 +77,9 @@ class Watchdog:
         #: the other ranks of the node that have not ended, by their numbers
         self.peers: list[Peer] = []
         #: called with a rank of the node that died by itself, and how
-        self.saw_death: Callable[[int, str], None] = _ignore
-        #: where the stacks of a rank that hangs go; None: to the terminal, as there is no run yet
-        self.log: Path | None = None
+        self._saw_death: Callable[[int, str], None] = _ignore
+        #: file for the stacks of this rank if it hangs; None: the terminal, as there is no run yet
+        self._log: Path | None = None
         self._has_begun = False
         #: written to by signals
         self._told_fd = -1
@@ -96,6 +96,10 @@ class Watchdog:
 
     def _new_watch(self) -> Watch:
         return Watch(self._timeout_s, 2 * self._look_s)
+
+    def report(self, saw_death: Callable[[int, str], None], log: Path | None) -> None:
+        """Report from now on to an open run: deaths of ranks to `saw_death`, the stacks of this rank to the file `log`."""
+        self._saw_death, self._log = saw_death, log
 
     def start(self) -> None:
         """Begin, until the process ends. A second call does nothing. From the main thread."""
@@ -155,7 +159,7 @@ class Watchdog:
         time.sleep(ALONE_S)
         # Where mpirun itself has died its ranks follow, one after another.
         if not any(peer.has_ended for peer in self.peers) and os.getppid() == self._parent:
-            self.saw_death(dead[0].world_rank, "its process died")
+            self._saw_death(dead[0].world_rank, "its process died")
 
     def _is_first(self) -> bool:
         """Whether no rank before this one on its node has a beating heart."""
@@ -201,15 +205,15 @@ class Watchdog:
                 f"Rank {self.world_rank} has done nothing for longer than `--hang-timeout`, {self._own.idle_s:.0f} s: "
                 "its process is ended"
             )
-            if self.log is None:
+            if self._log is None:
                 self._tell(f"{sentence}, where its threads were in:\n{_stacks()}")
             else:
                 with suppress(OSError):
-                    self.log.parent.mkdir(parents=True, exist_ok=True)
-                    with self.log.open("a") as log:
+                    self._log.parent.mkdir(parents=True, exist_ok=True)
+                    with self._log.open("a") as log:
                         log.write(f"{sentence}; its threads were in:\n{_stacks()}")
-                self.saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")
-                self._tell(f"{sentence}; the stacks of its threads are in `{self.log}`.")
+                self._saw_death(self.world_rank, f"it did nothing for {self._own.idle_s:.0f} s (`--hang-timeout`)")
+                self._tell(f"{sentence}; the stacks of its threads are in `{self._log}`.")
             os._exit(EXIT_FAILURE)
 
 

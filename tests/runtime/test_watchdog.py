@@ -86,8 +86,9 @@ watchdog = Watchdog(rank, timeout_s, lambda text: print(text, file=sys.stderr, f
 print(watchdog.heart.handle.hex(), flush=True)
 handles = [word.split(":") for word in sys.stdin.readline().split()]
 watchdog.watch([Peer(int(number), bytes.fromhex(handle)) for number, handle in handles if int(number) != rank])
-watchdog.saw_death = lambda world_rank, how: print("saw", world_rank, how, flush=True)
-watchdog.log = log if timeout_s < 10 else None
+watchdog.report(
+    lambda world_rank, how: print("saw", world_rank, how, flush=True), log if timeout_s < 10 else None
+)
 watchdog.start()
 
 def work():
