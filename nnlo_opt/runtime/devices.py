@@ -1,14 +1,14 @@
-"""What a rank takes of its node: threads, and one GPU.
+"""Share of a rank in its node: threads, and one GPU.
 
-To be settled before any framework is imported, in two steps. `cap_threads`, before NumPy is imported and MPI says who
-is where: every rank of the node gets the same part of its cores, as NumPy's library reads the number once. Then, when
-the topology is known, `share_node` says what this rank really has, and `NodeShare.take` puts it into the environment,
-where the framework finds it: ranks that train share all cores among themselves, masters and the coordinator compute
-next to nothing, and the GPUs go round among the ranks that train.
+The share is settled before a framework is imported, in two steps. `cap_threads` runs before NumPy is imported, whose
+library reads the number of threads once, and before MPI says which ranks are on the node: every rank of the node gets
+the same part of the cores. When the topology is known, `share_node` returns the final share, and `NodeShare.take` puts
+it into the environment for the framework. Ranks that train share all cores; masters and the coordinator compute next to
+nothing. The GPUs are dealt out in turn to the ranks that train.
 
-The user's `OMP_NUM_THREADS` comes first. The GPUs there are: those that the batch system left visible in
-`CUDA_VISIBLE_DEVICES` (for AMD `HIP_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`) by index, UUID or name of a MIG slice,
-else all of the node's.
+`OMP_NUM_THREADS` of the user comes first. If the batch system has set `CUDA_VISIBLE_DEVICES` (for AMD
+`HIP_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`), these GPUs are used, by index, UUID or name of a MIG slice; otherwise
+all GPUs of the node.
 """
 
 import os
@@ -29,10 +29,10 @@ _NODE_VARIABLES = (
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: the number of threads that we have set, so that it is not taken for the user's
+#: variable with the number of threads that this package has set, so that it is not taken for the user's number
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
-#: what every runtime takes for "no GPU"
+#: name that means "no GPU" to every runtime
 NO_GPU = "-1"
 #: cores beyond this number are not shared out
 _MAX_CORES = 4096
@@ -42,25 +42,26 @@ _MAX_CORES = 4096
 
 
 def cores() -> frozenset[int]:
-    """Cores this process may run on, which `mpirun` may have chosen."""
+    """Return the cores on which this process may run; `mpirun` may have chosen them."""
+    # psutil has no affinity on macOS either, and is not needed this early.
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def pack_cores(numbers: Collection[int]) -> bytes:
-    """512 bytes that say which cores, for a message of fixed length."""
+    """Return 512 bytes that name these cores, for a message of fixed length."""
     return sum(1 << core for core in numbers if core < _MAX_CORES).to_bytes(_MAX_CORES // 8, "little")
 
 
 def unpack_cores(packed: bytes) -> frozenset[int]:
-    """Inverse of `pack_cores`."""
+    """Return the cores that `pack_cores` has made these bytes of."""
     bits = int.from_bytes(packed, "little")
     return frozenset(core for core in range(bits.bit_length()) if bits >> core & 1)
 
 
 def given_threads(environ: Mapping[str, str]) -> int | None:
-    """Threads the user asked for; None where nobody did but `cap_threads`."""
+    """Return the number of threads that the user asked for; None if only `cap_threads` has set a number."""
     text = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not text.isdigit() or int(text) < 1 or text == environ.get(_OURS):
         return None
@@ -68,7 +69,7 @@ def given_threads(environ: Mapping[str, str]) -> int | None:
 
 
 def node_place(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank on this node, number of ranks on it) as the launcher says it before MPI is there; (0, 1) if it does not."""
+    """Return (rank on this node, number of ranks on it) as the launcher says before MPI starts, or else (0, 1)."""
     for rank, size in _NODE_VARIABLES:
         if environ.get(size, "").isdigit() and int(environ[size]) > 0:
             number = environ.get(rank, "0")
@@ -77,7 +78,7 @@ def node_place(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def cap_threads(environ: Environment = os.environ) -> None:
-    """Give the thread pools of every rank of the node the same part of its cores, unless the user has said how many."""
+    """Give the thread pools of every rank the same part of the node's cores, unless the user has set a number."""
     n_threads = given_threads(environ)
     if n_threads is None:
         n_threads = max(1, len(cores()) // node_place(environ)[1])
@@ -85,10 +86,14 @@ def cap_threads(environ: Environment = os.environ) -> None:
 
 
 def core_share(mine: Collection[int], trainers: Sequence[Collection[int]]) -> int:
-    """Cores for a rank on the cores `mine`, of the `trainers` of its node, of which it is one, by their cores.
+    """Return how many cores a rank has that may run on the cores `mine`.
 
-    A core counts in equal parts for all trainers that may run on it. So it holds for ranks that `mpirun` has bound to
-    a core, to a socket or not at all, that the node has no more threads than cores (but one for each rank at least).
+    A core counts in equal parts for all trainers that may run on it. So a node has no more threads than cores (but at
+    least one for each rank), whether `mpirun` has bound the ranks to a core, to a socket or not at all.
+
+    Args:
+        mine: cores of the rank.
+        trainers: cores of each trainer of the node, this rank included.
     """
     share = sum((Fraction(1, max(1, sum(core in other for other in trainers))) for core in mine), Fraction(0))
     return max(1, int(share))
@@ -108,7 +113,7 @@ def _set_threads(environ: Environment, n_threads: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs this process may use."""
+    """GPUs that this process may use."""
 
     #: names, as `variable` takes them
     names: tuple[str, ...]
@@ -126,20 +131,20 @@ def _nvidia_smi() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drivers:
-    """Where the drivers tell which GPUs the node has; other places for tests."""
+    """Places in which the drivers list the GPUs of the node; tests give other places."""
 
     nvidia: Path = Path("/proc/driver/nvidia")
     amd: Path = Path("/sys/class/kfd/kfd/topology/nodes")
-    #: the answer of `nvidia-smi -L`; "" where there is none
+    #: returns the answer of `nvidia-smi -L`, "" if there is none
     list_nvidia: Callable[[], str] = _nvidia_smi
 
 
 def find_gpus(environ: Mapping[str, str], drivers: Drivers | None = None) -> Gpus:
-    """The GPUs that the batch system left visible, else all of the node. Imports nothing, starts no runtime.
+    """Return the GPUs that the batch system left visible, or else all of the node. Starts no runtime.
 
-    Batch systems set the variables of every vendor, so the node's drivers say whose are meant. For AMD the variables
-    are filters one behind the other, of which `HIP_VISIBLE_DEVICES` is the last, and its numbers count what
-    `ROCR_VISIBLE_DEVICES` lets through; `CUDA_VISIBLE_DEVICES` stands in for it
+    Batch systems set the variables of every vendor, so the drivers of the node decide which vendor is meant. For AMD
+    the variables are filters one behind the other. `HIP_VISIBLE_DEVICES` is the last filter, and its numbers count what
+    `ROCR_VISIBLE_DEVICES` lets through; `CUDA_VISIBLE_DEVICES` is used if `HIP_VISIBLE_DEVICES` is missing
     (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
     """
     drivers = drivers or Drivers()
@@ -154,13 +159,13 @@ def find_gpus(environ: Mapping[str, str], drivers: Drivers | None = None) -> Gpu
 
 
 def place(node_rank: int, visible: Sequence[str], max_gpus: int | None) -> str:
-    """The GPU of trainer `node_rank` (from 0) of a node: in turn, among the first `max_gpus` (None: all) visible."""
+    """Return the GPU of trainer `node_rank` (from 0) of a node, in turn among the first `max_gpus` (None: all)."""
     usable = visible if max_gpus is None else visible[:max_gpus]
     return usable[node_rank % len(usable)] if usable else NO_GPU
 
 
 def _visible(text: str) -> tuple[str, ...]:
-    """The names in a list of visible devices. As in CUDA, the first that is none ends it; "" and -1 hide all."""
+    """Return the names in a list of visible devices. As in CUDA, the first wrong name ends it; "" and -1 hide all."""
     names: list[str] = []
     for part in text.split(","):
         name = part.strip()
@@ -173,7 +178,7 @@ def _visible(text: str) -> tuple[str, ...]:
 
 def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
     n_gpus = _n_entries(drivers.nvidia, "gpus/*")
-    # Slices (MIG) have names that only the driver's own tool tells.
+    # Slices (MIG) have names that only the driver's own tool lists.
     if n_gpus and not _n_entries(drivers.nvidia, "capabilities/gpu*/mig/gi*"):
         return tuple(str(i) for i in range(n_gpus))
     gpus: list[list[str]] = []
@@ -187,7 +192,7 @@ def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
 
 
 def _n_amd(drivers: Drivers) -> int:
-    """GPUs in the driver's topology, in which processors stand too, with an id of 0."""
+    """Return the number of GPUs in the driver's topology, which also lists processors, with an id of 0."""
     n_gpus = 0
     for path in drivers.amd.glob("*/gpu_id"):
         try:
@@ -206,37 +211,37 @@ def _n_entries(folder: Path, pattern: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShare:
-    """What one rank has of its node."""
+    """Share of one rank in its node."""
 
     n_threads: int
-    #: cores that it has, counting those that several ranks may use in equal parts; at least 1
+    #: number of cores; a core that several ranks may use counts in equal parts; at least 1
     n_cores: int
-    #: its GPU; `NO_GPU`: it must see none; None: no GPU was found, and the environment stays as it is
+    #: the GPU; `NO_GPU`: the rank must see none; None: no GPU was found, and the environment stays as it is
     gpu: str | None
-    #: the variable that chooses it
+    #: environment variable that chooses the GPU
     variable: str
-    #: ranks that use this GPU, this one included; 0 without one
+    #: number of ranks that use this GPU, this one included; 0 without a GPU
     n_sharing: int
 
     @property
     def has_spare_core(self) -> bool:
-        """Whether it has a second core, for what can be done beside the training."""
+        """True if the rank has a second core, for work beside the training."""
         return self.n_cores > 1
 
     def take(self, environ: Environment = os.environ) -> None:
-        """Put it into the environment, for the framework that is imported next."""
+        """Put the share into the environment, for the framework that is imported next."""
         _set_threads(environ, self.n_threads)
         if self.gpu == NO_GPU:
             hide_gpus(environ)
         elif self.gpu is not None:
             environ[self.variable] = self.gpu
         if self.n_sharing > 1:
-            # TensorFlow and JAX take all of a GPU's memory at once unless they are told not to.
+            # Without these variables TensorFlow and JAX take all of a GPU's memory at once.
             environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def text(self) -> str:
-        """In words, for the log."""
+        """Return the share in words, for the log."""
         threads = f"{self.n_threads} thread{'s' * (self.n_threads > 1)}"
         if self.gpu in (None, NO_GPU):
             return f"{threads}, no GPU"
@@ -245,11 +250,11 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """What the command line says about GPUs."""
+    """Options about GPUs."""
 
-    #: GPUs used on each node at most; 0: none; None: all there are
+    #: most GPUs that are used on each node; 0: none; None: all
     max_gpus: int | None = None
-    #: a master has a GPU too
+    #: True if a master has a GPU, too
     master_gpu: bool = False
 
 
@@ -261,13 +266,18 @@ def share_node(
     request: GpuRequest,
     environ: Mapping[str, str] = os.environ,
 ) -> NodeShare:
-    """What `world_rank` has of its node, on which the ranks (world ranks) of `cores_of` are, with their cores.
+    """Return the share of `world_rank` in its node. If every rank calls with the same values, the shares fit together.
 
-    `trainers` and `masters` are the roles of the world; a master that trains is among the trainers. Asked on every
-    rank with the same `cores_of`, the answers fit together.
+    Args:
+        world_rank: the rank.
+        cores_of: world ranks on the node, with the cores of each.
+        trainers: world ranks that train, on all nodes; a master that trains is among them.
+        masters: world ranks of masters, on all nodes.
+        request: options about GPUs.
+        environ: environment of the process.
     """
     on_node = sorted(cores_of)
-    # Masters and the coordinator wait most of the time: they take nothing from those that train.
+    # Masters and the coordinator wait most of the time: they take nothing from the ranks that train.
     sharing = [rank for rank in on_node if rank in trainers or world_rank not in trainers]
     n_cores = core_share(cores_of[world_rank], [cores_of[rank] for rank in sharing])
     n_threads = given_threads(environ) or n_cores
@@ -276,7 +286,7 @@ def share_node(
         return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU, variable=_CUDA, n_sharing=0)
     gpus = find_gpus(environ)
     if not gpus.names:
-        # None found and nothing said: whatever a framework finds that we do not know of is not hidden from it.
+        # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
         hidden = any(name in environ for name in (_CUDA, _HIP, _ROCR))
         return NodeShare(
             n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU if hidden else None, variable=gpus.variable, n_sharing=0
@@ -287,7 +297,7 @@ def share_node(
 
 
 def hide_gpus(environ: Environment = os.environ) -> None:
-    """Let no framework see a GPU."""
+    """Hide all GPUs from frameworks."""
     environ[_CUDA] = NO_GPU
     for name in (_HIP, _ROCR):
         environ[name] = NO_GPU
