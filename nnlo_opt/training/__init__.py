@@ -1,1 +1,1 @@
-"""The life of one training: stopping rules, history, checkpoints."""
+"""Rules of one training: options, schedules, stopping, history."""

@@ -1,4 +1,4 @@
-"""The history of one fold: sums come in during an epoch, means are kept at its end."""
+"""History of one fold: sums are added during an epoch, means are kept at its end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,25 +7,25 @@ from nnlo_opt.errors import TrialError
 
 
 class FoldHistory:
-    """Metrics per epoch of a fold, over all workers and per worker.
+    """Metrics of a fold for each epoch, over all workers and for each worker.
 
-    Sums over samples are added up and divided once, so a mean does not depend on how the samples were shared out.
+    Sums over samples are added up and divided once, so a mean does not depend on the distribution of the samples.
     """
 
     def __init__(self) -> None:
         #: one dictionary of finite means per epoch: loss, acc, val_loss, val_acc
         self.epochs: list[dict[str, float]] = []
-        #: worker -> metric -> one mean per epoch in which the worker trained; among them its process's load
+        #: worker -> metric -> one mean per epoch in which the worker trained; includes the load of its process
         self.workers: dict[int, dict[str, list[float]]] = {}
         #: worker -> (samples, sums) of the epoch under way
         self._training: dict[int, tuple[int, dict[str, float]]] = {}
         self._validation: dict[int, tuple[int, dict[str, float]]] = {}
-        #: worker -> what its process took of its machine in the epoch under way
+        #: worker -> load of its process on its machine in the epoch under way
         self._loads: dict[int, dict[str, float]] = {}
 
     @property
     def n_epochs(self) -> int:
-        """Epochs done."""
+        """Number of finished epochs."""
         return len(self.epochs)
 
     def add_training(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
@@ -37,11 +37,11 @@ class FoldHistory:
         self._validation[worker] = _added(self._validation.get(worker, (0, {})), n_samples, sums)
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
-        """Keep what the process of `worker` took of its machine in this epoch: figures of `runtime.monitor`."""
+        """Keep the load of the process of `worker` in this epoch: figures of `runtime.monitor`."""
         self._loads[worker] = dict(load)
 
     def forget_validation(self) -> None:
-        """Forget the validation of the epoch under way: it will be done again, by other workers."""
+        """Forget the validation of the epoch under way: other workers will repeat it."""
         self._validation = {}
 
     def end_epoch(self) -> dict[str, float]:
@@ -58,30 +58,30 @@ class FoldHistory:
         return metrics
 
     def metrics_of(self, epoch_index: int) -> dict[str, float]:
-        """Metrics of one epoch, counted from 0."""
+        """Return the metrics of one epoch, counted from 0."""
         return self.epochs[epoch_index]
 
     def values(self, metric: str) -> list[float]:
-        """One value per epoch; TrialError for a metric that is not measured."""
+        """Return one value per epoch; TrialError for a metric that is not measured."""
         if self.epochs and metric not in self.epochs[-1]:
             raise TrialError(f"`{metric}` is not measured for this trial; measured are {', '.join(self.epochs[-1])}")
         return [metrics[metric] for metrics in self.epochs]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data of the epochs that are closed."""
+        """Return the finished epochs as plain data."""
         return {"epochs": self.epochs, "workers": {str(worker): values for worker, values in self.workers.items()}}
 
     def epoch_under_way(self) -> dict[str, Any]:
-        """Plain data of what was trained since the last one was closed."""
+        """Return the training sums of the unfinished epoch as plain data."""
         return {str(worker): [n_samples, sums] for worker, (n_samples, sums) in self._training.items()}
 
     def resume_epoch(self, data: Mapping[str, Any]) -> None:
-        """Take over what `epoch_under_way` returned."""
+        """Restore the unfinished epoch that `epoch_under_way` returned."""
         self._training = {int(worker): (n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FoldHistory":
-        """Inverse of `to_json`."""
+        """Return the history that `to_json` has written."""
         history = cls()
         history.epochs = list(data["epochs"])
         history.workers = {int(worker): values for worker, values in data["workers"].items()}
@@ -89,7 +89,7 @@ class FoldHistory:
 
 
 def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
-    """The `history.json` of a fold as the reference wrote it: per rank `<world>:<parent>:<process>`, a value an epoch.
+    """Return the `history.json` of a fold in the form of the reference: `<world>:<parent>:<process>` -> values.
 
     The master has the validation metrics of the central weights, a worker the training metrics of its own batches. A
     training in one process has both under one name.
@@ -107,13 +107,13 @@ def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
 def _added(
     before: tuple[int, dict[str, float]], n_samples: int, sums: Mapping[str, float]
 ) -> tuple[int, dict[str, float]]:
-    # A part without samples has no sums either: what is known already stays.
+    # A part without samples has no sums either: the known sums stay.
     added = {name: before[1].get(name, 0.0) + value for name, value in sums.items()}
     return before[0] + n_samples, {**before[1], **added}
 
 
 def _means(parts: Mapping[int, tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Means over all parts, added in the order of the workers: the order of arrival must not change a bit."""
+    """Return means over all parts, added in the order of workers: the order of arrival must not change a bit."""
     total: tuple[int, dict[str, float]] = (0, {})
     for _, (n_samples, sums) in sorted(parts.items()):
         total = _added(total, n_samples, sums)

@@ -1,4 +1,4 @@
-"""When a training has had enough: early stopping and target metric. Pure functions of the history of a metric."""
+"""Stopping rules of a training, early stopping or a target: pure functions of the history of a metric."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _VALIDATION = "val_"
 
 
 def canonical_metric(name: str) -> str:
-    """The name in the histories we write: `accuracy` is `acc`, and `energy:val_loss` is `val_energy_loss`.
+    """Return the name of a metric in histories: `accuracy` is `acc`, and `energy:val_loss` is `val_energy_loss`.
 
     The first part of `name:metric` is an output of a model of several, or a model of a training of several.
     """
@@ -29,7 +29,7 @@ def canonical_metric(name: str) -> str:
 
 
 def _metric(text: str, option: str) -> str:
-    """The canonical name of what an option names; ConfigurationError where a part of `name:metric` is missing."""
+    """Return the canonical name of an option's metric; ConfigurationError if a part of `name:metric` is missing."""
     parts = [part.strip() for part in text.split(":")]
     if len(parts) > 2 or "" in parts or parts[-1] == _VALIDATION:
         raise ConfigurationError(f"{_METRIC_RULE.format(option=option)}. Received: {text!r}.")
@@ -37,7 +37,7 @@ def _metric(text: str, option: str) -> str:
 
 
 def check_metric(name: str, known: Sequence[str], option: str) -> None:
-    """Raise ConfigurationError where `name` is none of the metrics that will be measured."""
+    """Raise ConfigurationError if `name` is none of the metrics that will be measured."""
     if name not in known:
         raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.")
 
@@ -76,15 +76,15 @@ class EarlyStopping:
         )
 
     def improves(self, value: float, best: float | None) -> bool:
-        """Whether `value` is better than `best`, the best so far."""
+        """Return True if `value` is better than `best`, the best so far."""
         return best is None or (value < best if self.better == "<" else value > best)
 
     def best_index(self, values: Sequence[float]) -> int:
-        """Index of the best value, the first among equals."""
+        """Return the index of the best value; the first among equal ones."""
         return min(range(len(values)), key=lambda i: values[i] if self.better == "<" else -values[i])
 
     def reached(self, values: Sequence[float]) -> bool:
-        """Whether to stop after these values, one per epoch."""
+        """Return True if the training has to stop after these values, one per epoch."""
         p = self.patience
         if self.smoothed:
             if len(values) < 2 * p:
@@ -119,5 +119,5 @@ class TargetMetric:
         return cls(metric=_metric(parts[0], "--target-metric"), side=parts[1], value=value)
 
     def reached(self, value: float) -> bool:
-        """Whether `value` is past the target."""
+        """Return True if `value` is past the target."""
         return value < self.value if self.side == "<" else value > self.value

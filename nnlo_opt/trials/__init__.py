@@ -1,1 +1,1 @@
-"""What happened: events, the ledger that reduces them, the journal that keeps them."""
+"""Record of a run: events, the ledger that reduces them, the journal that keeps them."""

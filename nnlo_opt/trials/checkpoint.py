@@ -1,15 +1,15 @@
-"""Checkpoints of one fold: valid as a whole, or not at all.
+"""Checkpoint of a fold: valid as a whole, or not at all.
 
     checkpoint-3/master.npz     arrays of the master: central weights, model state, optimizer state, best weights
     checkpoint-3/master.json    everything else of the master: epoch, version, history
-    checkpoint-3/worker-1.json  what worker 1 handed in at the fence: data position, discrete model state
-    checkpoint-3/worker-1.npz   what its update rule remembers, where it does; written by the worker
-    checkpoint-3/group-1-3.npz  what the sub-master of workers 1 to 3 remembers; written by it
+    checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
+    checkpoint-3/worker-1.npz   state of its update rule, if there is any; written by the worker
+    checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
     checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
     checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
 
-A directory without a manifest that agrees with its files is not a checkpoint. The master begins it, writes it when the
-workers have, and gives it its name.
+A directory without a manifest that agrees with its files is not a checkpoint. The master creates the directory,
+completes it after the workers have written, then gives it its name.
 """
 
 import json
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
-#: what reading a damaged file may raise
+#: errors of reading a damaged file
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -43,7 +43,7 @@ _UNREADABLE = (
     TypeError,
     AttributeError,
     EOFError,
-    RuntimeError,  # such as NotImplementedError, for a kind of archive that nobody has written
+    RuntimeError,  # such as NotImplementedError for an unknown kind of archive
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -53,9 +53,9 @@ _UNREADABLE = (
 class Checkpoint:
     """State of a fold at a fence."""
 
-    #: epochs done
+    #: number of finished epochs
     epoch: int
-    #: training samples of the epoch under way that are done; 0 between two epochs
+    #: number of training samples of the next epoch that are trained already; 0 between two epochs
     n_samples_inside: int = 0
     #: float32 vectors and optimizer state by name
     arrays: Mapping[str, np.ndarray]
@@ -63,28 +63,28 @@ class Checkpoint:
     master: Mapping[str, Any]
     #: worker number (from 1) -> plain data
     workers: Mapping[int, Mapping[str, Any]]
-    #: where it was read from; None for one to be written
+    #: directory from which it was read; None for one to be written
     place: Path | None = None
-    #: workers whose update rules have left something there
+    #: workers whose update rules have a state in it
     remembering: frozenset[int] = frozenset()
-    #: (first, last) worker of the groups whose sub-masters have
+    #: (first, last) worker of the groups whose sub-masters have a state in it
     groups_remembering: frozenset[tuple[int, int]] = frozenset()
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
-    """Where a fold keeps its checkpoints, its weights and its history."""
+    """Return the directory in which a fold keeps its checkpoints, its weights, its history."""
     return run_directory / "trials" / f"{trial:04d}" / f"fold{fold}"
 
 
 def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> None:
-    """Write `weights.npz`, what a finished fold leaves: weights and float model state, float32 vectors."""
+    """Write `weights.npz` of a finished fold: weights and float model state, both float32 vectors."""
     make_directory(directory)
     with atomic_path(directory / "weights.npz") as path, path.open("wb") as file:
         np.savez(file, weights=weights, state=state)
 
 
 def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
-    """What `save_weights` wrote: (weights, state)."""
+    """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read."""
     arrays = _read_arrays(directory / "weights.npz")
     if missing := {"weights", "state"} - arrays.keys():
         raise CheckpointError(f"`{directory / 'weights.npz'}` is without {', '.join(sorted(missing))}")
@@ -92,7 +92,7 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def begin(directory: Path, epoch: int) -> Path:
-    """A folder for workers to write to, which `save` makes a checkpoint, and `abandon` removes."""
+    """Create and return a folder to which workers write; `save` makes it a checkpoint, `abandon` removes it."""
     temporary = directory / f".checkpoint-{epoch}.{uuid.uuid4().hex[:12]}"
     make_directory(directory)
     temporary.mkdir()
@@ -100,28 +100,28 @@ def begin(directory: Path, epoch: int) -> Path:
 
 
 def abandon(temporary: Path | None) -> None:
-    """Remove what `begin` made."""
+    """Remove a folder of `begin`."""
     if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def save_local(temporary: Path, worker: int, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Write what the update rule of `worker` remembers to a folder of `begin`; name -> fingerprint, for `save`."""
+    """Write the state of the update rule of `worker` to a folder of `begin`; return name -> fingerprint for `save`."""
     return _save_state(temporary / f"worker-{worker}.npz", state)
 
 
 def load_local(place: Path, worker: int) -> dict[str, Any] | None:
-    """What `save_local` wrote: vectors as they were, scalars as Python's own; None where there is no such file."""
+    """Return the state that `save_local` wrote, scalars as Python numbers; None without a file."""
     return _load_state(place / f"worker-{worker}.npz")
 
 
 def save_group(temporary: Path, workers: range, state: Mapping[str, Any]) -> dict[str, Any]:
-    """As `save_local`, of the sub-master of `workers`."""
+    """Write the state of the sub-master of `workers`, as `save_local` does for a worker."""
     return _save_state(temporary / _group_file(workers[0], workers[-1]), state)
 
 
 def load_group(place: Path, workers: range) -> dict[str, Any] | None:
-    """What `save_group` wrote for the very same `workers`, as `load_local`."""
+    """Return the state that `save_group` wrote for the same `workers`; None without it."""
     return _load_state(place / _group_file(workers[0], workers[-1]))
 
 
@@ -147,9 +147,13 @@ def _load_state(path: Path) -> dict[str, Any] | None:
 def save(
     directory: Path, checkpoint: Checkpoint, temporary: Path | None = None, files: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write `checkpoint` below `directory` and remove the older ones; returns its place.
+    """Write a checkpoint, remove the older ones; return its directory.
 
-    `temporary` is what `begin` made, if workers have written to it the `files` (name -> fingerprint).
+    Args:
+        directory: folder that holds the checkpoints of the fold.
+        checkpoint: without a place.
+        temporary: folder of `begin`, if workers have written to it.
+        files: name -> fingerprint of the files that they have written.
     """
     inside = f"-{checkpoint.n_samples_inside}" if checkpoint.n_samples_inside else ""
     place = directory / f"checkpoint-{checkpoint.epoch}{inside}"
@@ -178,17 +182,17 @@ def save(
 
 
 def load_latest(directory: Path) -> Checkpoint | None:
-    """The newest valid checkpoint below `directory`; invalid ones are passed over with a warning."""
+    """Return the newest valid checkpoint in `directory`; invalid ones are skipped with a warning."""
     for _, path in _found(directory):
         try:
             return load(path)
         except CheckpointError as error:
-            logger.warning("passed over a checkpoint: %s", error)
+            logger.warning("skipped a checkpoint: %s", error)
     return None
 
 
 def load(place: Path) -> Checkpoint:
-    """Read the checkpoint at `place`; CheckpointError where it is not valid as a whole."""
+    """Return the checkpoint at `place`; CheckpointError unless it is valid as a whole."""
     try:
         files = json.loads((place / "manifest.json").read_text())["files"]
         if missing := _MASTER_FILES - files.keys():
@@ -220,7 +224,7 @@ def load(place: Path) -> Checkpoint:
 
 
 def remove_all(directory: Path) -> None:
-    """Remove every checkpoint below `directory`, and what crashes have left half written."""
+    """Remove every checkpoint in `directory`, including those that crashes have left half written."""
     for path in [path for _, path in _found(directory)] + list(directory.glob(".checkpoint-*")):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -230,7 +234,7 @@ def _moment(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
-    """((epochs, samples behind them), place) of what is called a checkpoint, newest first."""
+    """Return ((epochs, further samples), directory) for each directory named like a checkpoint, the newest first."""
     if not directory.is_dir():
         return []
     matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
@@ -238,10 +242,10 @@ def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name; CheckpointError where it is damaged anywhere."""
+    """Return the arrays of an archive by name; CheckpointError if it is damaged anywhere."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            # First: NumPy reads what a header says, and of what lies behind that the checksum is not looked at.
+            # First: NumPy reads as many bytes as a header says, without a look at the checksum of the rest.
             if damaged := archive.zip.testzip():
                 raise CheckpointError(f"`{path}` cannot be read: the checksum of {damaged} does not agree")
             return {name: archive[name] for name in archive.files}

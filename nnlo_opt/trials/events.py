@@ -1,4 +1,4 @@
-"""What is written in the journal: one event a line.
+"""Events in the journal, one a line.
 
 Every event carries `time_s`, seconds since the start of the first run of this journal. Names and fields are a file
 format: a field may be added with a default, nothing is renamed or removed.
@@ -20,17 +20,17 @@ class Event(Record, tag_field="event"):
 
 
 class RunStarted(Event):
-    """A command opened the run: the first line, and one more for each resume."""
+    """Start of a run: the first line, with one more for each resume."""
 
     #: Unix time of this start, seconds
     unix_s: float
     n_ranks: int
     n_blocks: int
-    #: what must not change between starts: search space, model, data, loss, folds, direction, seed
+    #: settings that must not change between starts: search space, model, data, loss, folds, direction, seed
     identity: dict[str, Any]
-    #: what may change, kept to be shown: command line, versions, training options
+    #: settings that may change, kept to be shown: command line, versions, training options
     settings: dict[str, Any] = field(default_factory=dict)
-    #: what other runs had measured and the search began with (`search.base.Observation`); in the first start only
+    #: observations of other runs with which the search began (`search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: int = JOURNAL_FORMAT
 
@@ -45,7 +45,7 @@ class RunStarted(Event):
 
 
 class TrialSuggested(Event):
-    """The search chose a point; it is trial number `trial`. `suggest_s`: time the search took."""
+    """Choice of a point by the search as trial number `trial`; `suggest_s`: seconds that the search took."""
 
     trial: int
     point: dict[str, Any]
@@ -54,7 +54,7 @@ class TrialSuggested(Event):
 
 
 class FoldAssigned(Event):
-    """One fold of a trial goes to a team of `n_ranks` ranks of block `block`."""
+    """Assignment of one fold of a trial to a team of `n_ranks` ranks of block `block`."""
 
     assignment: int
     trial: int
@@ -66,9 +66,9 @@ class FoldAssigned(Event):
 
 
 class FoldBegan(Event):
-    """The workers are ready and begin to train; `epoch` epochs were restored from a checkpoint.
+    """Beginning of the training of a fold; `epoch` epochs were restored from a checkpoint.
 
-    `waited_s`: time the team was idle before this order, measured by itself; None for its first assignment.
+    `waited_s`: seconds for which the team was idle before this order, by its own clock; None for its first assignment.
     """
 
     assignment: int
@@ -77,7 +77,7 @@ class FoldBegan(Event):
 
 
 class EpochEnded(Event):
-    """`epoch` epochs are trained; metrics and figure of merit of the last one."""
+    """End of epoch number `epoch` of a fold, with the metrics and the figure of merit of this epoch."""
 
     assignment: int
     epoch: int
@@ -87,7 +87,7 @@ class EpochEnded(Event):
 
 
 class AssignmentFinished(Event):
-    """The fold is trained."""
+    """End of an assignment whose fold is trained."""
 
     assignment: int
     figure_of_merit: float
@@ -95,12 +95,12 @@ class AssignmentFinished(Event):
     n_epochs: int
     train_s: float
     reason: str = ""
-    #: value of every objective by name, where there are several
+    #: value of every objective by name, if there are several
     objectives: dict[str, float] = field(default_factory=dict)
 
 
 class AssignmentFailed(Event):
-    """The fold cannot be trained."""
+    """End of an assignment whose fold cannot be trained."""
 
     assignment: int
     reason: str
@@ -110,25 +110,25 @@ class AssignmentFailed(Event):
 
 
 class AssignmentStopped(Event):
-    """The fold was ended on purpose, its result is not needed."""
+    """End of an assignment on purpose, as its result is not needed."""
 
     assignment: int
     reason: str = ""
 
 
 class AssignmentPaused(Event):
-    """The fold waits for the rest of its trial, or to be promoted, with a checkpoint of `epoch`."""
+    """Pause of an assignment with a checkpoint of `epoch`, until its trial is promoted."""
 
     assignment: int
     epoch: int
 
 
 class RanksLost(Event):
-    """World ranks of a team have died, and the others have come together, or there are none.
+    """Death of world ranks of a team, recorded after the remaining ranks have reformed, or if none is left.
 
-    `n_alive` ranks of the whole block are left, of which `n_ranks` train; `assignment` was under way in the team (-1:
-    none), and goes on with the others unless its end follows. `counts`: it goes on, and this counts against
-    `--max-attempts`.
+    `n_alive` ranks of the whole block are left; `n_ranks` of them train. `assignment` was under way in the team (-1:
+    none); it continues with the remaining ranks unless its end follows. `counts`: it continues, but the loss counts
+    against `--max-attempts`.
     """
 
     ranks: list[int]
@@ -141,7 +141,7 @@ class RanksLost(Event):
 
 
 class AssignmentLost(Event):
-    """The ranks that ran it are gone, or the job; the fold is assigned again. `counts`: against `--max-attempts`."""
+    """Loss of an assignment with its ranks or the job; the fold is assigned again. `counts`: as for RanksLost."""
 
     assignment: int
     reason: str = ""
@@ -149,14 +149,14 @@ class AssignmentLost(Event):
 
 
 class AssignmentPreempted(Event):
-    """The fold was ended because the time of this start is over; it goes on from its last checkpoint."""
+    """End of an assignment as the time of this start is over; its fold resumes from its last checkpoint."""
 
     assignment: int
     reason: str = ""
 
 
 class TrialCompleted(Event):
-    """All folds are finished: mean and standard deviation of their figures of merit, and of several objectives."""
+    """End of a trial whose folds are all finished: mean and standard deviation of its figure and its objectives."""
 
     trial: int
     figure_of_merit: float
@@ -166,28 +166,28 @@ class TrialCompleted(Event):
 
 
 class TrialFailed(Event):
-    """A fold failed, and with it the trial."""
+    """End of a trial because one of its folds has failed."""
 
     trial: int
     reason: str
 
 
 class TrialPaused(Event):
-    """All folds are paused or finished: the trial waits at a rung. `figure_of_merit`: mean over the folds so far."""
+    """Pause of a trial at a rung, as its folds are paused or finished; `figure_of_merit`: mean over them so far."""
 
     trial: int
     figure_of_merit: float
 
 
 class TrialPromoted(Event):
-    """The trial passes a rung, its `n_rungs`-th, and goes on."""
+    """Promotion of a trial past its rung number `n_rungs`."""
 
     trial: int
     n_rungs: int
 
 
 class TrialPruned(Event):
-    """The trial is given up. `figure_of_merit`: mean over the folds of the last that they have said."""
+    """Pruning of a trial; `figure_of_merit`: mean over the folds of the last value that each reported."""
 
     trial: int
     figure_of_merit: float
@@ -195,36 +195,36 @@ class TrialPruned(Event):
 
 
 class RunCompleted(Event):
-    """The search is over: nothing is left to do."""
+    """End of the search."""
 
     reason: str
     coordinator_cpu_s: float = 0.0
 
 
 class RunPreempted(Event):
-    """The time of this start is over, in good order; the search is not."""
+    """End of a start in good order before the end of the search."""
 
     reason: str
     coordinator_cpu_s: float = 0.0
 
 
-#: what makes a start worth while; of epochs, those with a checkpoint
+#: events that no later start has to repeat; so are epochs with a checkpoint
 _LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
 
 
 def lasts(event: Event) -> bool:
-    """Whether no later start has to repeat what the event tells of."""
+    """Return True if no later start has to repeat the work that the event records."""
     return event.checkpointed if isinstance(event, EpochEnded) else isinstance(event, _LASTING)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """World ranks in words: rank 3, ranks 3 and 5."""
+    """Return world ranks in words: rank 3, ranks 3 and 5."""
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 def died_text(ranks: Sequence[int]) -> str:
-    """Whose death it was, in words."""
+    """Return the death of ranks in words."""
     return f"{ranks_text(ranks)} died" if ranks else "ranks died"
 
 

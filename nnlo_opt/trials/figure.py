@@ -1,10 +1,10 @@
-"""The figure of merit of a training: 1 - validation accuracy, else the validation loss. Both are minimised.
+"""Figure of merit of a training: 1 - validation accuracy, else the validation loss; both are minimised.
 
-With `--figure-of-merit` it is what a user's function makes of a fold: `function(fold)` returns a finite number, where
-`fold` is plain data:
+With `--figure-of-merit` a user's function computes it: `function(fold)` returns a finite number for `fold`, which is
+plain data:
 
     epochs      list of the metrics of every epoch: {"loss": …, "val_loss": …, …}
-    epoch       number of the epoch whose weights are kept, from 1; `metrics` are those of it
+    epoch       number of the epoch whose weights are kept, from 1; `metrics` holds its metrics
     n_weights   trainable weights
     train_s     seconds of training and validation
     point, trial, fold      the point of the search space, and the numbers of trial and fold
@@ -22,21 +22,21 @@ from nnlo_opt.trials.objectives import FIGURE, Comparison, Objective
 
 
 def figure_name(metrics: Mapping[str, float] | tuple[str, ...]) -> str:
-    """What `figure_of_merit` takes from these metrics, in words."""
+    """Return what `figure_of_merit` computes from these metrics, in words."""
     if "val_acc" in metrics:
         return "1 - val_acc"
     return "val_loss" if "val_loss" in metrics else "loss"
 
 
 def figure_of_merit(metrics: Mapping[str, float]) -> float:
-    """The figure of merit of one epoch's metrics (the training loss where nothing was validated)."""
+    """Return the figure of merit of one epoch (its training loss if nothing was validated)."""
     if "val_acc" in metrics:
         return 1.0 - metrics["val_acc"]
     return metrics["val_loss"] if "val_loss" in metrics else metrics["loss"]
 
 
 def epoch_value(name: str, metrics: Mapping[str, float]) -> float:
-    """The value of an objective that every epoch has; TrialError for one that is not measured."""
+    """Return the value of an objective after an epoch; TrialError if it is not measured."""
     if name == FIGURE:
         return figure_of_merit(metrics)
     if name not in metrics:
@@ -45,13 +45,13 @@ def epoch_value(name: str, metrics: Mapping[str, float]) -> float:
 
 
 def best_epoch(objective: Objective, epochs: Sequence[Mapping[str, float]]) -> int:
-    """Index of the epoch in which the objective was best, the first among equals."""
+    """Return the index of the epoch in which the objective was best; the first among equal ones."""
     values = [objective.loss(epoch_value(objective.name, metrics)) for metrics in epochs]
     return min(range(len(values)), key=values.__getitem__)
 
 
 def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]]) -> float | None:
-    """What the trial would be compared by if these epochs, at least one, were all; None where only its end shows it."""
+    """Return the figure of a trial if it ended after these epochs, at least one; None if only its end can show it."""
     first = comparison.objectives[0]
     if not comparison.is_of_epochs:
         return None
@@ -59,11 +59,11 @@ def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]])
 
 
 def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> float:
-    """What a user's figure of merit returns; TrialError where that is no finite number. What it raises comes out."""
+    """Return the value of a user's figure of merit; TrialError if it is no finite number. Its own exceptions pass."""
     value = figure(fold)
     try:
         number = float(np.asarray(value, dtype=float).item())
-    except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
+    except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
         number = math.nan
     if not math.isfinite(number):
         raise TrialError(f"the figure of merit must be a finite number; received: {reprlib.repr(value)}")

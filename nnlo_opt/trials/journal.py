@@ -1,10 +1,10 @@
-"""The journal: an append-only file of checksummed lines, the one truth of a run.
+"""Journal: an append-only file of checksummed lines, the one truth of a run.
 
     {"seq":17,"crc":"5f3a09c2","event":"TrialCompleted","time_s":84.2,…}
 
 `seq` counts from 0 without gaps; `crc` is the CRC-32 of the line without its `seq` and `crc` fields, seeded with
 `seq`. A line is in the journal when its newline is on disk. A torn last line (the process died while writing) is cut
-off at open; damage anywhere before it is refused, because nothing can be said of what followed.
+off at open; damage anywhere before it is refused, because nothing can be said about the lines after it.
 """
 
 import errno
@@ -23,25 +23,25 @@ from nnlo_opt.trials.events import Event, event_from_json, events_from_json
 
 logger = logging.getLogger(__name__)
 
-#: lines of which the checksums are compared, and which are then parsed, together
+#: number of lines whose checksums are compared, and which are then parsed, together
 BATCH_LINES = 1000
-#: how every line begins; inside a JSON string the quotes would be escaped
+#: beginning of every line; inside a JSON string the quotes would be escaped
 _BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 
 def encode_line(seq: int, event: Event) -> bytes:
-    """One journal line, newline included."""
+    """Return one line of the journal, newline included."""
     body = event.to_json()
     return f'{{"seq":{seq},"crc":"{_checksum(seq, body)}",{body[1:]}\n'.encode()
 
 
 def decode_line(seq: int, line: bytes) -> Event:
-    """Inverse of `encode_line` (without the newline); ValueError where number or checksum do not agree."""
+    """Return the event of a line without its newline; ValueError if number or checksum do not agree."""
     return event_from_json(_body(seq, line))
 
 
 def _body(seq: int, line: bytes) -> bytes:
-    """The JSON of line `seq` without its number and checksum; ValueError where those do not agree."""
+    """Return the JSON of line `seq` without its number and checksum; ValueError if these do not agree."""
     prefix = b'{"seq":%d,"crc":"' % seq
     end = len(prefix) + 10
     body = b"{" + line[end:]
@@ -57,10 +57,10 @@ def _checksum(seq: int, body: str) -> str:
 
 
 def _may_be_torn(seq: int, line: bytes) -> bool:
-    """Whether the last line is what a write of line `seq` can leave that never reached the disk as a whole.
+    """Return True if an incomplete write of line `seq` can have left this last line.
 
-    That is its beginning, or NUL bytes where blocks are missing; never another line's beginning: then a newline or a
-    whole line was lost before it.
+    It can leave the beginning of the line, or NUL bytes for missing blocks; never the beginning of another line, which
+    would mean that a newline or a whole line was lost before it.
     """
     prefix = f'{{"seq":{seq},"crc":"'.encode()
     begins_well = prefix.startswith(line[: len(prefix)]) or b"\0" in line
@@ -68,9 +68,17 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
 
 
 def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
-    """All events of a journal's bytes, and the number of sound bytes (a torn last line is not among them)."""
+    """Return all events of a journal with the number of its sound bytes, which leave out a torn last line.
+
+    Args:
+        data: bytes of the journal.
+        name: of the file, for the error.
+
+    Raises:
+        JournalError: the journal is damaged before its last line.
+    """
     lines = data.split(b"\n")
-    # Behind the last newline nothing should be; before it, every line but the last must be sound.
+    # Nothing should follow the last newline; before it, every line but the last must be sound.
     torn = lines.pop()
     events: list[Event] = []
     with without_collection():
@@ -85,7 +93,7 @@ def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
             except (ValueError, TypeError):
                 del events[first:]
                 break
-    for seq in range(len(events), len(lines)):  # one by one, to say which is damaged
+    for seq in range(len(events), len(lines)):  # one by one, to find the damaged one
         try:
             events.append(decode_line(seq, lines[seq]))
         except ValueError as error:
@@ -107,7 +115,7 @@ def _damaged(name: str, seq: int, error: object) -> JournalError:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Let the garbage collector rest: a long journal makes a million objects, all of them to be kept."""
+    """Disable the garbage collector: a long journal makes a million objects that are all kept."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -117,31 +125,35 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-#: what the operating system says where there is no room: on the disk, in a quota, or in a file
+#: errors of the operating system for missing space: on the disk, in a quota, or in a file
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: called where there is no room to write, before each further attempt; it waits, or raises to give up
+#: called if there is no space for a write, before each further attempt; it waits, or raises to give up
 OnFull = Callable[[OSError], None]
 
 
 class Journal:
-    """The open journal of a run; its one writer is the coordinator."""
+    """Open journal of a run; the coordinator is its only writer.
+
+    Args:
+        path: file, created if it does not exist; a torn tail is cut off.
+        syncs: if False, no write waits for the disk, `durable` or not: for simulations, whose runs are never resumed.
+
+    Raises:
+        JournalError: the file is damaged.
+    """
 
     def __init__(self, path: Path, *, syncs: bool = True) -> None:
-        """Open or create `path`, cut a torn tail, read all events.
-
-        Without `syncs` nothing waits for the disk, `durable` or not: for simulations, whose runs nobody resumes.
-        """
         self.path = path
-        #: None: a write that finds no room raises
+        #: None: a write without space raises
         self.on_full: OnFull | None = None
-        #: called before every write; raises OSError where this process may not write any more
+        #: called before every write; raises OSError if this process may not write any more
         self.may_write: Callable[[], None] | None = None
         self._syncs = syncs
         existed = path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             data = path.read_bytes()
-            #: events that were in the file when it was opened
+            #: events in the file when it was opened
             self.events, n_sound = read_events(data, str(path))
             if n_sound < len(data):
                 logger.warning("%s: cut %d bytes of a torn last line", path, len(data) - n_sound)
@@ -154,15 +166,22 @@ class Journal:
             raise
         #: sequence number of the next line
         self._seq = len(self.events)
-        #: bytes that are known to be on disk, and the lines after them; without `syncs` always all, and none
+        #: number of bytes that are known to be on disk, and the lines after them; without `syncs` all bytes, no lines
         self._n_synced, self._unsynced = n_sound, b""
-        #: whether the file may hold something else than these: a write failed, and so did `_restore`
+        #: True if the file may hold anything else: a write has failed, and `_restore` too
         self._is_broken = False
 
     def append(self, events: Sequence[Event], *, durable: bool = True) -> None:
-        """Write `events` with one write; `durable` returns only when they are on disk.
+        """Write `events` with one write.
 
-        Where there is no room, `on_full` is called and the write repeated. An OSError leaves the file as it was.
+        Without space on the disk, `on_full` is called before the write is repeated.
+
+        Args:
+            events: in their order.
+            durable: return only when they are on disk.
+
+        Raises:
+            OSError: they cannot be written; the file is as it was.
         """
         lines = b"".join(encode_line(self._seq + i, event) for i, event in enumerate(events))
         while True:
@@ -196,17 +215,17 @@ class Journal:
             self._unsynced = b""
 
     def _restore(self) -> None:
-        """Make the file what it was before a write that failed: half a line would make what follows unreadable.
+        """Restore the file to its content before a failed write: half a line would make later lines unreadable.
 
-        Where the sync failed (a network's file system finds out only then that it is full), pages may be lost that
-        were written before it.
+        If the sync failed (a file system of a network finds out only then that it is full), pages may be lost that were
+        written before it.
         """
         os.ftruncate(self._fd, self._n_synced)
         write_fully(self._fd, self._unsynced)
         self._is_broken = False
 
     def _check_place(self) -> None:
-        """OSError where others would not find what is written: the file can be written to after it was removed."""
+        """Raise OSError if the file was removed or replaced: it could still be written to, but nobody would find it."""
         if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
             raise OSError(errno.ESTALE, "another file has taken its place", str(self.path))
 

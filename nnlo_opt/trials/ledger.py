@@ -1,4 +1,7 @@
-"""The ledger: events in, trials out. One reducer for live use and for replay, so a restored run is the same run."""
+"""Ledger: reduces events to trials.
+
+The same reducer serves a live run and a replay of its journal, so a restored run is the same run.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,27 +17,27 @@ from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, T
 
 @dataclass(slots=True)
 class Session:
-    """From one start of the run to its end (or to the crash that ended it)."""
+    """Part of a run from one start to its end, or to the crash that ended it."""
 
     n_blocks: int
     started_at_s: float
     #: time of its last event
     last_at_s: float
-    #: events of it that no later start has to repeat
+    #: number of its events that no later start has to repeat
     n_lasting: int = 0
-    #: block -> its world ranks that have died, in that order
+    #: block -> its world ranks that have died, in the order of their deaths
     lost_ranks: dict[int, list[int]] = field(default_factory=dict)
-    #: block that has lost ranks -> how many of it live, and how many of these train
+    #: block that has lost ranks -> (number of its living ranks, number of its ranks that train)
     ranks_left: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def lost_blocks(self) -> list[int]:
-        """Blocks that train no more: no rank is left, or too few are."""
+        """Blocks that cannot train any more, as no rank is left, or too few."""
         return sorted(block for block, (_, n_ranks) in self.ranks_left.items() if not n_ranks)
 
 
 class Ledger:
-    """All trials of a run, as the journal tells them."""
+    """All trials of a run, by the events in its journal."""
 
     def __init__(self) -> None:
         #: trial number -> trial; numbers are 0, 1, 2, … without gaps
@@ -47,7 +50,7 @@ class Ledger:
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
-        #: what must not change between starts, from the first RunStarted
+        #: settings that must not change between starts, from the first RunStarted
         self.identity: dict[str, Any] = {}
         #: settings of the last RunStarted
         self.settings: dict[str, Any] = {}
@@ -59,38 +62,43 @@ class Ledger:
         self.suggest_s: list[float] = []
         #: CPU seconds of the coordinator over the sessions that ended well
         self.coordinator_cpu_s: float = 0.0
-        #: why the run is complete; empty while it is not
+        #: reason for which the run is complete; empty while it is not
         self.completed_because: str = ""
-        #: why the last start ended before the search was over; empty while it has not
+        #: reason for which the last start ended before the search was over; empty if it did not
         self.preempted_because: str = ""
-        #: what trials are compared by where that are several objectives, from the first RunStarted; else empty
+        #: the objectives if there are several, from the first RunStarted; else empty
         self.objectives: tuple[Objective, ...] = ()
-        #: the complete trials that no other beats in every objective; empty where there are not several
+        #: complete trials that no other trial dominates; empty without several objectives
         self.pareto = ParetoSet()
 
     @property
     def complete(self) -> bool:
-        """Whether the last start ran to its end."""
+        """True if the last start ran to the end of the search."""
         return bool(self.completed_because)
 
     @property
     def n_ended(self) -> int:
-        """Trials of which nothing more will be measured."""
+        """Number of trials for which nothing more will be measured."""
         return sum(n for state, n in self._n_in_state.items() if state.ended)
 
     def n_by_state(self) -> dict[str, int]:
-        """Number of trials in every state, zeros included."""
+        """Return the number of trials in every state, zeros included."""
         return {state.value: n for state, n in self._n_in_state.items()}
 
     def best(self, direction: str) -> Trial | None:
-        """The complete trial with the lowest (`min`) or highest (`max`) figure of merit.
+        """Return the complete trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
 
-        Among equals that with the best further objectives, so that it is in the Pareto set; then the first.
+        Among equal ones, the trial with the best further objectives counts, so that it is in the Pareto set; then the
+        first one.
         """
         return self._best.get("max" if direction == "max" else "min")
 
     def apply(self, event: ev.Event) -> None:
-        """Take in one event. ProtocolError where it contradicts what is known; then nothing has changed."""
+        """Take in one event.
+
+        Raises:
+            ProtocolError: the event contradicts earlier ones; nothing has changed then.
+        """
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise ProtocolError(f"The ledger has no rule for {type(event).__name__}.")
@@ -108,7 +116,7 @@ class Ledger:
             self.adopted = event.adopted
             self.first_start_unix_s = event.unix_s - event.time_s
             several = event.identity.get("objectives", ())
-            # One objective is the figure of merit, and has a name for people only.
+            # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
         self.settings = event.settings
         self.completed_because = self.preempted_because = ""
@@ -122,7 +130,9 @@ class Ledger:
         self.preempted_because = event.reason
         self.coordinator_cpu_s += event.coordinator_cpu_s
         for trial in self.trials:
-            if trial.state is TrialState.RUNNING and not trial.running:  # folds of it had finished at the last moment
+            if (
+                trial.state is TrialState.RUNNING and not trial.running
+            ):  # some of its folds had finished at the last moment
                 self._enter(trial, TrialState.PREEMPTED)
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
@@ -164,7 +174,7 @@ class Ledger:
         assignment = self._running(event.assignment)
         assignment.epoch = event.epoch
         if event.figure_of_merit is not None:
-            # An epoch trained again after a crash may have another figure: what was decided on stays.
+            # An epoch that is trained again after a crash may have another figure: the one used for decisions stays.
             reports = self.trials[assignment.trial].reports.setdefault(assignment.fold, {})
             if event.epoch > next(reversed(reports), 0):
                 reports[event.epoch] = event.figure_of_merit
@@ -230,7 +240,7 @@ class Ledger:
             self.pareto.add(trial.number, losses(self.objectives, trial.objectives))
 
     def _rank(self, trial: Trial, sign: float) -> tuple[float, Any, int]:
-        """By what complete trials are compared, the best first; of equals the one suggested first."""
+        """Return the key that sorts complete trials, the best first; of equal ones, the first suggested."""
         assert trial.figure_of_merit is not None
         return sign * trial.figure_of_merit, losses(self.objectives, trial.objectives), trial.number
 
@@ -302,13 +312,13 @@ class Ledger:
         return trial
 
     def _enter(self, trial: Trial, state: TrialState) -> None:
-        """The one place where a trial changes its state."""
+        """Change the state of a trial; nothing else does."""
         self._n_in_state[trial.state] -= 1
         self._n_in_state[state] += 1
         trial.state = state
 
 
-#: what a figure of merit is multiplied by to be minimised
+#: factor that makes a figure of merit one to be minimised
 _SIGNS = {"min": 1.0, "max": -1.0}
 
 
@@ -336,6 +346,6 @@ _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
 
 
 def mean_and_std(figures: list[float]) -> tuple[float, float]:
-    """Mean and population standard deviation."""
+    """Return the mean with the population standard deviation."""
     mean = math.fsum(figures) / len(figures)
     return mean, math.sqrt(math.fsum((figure - mean) ** 2 for figure in figures) / len(figures))

@@ -1,4 +1,4 @@
-"""The Pareto set: the trials that no other trial beats in every objective."""
+"""Pareto set: the trials that no other trial dominates."""
 
 import math
 from collections.abc import Sequence
@@ -6,24 +6,29 @@ from dataclasses import dataclass, field
 
 
 def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether losses `a` are nowhere worse than `b` and somewhere better."""
+    """Return True if losses `a` are nowhere worse than `b`, but somewhere better."""
     return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
 @dataclass(slots=True)
 class ParetoSet:
-    """The non-dominated among the trials added so far, kept as they come: O(size of the set) a trial.
+    """Non-dominated trials among those added so far; adding one takes time O(size of the set).
 
-    Trials of equal losses do not dominate each other: all of them are in it, or none.
+    Trials of equal losses do not dominate each other: all of them are in the set, or none is.
     """
 
-    #: trial -> its losses; no two dominate each other
+    #: trial -> its losses; no trial dominates another
     _losses: dict[int, tuple[float, ...]] = field(default_factory=dict, init=False)
 
     def add(self, trial: int, losses: Sequence[float]) -> bool:
-        """Take in a trial with finite losses, one for each objective; -> whether it belongs to the set now.
+        """Add a trial; return True if it belongs to the set now.
 
-        ValueError for losses that are not finite, or of another number than those known.
+        Args:
+            trial: its number.
+            losses: finite, one for each objective.
+
+        Raises:
+            ValueError: a loss is not finite, or there are more or fewer than for earlier trials.
         """
         new = tuple(losses)
         if not all(map(math.isfinite, new)):

@@ -1,10 +1,10 @@
-"""One coordinator a run: a lock of the operating system, and a note of who holds it.
+"""Lock of a run directory: one coordinator at a time, by a lock of the operating system with a note of its owner.
 
 The lock (`run.lock`) goes with the process that held it, however that died, so among processes of one machine it is the
-truth. Between machines it may be worth nothing, as file systems are often mounted without locks that reach others: so
+truth. Between machines it may be worth nothing, as file systems are often mounted without locks across machines. So
 the owner writes host, process and boot of its machine to `run.owner`, touches it every `BEAT_S`, and removes it at the
 end. An owner of this machine whose lock is free is gone. One of another machine is alive while its file is touched, and
-taken for dead when that was `STALE_S` ago, by the clock of the file system. If it was not dead but asleep (a suspended
+assumed dead when that was `STALE_S` ago, by the clock of the file system. If it was not dead but asleep (a suspended
 machine, a network that was cut), it finds another owner's name before it writes anything, and ends.
 """
 
@@ -29,8 +29,8 @@ from nnlo_opt.files import atomic_write, make_directory, with_checksum, without_
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two signs of life; and without one until an owner on another machine is taken for dead. File systems
-#: of networks show the time of a file up to a minute late
+#: seconds between two signs of life; seconds without one until an owner on another machine is assumed dead. File
+#: systems of networks show the time of a file up to a minute late
 BEAT_S, STALE_S = 20.0, 300.0
 LOCK_NAME = "run.lock"
 OWNER_NAME = "run.owner"
@@ -38,16 +38,24 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunLock:
-    """The right to write to a run directory; taken by the constructor."""
+    """Right to write to a run directory, acquired by the constructor.
+
+    Args:
+        run: the run directory.
+        timeout_s: seconds to wait for a process of this machine to release it.
+
+    Raises:
+        ConfigurationError: another coordinator holds it.
+        OSError: the directory is not writable.
+    """
 
     def __init__(self, run: Path, timeout_s: float) -> None:
-        """Wait `timeout_s` for a process of this machine to let go; ConfigurationError where one does not, OSError."""
         self._owner = run / OWNER_NAME
         self._lock = FileLock(run / LOCK_NAME)
         self._mine = this_process()
-        #: when `run.owner` was last seen to be ours
+        #: time at which `run.owner` was last seen to name this process
         self._seen_at_s = _now_s()
-        #: who has taken the run over, in words; empty while nobody has
+        #: the process that has taken the run over, in words; empty while none has
         self._lost_to = ""
         self._released = threading.Event()
         try:
@@ -67,7 +75,7 @@ class RunLock:
         threading.Thread(target=self._beat, name="run.owner", daemon=True).start()
 
     def _take_over(self) -> None:
-        """Wait until an owner on another machine is known to be dead; ConfigurationError for one that is alive."""
+        """Wait until an owner on another machine is known to be dead; ConfigurationError if it is alive."""
         owner, here = read_owner(self._owner), self._mine
         # The host alone: it was booted since. The boot alone: a container of another name on the same machine.
         if owner is None or owner.get("boot") == here["boot"] or owner.get("host") == here["host"]:
@@ -96,12 +104,12 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_S):
-            with suppress(OSError):  # the run may be gone, or its disk away: who writes to it finds out
+            with suppress(OSError):  # the run or its disk may be gone: the next write finds out
                 self._look()
                 os.utime(self._owner)
 
     def _look(self) -> None:
-        """OSError where the run has another owner."""
+        """Raise OSError if the run has another owner."""
         owner = read_owner(self._owner)
         if owner is not None and owner != self._mine:
             self._lost_to = _in_words(owner)
@@ -109,12 +117,12 @@ class RunLock:
         self._seen_at_s = _now_s()
 
     def check(self) -> None:
-        """Before anything is written: OSError where another process has taken the run over while this one slept."""
+        """Raise OSError, before a write, if another process has taken the run over while this one slept."""
         if self._lost_to or _now_s() - self._seen_at_s > 2 * BEAT_S:
             self._look()
 
     def release(self) -> None:
-        """Let go of the run."""
+        """Release the run."""
         self._released.set()
         with suppress(OSError):  # the directory may be gone, or read-only by now: the lock says enough here
             self._look()
@@ -124,7 +132,7 @@ class RunLock:
 
 @contextmanager
 def hold(run: Path) -> Iterator[None]:
-    """Hold a run that exists, at once or not at all."""
+    """Hold an existing run during a `with` block; ConfigurationError if another process has it."""
     lock = RunLock(run, timeout_s=0.0)
     try:
         yield
@@ -133,13 +141,13 @@ def hold(run: Path) -> Iterator[None]:
 
 
 def forget_owner(run: Path) -> None:
-    """Remove the note of an owner that is known to be gone, whatever machine it was on."""
+    """Remove the note of an owner that is known to be gone, on any machine."""
     with suppress(OSError):
         (run / OWNER_NAME).unlink()
 
 
 def lock_for_launcher(path: Path) -> FileLock:
-    """The lock of the one launcher of the run directory `path`, taken; ConfigurationError where another has it."""
+    """Acquire the lock of the launcher of a run directory; ConfigurationError if another launcher has it."""
     try:
         make_directory(path)
         lock = FileLock(path / "launch.lock")
@@ -158,7 +166,7 @@ def lock_for_launcher(path: Path) -> FileLock:
 
 
 def this_process() -> dict[str, Any]:
-    """What `run.owner` says of the process that asks."""
+    """Return the content of `run.owner` for this process."""
     boot = ""
     with suppress(OSError):
         boot = _BOOT.read_text().strip()
@@ -167,21 +175,21 @@ def this_process() -> dict[str, Any]:
 
 
 def _now_s() -> float:
-    """Seconds that go on while the machine is suspended."""
+    """Return seconds of a clock that continues while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _touched_ns(path: Path) -> int | None:
-    """When the file was touched; None where there is none."""
+    """Return the time at which the file was touched; None without a file."""
     try:
-        with path.open("rb") as file:  # which has a file system of a network ask for the times anew
+        with path.open("rb") as file:  # opening makes a file system of a network ask for the times anew
             return os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None
 
 
 def _silent_s(path: Path) -> float:
-    """Seconds since the file was touched, by the clock that set its time; infinite where there is none."""
+    """Return the seconds since the file was touched, by the clock that set its time; infinite without a file."""
     touched_ns = _touched_ns(path)
     if touched_ns is None:
         return math.inf
@@ -194,7 +202,7 @@ def _silent_s(path: Path) -> float:
 
 
 def read_owner(path: Path) -> dict[str, Any] | None:
-    """The owner; None where there is none that can be read: a damaged note keeps nobody out, least of all its owner."""
+    """Return the owner; None without a readable note: a damaged one keeps nobody out, least of all its owner."""
     try:
         text = path.read_text()
         owner = json.loads(text)

@@ -1,4 +1,4 @@
-"""A trial: one point of the search space and all that was measured for it."""
+"""Trial: one point of the search space with all its measurements."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class TrialState(StrEnum):
-    """Where a trial stands; the words of `results.csv`."""
+    """State of a trial; its value is the word in `results.csv`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -19,12 +19,12 @@ class TrialState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be measured for the trial."""
+        """True if nothing more will be measured for the trial."""
         return self in (TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED)
 
 
 class AssignmentEnd(StrEnum):
-    """How an assignment ended; every assignment ends in exactly one way."""
+    """End of an assignment; every assignment ends in exactly one way."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -36,11 +36,11 @@ class AssignmentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Ranks that trained an assignment were lost, and that counts against `--max-attempts`."""
+    """Loss of ranks that trained an assignment, which counts against `--max-attempts`."""
 
-    #: epochs reported by then
+    #: number of epochs reported before it
     epoch: int
-    #: who was lost, and how, as far as is known
+    #: the lost ranks, with the cause if it is known
     reason: str
 
 
@@ -56,77 +56,76 @@ class Assignment:
     team: int
     n_ranks: int
     assigned_at_s: float
-    #: when its workers were ready; None before
+    #: time at which its workers were ready; None before
     started_at_s: float | None = None
-    #: seconds its team was idle before; None for a team's first assignment
+    #: seconds for which its team was idle before it; None for the first assignment of a team
     waited_s: float | None = None
-    #: last epoch reported
+    #: number of the last reported epoch
     epoch: int = 0
     #: None while it is under way
     end: AssignmentEnd | None = None
     ended_at_s: float | None = None
-    #: why it failed or was lost; empty unless it did
+    #: cause of its failure or loss; empty without one
     reason: str = ""
-    #: in their order; it went on with the ranks that were left, unless it ended LOST with the last of them
+    #: losses in their order; the assignment continued with the remaining ranks, unless it ended LOST with the last loss
     losses: list[Loss] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class FoldResult:
-    """What a finished fold returned."""
+    """Result of a finished fold."""
 
     figure_of_merit: float
     metrics: dict[str, float]
     n_epochs: int
     train_s: float
-    #: value of every objective by name; empty where the figure of merit is all that counts
+    #: value of every objective by name; empty if the figure of merit alone counts
     objectives: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrecordedFold:
-    """A fold that finished when nobody could write that in the journal any more."""
+    """Fold that finished after the coordinator had died, so that its result is not in the journal."""
 
-    #: what the journal says of the assignment
+    #: identity of the assignment, as in the journal
     assignment: int
     trial: int
     fold: int
     attempt: int
     point: dict[str, Any]
-    #: what came of it
     result: FoldResult
     reason: str = ""
 
     def is_of(self, assignment: Assignment, point: dict[str, Any]) -> bool:
-        """Whether it is what came of this `assignment` of a trial at `point`."""
+        """Return True if this is the result of `assignment`, of a trial at `point`."""
         own = self.assignment, self.trial, self.fold, self.attempt
         return own == (assignment.number, assignment.trial, assignment.fold, assignment.attempt) and point == self.point
 
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Everything known of one trial. Only the ledger changes it."""
+    """Measurements and state of one trial; only the ledger changes it."""
 
     number: int
     point: dict[str, Any]
     state: TrialState = TrialState.PENDING
-    #: by fold number; only finished folds
+    #: fold -> result of a finished fold
     folds: dict[int, FoldResult] = field(default_factory=dict)
     #: all attempts, in the order they were assigned
     assignments: list[Assignment] = field(default_factory=list)
-    #: fold -> epochs done -> figure of merit, as they were reported first; epochs grow
+    #: fold -> number of epochs -> figure of merit of the first report; epochs in increasing order
     reports: dict[int, dict[int, float]] = field(default_factory=dict)
-    #: rungs it has passed
+    #: number of rungs that it has passed
     n_rungs: int = 0
     #: mean and population standard deviation over the folds; None before the trial is complete
     figure_of_merit: float | None = None
     figure_of_merit_std: float | None = None
-    #: the same of every objective by name; empty where there are not several, or before the trial is complete
+    #: the same for every objective by name; empty without several objectives, or before the trial is complete
     objectives: dict[str, float] = field(default_factory=dict)
     objectives_std: dict[str, float] = field(default_factory=dict)
-    #: mean over the folds when it was last paused, or pruned; None before. A figure of fewer epochs
+    #: mean over the folds when it was last paused or pruned, after fewer epochs than a whole training; None before
     figure_so_far: float | None = None
-    #: why it failed or was pruned, in a sentence
+    #: cause of its failure or pruning, in a sentence
     reason: str = ""
     ended_at_s: float | None = None
 
@@ -137,11 +136,11 @@ class Trial:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the figure of merit, from its folds; None where there are not several."""
+        """Standard error of the figure of merit over the folds; None without several folds."""
         if self.figure_of_merit_std is None or len(self.folds) < 2:
             return None
         return self.figure_of_merit_std / math.sqrt(len(self.folds) - 1)
 
     def n_attempts(self, fold: int) -> int:
-        """How often `fold` was assigned; to be paused and to go on is one attempt."""
+        """Return the number of attempts at `fold`; a paused assignment and its resumption are one attempt."""
         return sum(a.fold == fold and a.end is not AssignmentEnd.PAUSED for a in self.assignments)
