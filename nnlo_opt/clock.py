@@ -1,4 +1,4 @@
-"""Clocks as a dependency, so that tests and simulations can control time."""
+"""Clocks as a dependency, so that a test or a simulation can control time."""
 
 import time
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Writing of files completely or not at all, and of small files with a checksum."""
+"""Writing of files completely or not at all."""
 
 import json
 import os

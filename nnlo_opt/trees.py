@@ -1,4 +1,4 @@
-"""Trees of arrays, the features and labels of a model with several inputs or outputs.
+"""Trees of arrays: the samples of a model with several inputs or outputs.
 
 A tree is a leaf or a list of trees. A model of one input takes a leaf, an array (n, ...). A model of several inputs
 takes a list of arrays, nested like the groups of an HDF5 file. A tree of shapes has the same lists, with tuples as

@@ -1,1 +1,1 @@
-"""Training data: data sources, folds, shards and batches."""
+"""Training data, from files to batches."""

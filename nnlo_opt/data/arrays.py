@@ -1,4 +1,4 @@
-"""Data source in memory, the counterpart of the adapters that read files, for tests and for users' own scripts."""
+"""Data source in memory, the counterpart of the adapters that read files."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Division of samples: into folds, each of which validates some samples, and into a shard for each worker."""
+"""Division of samples into folds, or into a shard for each worker."""
 
 import heapq
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Batches of a user's generator, pass after pass, and their distribution over the workers.
+"""Batches of a user's generator, pass after pass, distributed over the workers.
 
 Only the trained batch and the next one are in memory; the next one shows whether a pass ends. A `Pool` is distributed
 by files if each worker can have some. Otherwise it is distributed by batches: every worker runs the full generator and

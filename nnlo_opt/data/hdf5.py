@@ -1,4 +1,4 @@
-"""Data source of HDF5 files; only this module and the modules `hdf5_*` import h5py.
+"""Data source of HDF5 files; h5py is imported only here, in the modules `hdf5_*`.
 
 Headers are read once, when a source is created; an error in a header is an error of the user (`ConfigurationError`). An
 error while samples are read, for example a file that has vanished, fails the trial (`TrialError`).

@@ -1,4 +1,4 @@
-"""Opening and searching of HDF5 files, with every error as one sentence."""
+"""Opening of HDF5 files, with every error as one sentence."""
 
 import os
 from collections.abc import Iterator

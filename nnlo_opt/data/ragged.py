@@ -1,4 +1,4 @@
-"""Sequences of variable length, and trees that may hold them next to plain arrays.
+"""Sequences of variable length, as leaves of trees next to plain arrays.
 
 A `Ragged` is a leaf like an array (n, None, ...): sample i has `lengths[i]` steps. A batch of it is an array as long as
 its longest sample, padded with 0, which `keras.layers.Masking` and `Embedding(mask_zero=True)` skip.

@@ -1,4 +1,4 @@
-"""Weight of a sample in the loss, by its class and by a number of its own, which are multiplied.
+"""Weight of a sample in the loss, the product of a weight of its class with a weight of its own.
 
 As in Keras's `fit`, a class without a weight has weight 1, and validation does not use weights.
 """

@@ -1,1 +1,1 @@
-"""Model adapters, which compute a loss and a flat gradient from flat weights and a batch."""
+"""Model adapters, which compute a flat gradient from flat weights."""

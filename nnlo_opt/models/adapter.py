@@ -1,4 +1,4 @@
-"""Interface between a trainer and a model of any framework.
+"""Interface by which a trainer uses a model of any framework.
 
 A model is two flat float32 vectors and some counters. The *weights* follow the update rule. The *state* (for example
 running means of a batch normalisation) is averaged over the workers and not optimised. The *discrete state* (for

@@ -1,4 +1,4 @@
-"""Interface between a trainer rank and its framework, with the choice of the framework for a model.
+"""Interface of a trainer rank to its framework, with the choice of the framework for a model.
 
 A framework is a module with the functions of `Framework`. No framework is imported before it is chosen.
 """

@@ -1,4 +1,4 @@
-"""Computation of a Keras model for every backend: from the arrays of its variables to loss and figures.
+"""Computation of a Keras model for every backend, as a function of the arrays of its variables.
 
 The arrays are arguments and results, so the model's own variables never change. An `Engine` runs the computation on
 one backend: it differentiates, compiles and converts.

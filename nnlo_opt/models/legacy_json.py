@@ -1,4 +1,4 @@
-"""Translation of Keras 1 and 2 architectures to Keras 3: the graph of layers, without a framework.
+"""Translation of architectures from Keras 1 or 2 to Keras 3: the graph of layers, without a framework.
 
 `translate` takes the output of the old `to_json` and returns a config that Keras 3's `deserialize_keras_object` builds.
 The layers themselves are translated in `legacy_layers`. Names are kept, because weights are found by name.

@@ -1,4 +1,4 @@
-"""Translation of single layers from Keras 1 or 2 to Keras 3, by tables of names and without a framework.
+"""Translation of single layers from Keras 1 or 2 to Keras 3, by tables of names without a framework.
 
 The two dialects never use one word for two things, so one set of tables reads both, regardless of the version that a
 file states. A layer without counterpart in Keras 3 is refused (`Untranslatable`), never guessed; code in a file is

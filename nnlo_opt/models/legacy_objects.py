@@ -1,4 +1,4 @@
-"""Translation of initializers, regularizers, constraints and activations from Keras 1 and 2 to Keras 3.
+"""Translation of the objects that layers hold, for example initializers, from Keras 1 or 2 to Keras 3.
 
 Each function takes the entry of a JSON file, a name or a description by class, and returns the entry of Keras 3's JSON.
 """
@@ -33,7 +33,7 @@ def _variance(scale: float, mode: str, distribution: str) -> tuple[str, Config]:
     return "VarianceScaling", {"scale": scale, "mode": mode, "distribution": distribution}
 
 
-#: initializers by name: those of Keras 1 from keras/initializations.py, and those of Keras 2 without arguments
+#: initializers by name: of Keras 1 from keras/initializations.py, and of Keras 2 if they have no arguments
 INITIALIZERS_BY_NAME: Mapping[str, tuple[str, Config]] = {
     "zero": ("Zeros", {}),
     "zeros": ("Zeros", {}),

@@ -1,4 +1,4 @@
-"""Loading of Keras 1 and 2 weights into a Keras 3 model that was translated from their architecture.
+"""Loading of weights of Keras 1 or 2 into a Keras 3 model that was translated from their architecture.
 
 Arrays are converted to the layout of Keras 3, as `preprocess_weights_for_loading` of Keras 2.2.5
 (keras/engine/saving.py) did for Keras 2. In Keras 1, the gates of recurrent layers were separate arrays, and

@@ -1,4 +1,4 @@
-"""Losses by name, the choice of a loss for a model and its labels, and the kind of accuracy of a loss.
+"""Losses by name, with the rules by which a loss fits a model with its labels.
 
 Names are Keras's names; Keras computes the losses (`keras_model`). Shapes have no batch dimension.
 """

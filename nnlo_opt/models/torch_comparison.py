@@ -30,16 +30,16 @@ def activation_of(output: Any) -> str | None:
     """
     import torch
 
-    node, told = output.grad_fn, None
-    while node is not None and told is None:
+    node, activation = output.grad_fn, None
+    while node is not None and activation is None:
         name = node.name().rstrip("0123456789").removesuffix("Backward")
         parent = node.next_functions[0][0] if node.next_functions else None
-        told = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}.get(name)
+        activation = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}.get(name)
         if name == "Exp" and parent is not None and parent.name().startswith("LogSoftmax"):
-            told = "softmax"
+            activation = "softmax"
         node = parent if name in _NEUTRAL else None
-    if told or output.dim() < 2 or output.shape[-1] < 2:
-        return told
+    if activation or output.dim() < 2 or output.shape[-1] < 2:
+        return activation
     rows = output.detach().float()
     zero = rows.new_zeros(())
     if (rows >= 0).all() and torch.allclose(rows.sum(-1), zero + 1, atol=1e-3):
@@ -52,20 +52,20 @@ class Comparison:
 
     Args:
         term: loss of the output.
-        told: activation of the output, from `activation_of`.
+        activation: activation of the output, from `activation_of`.
     """
 
-    def __init__(self, term: LossTerm, told: str | None) -> None:
+    def __init__(self, term: LossTerm, activation: str | None) -> None:
         import torch
         from torch.nn.functional import cross_entropy
 
         self.term = term
-        self.told = told
+        self.activation = activation
         loss, name = term.loss, own_name(term.loss)
         #: axis of the classes
         self._axis = 1 if name in OF_CLASSES else -1
         #: outputs above the threshold count as yes
-        self._threshold = {None: 0.0, "log_softmax": float(np.log(0.5))}.get(told, 0.5)
+        self._threshold = {None: 0.0, "log_softmax": float(np.log(0.5))}.get(activation, 0.5)
         if name:
             self._threshold = 0.5 if name == "BCELoss" else 0.0
         #: (output, labels) -> the loss of each sample (n, ...), or one number for the batch
@@ -80,10 +80,10 @@ class Comparison:
 
             def values(output: Any, labels: Any) -> Any:
                 output, labels = aligned(output, labels)
-                return compute(output, form(output, labels), told)
+                return compute(output, form(output, labels), activation)
 
             self.values = values
-            if told is None and loss in (SPARSE, "categorical_crossentropy"):
+            if activation is None and loss in (SPARSE, "categorical_crossentropy"):
                 # The same result in one step saves a tenth of the time of a small model's batch.
                 self._fused = lambda output, labels: cross_entropy(output, form(output, labels))
         elif is_of_torch(loss):
@@ -113,12 +113,14 @@ class Comparison:
     @classmethod
     def of(cls, term: LossTerm, output: Any) -> "Comparison":
         """Return the comparison for the outputs of a first batch; warn if the loss does not fit their activation."""
-        told, name = activation_of(output), own_name(term.loss)
-        if name == "CrossEntropyLoss" and told in ("softmax", "sigmoid"):
-            logger.warning("%s takes logits, not the output of a %s; categorical_crossentropy takes both.", name, told)
-        if name == "NLLLoss" and told != "log_softmax":
+        activation, name = activation_of(output), own_name(term.loss)
+        if name == "CrossEntropyLoss" and activation in ("softmax", "sigmoid"):
+            logger.warning(
+                "%s takes logits, not the output of a %s; categorical_crossentropy takes both.", name, activation
+            )
+        if name == "NLLLoss" and activation != "log_softmax":
             logger.warning("%s takes the output of a log_softmax; categorical_crossentropy takes logits too.", name)
-        return cls(term, told)
+        return cls(term, activation)
 
     def n_correct(self, output: Any, labels: Any) -> Any:
         """Return the number of samples with the right class; with several predictions, a sample counts by its share."""
@@ -203,38 +205,38 @@ def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
     import torch
     from torch.nn import functional
 
-    def log_probabilities(output: Any, told: str | None) -> Any:
+    def log_probabilities(output: Any, activation: str | None) -> Any:
         """Return log probabilities of classes on the last axis."""
-        if told == "log_softmax":
+        if activation == "log_softmax":
             return output
-        if told is None:
+        if activation is None:
             return functional.log_softmax(output, -1)
         return (output / output.sum(-1, keepdim=True)).clamp(_EPSILON, 1 - _EPSILON).log()
 
-    def probabilities(output: Any, told: str | None) -> Any:
+    def probabilities(output: Any, activation: str | None) -> Any:
         """Return the probability of each output alone."""
-        if told is None:
+        if activation is None:
             return output.sigmoid()
-        return (output.exp() if told == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)
+        return (output.exp() if activation == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)
 
-    def binary_crossentropy(output: Any, y: Any, told: str | None) -> Any:
-        if told is None:
+    def binary_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
+        if activation is None:
             return functional.binary_cross_entropy_with_logits(output, y, reduction="none")
-        return functional.binary_cross_entropy(probabilities(output, told), y, reduction="none")
+        return functional.binary_cross_entropy(probabilities(output, activation), y, reduction="none")
 
-    def binary_focal_crossentropy(output: Any, y: Any, told: str | None) -> Any:
-        p = probabilities(output, told)
-        return (1 - y * p - (1 - y) * (1 - p)) ** 2 * binary_crossentropy(output, y, told)
+    def binary_focal_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
+        p = probabilities(output, activation)
+        return (1 - y * p - (1 - y) * (1 - p)) ** 2 * binary_crossentropy(output, y, activation)
 
-    def categorical_crossentropy(output: Any, y: Any, told: str | None) -> Any:
-        return -(y * log_probabilities(output, told)).sum(-1)
+    def categorical_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
+        return -(y * log_probabilities(output, activation)).sum(-1)
 
-    def categorical_focal_crossentropy(output: Any, y: Any, told: str | None) -> Any:
-        log_p = log_probabilities(output, told)
+    def categorical_focal_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
+        log_p = log_probabilities(output, activation)
         return (-0.25 * (1 - log_p.exp()) ** 2 * y * log_p).sum(-1)
 
-    def sparse_categorical_crossentropy(output: Any, y: Any, told: str | None) -> Any:
-        log_p = log_probabilities(output, told).reshape(-1, output.shape[-1])
+    def sparse_categorical_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
+        log_p = log_probabilities(output, activation).reshape(-1, output.shape[-1])
         return functional.nll_loss(log_p, y.reshape(-1), reduction="none").reshape(y.shape)
 
     def categorical_hinge(output: Any, y: Any, _: str | None) -> Any:
@@ -243,10 +245,10 @@ def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
     def signs(y: Any) -> Any:
         return 2 * y - 1 if ((y == 0) | (y == 1)).all() else y
 
-    def kl_divergence(output: Any, y: Any, told: str | None) -> Any:
+    def kl_divergence(output: Any, y: Any, activation: str | None) -> Any:
         y = y.clamp(_EPSILON, 1)
-        if told in (None, "log_softmax"):
-            return (y * (y.log() - log_probabilities(output, told))).sum(-1)
+        if activation in (None, "log_softmax"):
+            return (y * (y.log() - log_probabilities(output, activation))).sum(-1)
         return (y * (y / output.clamp(_EPSILON, 1)).log()).sum(-1)
 
     def cosine_similarity(output: Any, y: Any, _: str | None) -> Any:

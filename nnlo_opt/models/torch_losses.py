@@ -1,4 +1,4 @@
-"""Losses of a torch module: Keras's losses by their meaning, and PyTorch's own losses unchanged.
+"""Losses of a torch module: Keras's losses by their meaning, PyTorch's own losses unchanged.
 
 Keras's names compute Keras's losses, but depend on the activation of the outputs: after a softmax or a sigmoid the
 outputs are probabilities, after a log-softmax logarithms of probabilities, and otherwise the cross-entropies take them

@@ -1,4 +1,4 @@
-"""Parts of a torch module by name: parameters, buffers and outputs."""
+"""Parts of a torch module by name: parameters, buffers, outputs."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Figure of merit of a user, loaded and checked before anything trains."""
+"""Figure of merit of a user, loaded before anything trains."""
 
 import hashlib
 import importlib

@@ -1,1 +1,1 @@
-"""Lines, tables and files that report the state of a run: progress, results.csv, summary.json."""
+"""Reports on the state of a run: progress lines, tables, results.csv, summary.json."""

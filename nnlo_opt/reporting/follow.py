@@ -1,4 +1,4 @@
-"""Reporter process that follows a journal and keeps `results.csv` and `summary.json` up to date.
+"""Reporter process that follows a journal to keep `results.csv` up to date, with `summary.json`.
 
 `python -m nnlo_opt.reporting.follow RUN_DIRECTORY` writes both files at most once a second while the journal grows, and
 once more when its standard input ends. Standard input also ends when the coordinator dies. Writing a long table takes

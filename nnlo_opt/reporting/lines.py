@@ -1,4 +1,4 @@
-"""Lines that rank 0 prints while a search runs: one as each trial starts, reports and ends."""
+"""Lines that rank 0 prints while a search runs: one for each start, report or end of a trial."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files `results.csv` and `summary.json`, which can always be rebuilt from the journal."""
+"""Result files of a run, `results.csv` with `summary.json`, which can always be rebuilt from the journal."""
 
 import json
 from pathlib import Path

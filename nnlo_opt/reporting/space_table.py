@@ -1,4 +1,4 @@
-"""Tables of a search space: its parameters, its size, and some of its points."""
+"""Tables of a search space: its parameters, its size, some of its points."""
 
 from collections.abc import Sequence
 

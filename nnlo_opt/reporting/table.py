@@ -1,4 +1,4 @@
-"""Text tables of trials, printed when a search ends and by `nnlo-opt show`."""
+"""Text tables of trials, printed when a search ends or by `nnlo-opt show`."""
 
 import io
 from collections.abc import Iterable, Sequence

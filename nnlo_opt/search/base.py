@@ -1,4 +1,4 @@
-"""Interface of a search: the history of trials, and the algorithm that maps a history to the next point."""
+"""Interface of a search algorithm, which maps a history of trials to the next point."""
 
 from collections.abc import Sequence
 from enum import StrEnum

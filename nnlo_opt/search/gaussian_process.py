@@ -1,4 +1,4 @@
-"""Gaussian process with a Matérn 5/2 kernel and one length scale for each parameter, on NumPy and SciPy's LAPACK.
+"""Gaussian process with a Matérn 5/2 kernel, which has one length scale for each parameter.
 
 `fit_hyperparameters` finds the maximum a posteriori of the hyperparameters by the analytic gradient of the marginal
 likelihood (Rasmussen and Williams, 2006, eq. 5.9). A `Posterior` holds the factorised covariance and predicts, with

@@ -1,4 +1,4 @@
-"""Genetic search: children of the best points so far, by crossover and mutation."""
+"""Genetic search: mutated children of the best points so far."""
 
 from collections.abc import Sequence
 

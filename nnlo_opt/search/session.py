@@ -1,4 +1,4 @@
-"""Search by requests and answers in plain data, as the search process serves it."""
+"""Search by requests in plain data, as the search process serves it."""
 
 import time
 import traceback
@@ -38,7 +38,7 @@ class SearchSession:
     def __init__(self, constraint: Constraint | None = None) -> None:
         #: the algorithm and its history; None before `start`
         self._search: tuple[SearchAlgorithm, History] | None = None
-        #: the constraint of the space loaded last, with its function; at first that of a space of this process
+        #: the constraint of the space loaded last, with its function; at first of a space of this process
         self._constraint = constraint
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Bayesian search with scikit-optimize's surrogates and acquisitions, by the only module that imports scikit-optimize.
+"""Bayesian search with scikit-optimize's surrogates; only this module imports scikit-optimize.
 
 scikit-optimize's `Optimizer` keeps a random state between calls, proposes points twice, and takes seconds for a
 suggestion. This module uses its surrogates and acquisitions without the `Optimizer`: a suggestion is one fit to the

@@ -1,4 +1,4 @@
-"""Points that a user wants to be tried first, as command-line text and as the beginning of any search."""
+"""Points that a user wants to be tried first."""
 
 import ast
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ASHA and hyperband: most epochs for the trials that are best after few epochs."""
+"""Successive halving (ASHA, hyperband): most epochs for the trials that are best after few epochs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ def adopted_observations(trials: Iterable[Trial], theirs: Space, ours: Space) ->
 
 
 def _culprit(point: dict[str, object], space: Space) -> str:
-    """Return the first parameter because of which `point` lies outside `space`."""
+    """Return the first parameter whose value or absence puts `point` outside `space`."""
     for parameter in space.parameters:
         if parameter.name in point and not parameter.contains(point[parameter.name]):
             return parameter.name

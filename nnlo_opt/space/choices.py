@@ -1,4 +1,4 @@
-"""Parameters with listed values: Categorical, Ordinal, and Constant with a single value."""
+"""Parameters with listed values: Categorical, Ordinal, Constant."""
 
 import math
 from collections.abc import Iterable

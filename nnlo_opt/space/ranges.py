@@ -1,4 +1,4 @@
-"""Numeric parameters with a range: Real and Integer."""
+"""Numeric parameters with a range: Real, Integer."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Search space of parameters with conditions and a constraint, and its points."""
+"""Search space of parameters with conditions under a constraint."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,1 +1,1 @@
-"""Conformance suites and in-memory counterparts of adapters, shipped so that extensions can use them."""
+"""Conformance suites, with in-memory counterparts of adapters, shipped so that extensions can use them."""

@@ -1,4 +1,4 @@
-"""Keras adapters for tests, made from a model and its losses without data."""
+"""Keras adapters for tests, made without data from a model with its losses."""
 
 from typing import Any
 

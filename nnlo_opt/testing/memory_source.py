@@ -1,4 +1,4 @@
-"""Small data sets in memory, and a data source that cannot be read."""
+"""Small data sets in memory, with one that cannot be read."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Start of real ranks in tests and benchmarks, with Open MPI and with MPICH."""
+"""Start of real ranks for tests or benchmarks, with Open MPI or with MPICH."""
 
 import shutil
 import sys

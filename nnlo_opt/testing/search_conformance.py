@@ -252,7 +252,7 @@ class SearchConformance:
         assert all(space.is_feasible(point) for point in search.history.points)
         assert search.step(lambda _, point: a_value(point)) is None
 
-    def test_a_constraint_that_comes_to_refuse_everything_is_told(self) -> None:
+    def test_a_constraint_that_begins_to_refuse_everything_is_reported(self) -> None:
         accepts = True
 
         def feasible(parameters: Point) -> bool:
