@@ -124,7 +124,7 @@ class VirtualRun:
         self.epochs[order.trial] = epoch = self.epochs[order.trial] + 1
         self.n_epochs += 1
         figure = float(self.values[order.trial, epoch - 1])
-        waits = order.waits_for_word and epoch < N_EPOCHS
+        waits = order.waits_for_decision and epoch < N_EPOCHS
         reported = msg.EpochReported(
             assignment=order.assignment, epoch=epoch, metrics={}, figure_of_merit=figure, waits=waits
         )

@@ -9,7 +9,7 @@ about an assignment repeats its number, so that a late one is recognised and dro
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
-    leader of a ring -> a follower   StartFold, Train, RingStep, Fence, Validate, EndFold
+    leader of a ring -> a follower   StartFold, Train, GroupStep, Fence, Validate, EndFold
     follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
 
 Those of a run as a whole are in `comm.run_messages`, those between ranks that run an objective in
@@ -39,7 +39,7 @@ class RunFold(Message):
     attempt: int
     point: dict[str, Json]
     #: after every epoch but the last, wait to hear GoOn, PauseFold or StopFold; resumed, ask first about the epoch done
-    waits_for_word: bool = False
+    waits_for_decision: bool = False
     #: epochs that have a checkpoint whatever the interval, as the word may be to pause
     pause_epochs: list[int] = field(default_factory=list)
 
@@ -254,7 +254,7 @@ class FenceReached(Message):
         return self.workers or {sender: self}
 
 
-class RingStep(Message):
+class GroupStep(Message):
     """Of the leader of a ring to its followers: compute the next gradient here. Payload: weights."""
 
     assignment: int

@@ -488,7 +488,7 @@ class CoordinatorState:
                 fold=fold,
                 attempt=attempt,
                 point=trial.point,
-                waits_for_word=self.policy.judges,
+                waits_for_decision=self.policy.judges,
                 pause_epochs=self.policy.pause_epochs(trial.number),
             ),
         )

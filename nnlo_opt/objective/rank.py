@@ -95,7 +95,7 @@ class ObjectiveRank:
         self._proceed: ObjectiveProceed | None = None
         self._stop_asked = False
         #: whether a report waits for the coordinator's word, and whether that was to go on (at the root only)
-        self._waits_for_word = False
+        self._waits_for_decision = False
         self._told_to_go_on = False
         #: last epoch reported in this call
         self._last_epoch = 0
@@ -110,7 +110,7 @@ class ObjectiveRank:
                 call = CallObjective(assignment=message.assignment, point=message.point)
                 for rank in range(1, self._block.size):
                     self._block.send(rank, call)
-                self._waits_for_word = message.waits_for_word
+                self._waits_for_decision = message.waits_for_decision
                 self._run_at_root(message, call)
             case msg.GoOn():
                 self._told_to_go_on = self._told_to_go_on or message.assignment == self._assignment
@@ -227,7 +227,7 @@ class ObjectiveRank:
             epoch=epoch,
             metrics={"value": value},
             figure_of_merit=value,
-            waits=self._waits_for_word,
+            waits=self._waits_for_decision,
         )
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
@@ -235,10 +235,10 @@ class ObjectiveRank:
         try:
             self._look_for_orders()
         except RanksLost:
-            if self._waits_for_word:
+            if self._waits_for_decision:
                 raise
             return  # nobody listens; what the call will return is kept
-        if self._waits_for_word:
+        if self._waits_for_decision:
             self._await(self._has_heard)
 
     def _has_heard(self) -> bool:

@@ -661,14 +661,14 @@ def after_an_epoch(state: MasterState) -> list[ins.Instruction]:
 
 
 def awaiting(**changes: Any) -> MasterState:
-    state = started(MasterState(plan(n_workers=1, synchronous=True, waits_for_word=True, **changes)))
+    state = started(MasterState(plan(n_workers=1, synchronous=True, waits_for_decision=True, **changes)))
     after_an_epoch(state)
     assert state.phase is Phase.AWAITING
     return state
 
 
 def test_after_each_epoch_but_the_last_the_word_is_awaited():
-    state = started(MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_word=True)))
+    state = started(MasterState(plan(n_workers=1, epochs=2, synchronous=True, waits_for_decision=True)))
     (report,) = after_an_epoch(state)
     assert isinstance(report, ins.ReportEpoch)
     assert report.waits

@@ -229,7 +229,9 @@ def test_a_fold_whose_workers_wait_for_each_other_is_repeated_from_its_checkpoin
 def test_a_fold_that_waits_for_a_word_is_repeated_too(tmp_path: Path) -> None:
     """The word may be on its way, and the checkpoint has all that is trained."""
     team = team_of(tmp_path, 2)
-    team.order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}, waits_for_word=True, pause_epochs=[1]))
+    team.order(
+        msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}, waits_for_decision=True, pause_epochs=[1])
+    )
     while team.step():
         pass
     assert team.reports[-1].waits  # type: ignore[attr-defined]

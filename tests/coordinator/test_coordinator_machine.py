@@ -160,7 +160,7 @@ class VirtualMaster:
 
     def report(self, figure):
         """Say that the workers are ready, and ask about the epoch gone on from; or train another epoch."""
-        number, asks = self.current.assignment, self.current.waits_for_word
+        number, asks = self.current.assignment, self.current.waits_for_decision
         if not self.has_started:
             self.has_started = True
             self.under_way.append(msg.FoldStarted(assignment=number, epoch=self.epoch))

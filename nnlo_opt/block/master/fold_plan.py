@@ -29,7 +29,7 @@ class FoldPlan:
     #: what the trial is compared by
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: the coordinator says after each epoch whether there is another
-    waits_for_word: bool = False
+    waits_for_decision: bool = False
     #: epochs after which it may be paused, and so has a checkpoint
     pause_epochs: frozenset[int] = frozenset()
     #: the workers can be brought to a fence in the middle of an epoch; not synchronously in groups, each of which may

@@ -131,7 +131,7 @@ class Master:
             fold_plan(options, ends.n_workers(options)),
             calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
-            waits_for_word=order.waits_for_word,
+            waits_for_decision=order.waits_for_decision,
             pause_epochs=frozenset(order.pause_epochs),
             can_stop_mid_epoch=not (ends.groups and options.waits),
         )

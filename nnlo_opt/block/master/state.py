@@ -202,7 +202,7 @@ class MasterState:
         out: list[Instruction] = [Initialise(epoch=self.epoch)]
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
-        if self.epoch and self.plan.waits_for_word:
+        if self.epoch and self.plan.waits_for_decision:
             # The coordinator may have died before it had the report, or said what follows from it.
             self.phase = Phase.AWAITING
             metrics = self.history.metrics_of(self.epoch - 1)
@@ -330,7 +330,7 @@ class MasterState:
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
         """Close the epoch, and begin the next or, for a reason, finish; or wait for a word, or stop where preempted."""
-        waits = self.plan.waits_for_word and not reason and not self.preempting
+        waits = self.plan.waits_for_decision and not reason and not self.preempting
         report = ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
         )

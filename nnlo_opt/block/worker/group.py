@@ -1,6 +1,6 @@
 """A worker of several ranks (`--n-processes`): a leader, which the master knows, and its followers.
 
-The leader is a worker as any other; for each of its steps it tells the followers where to compute (`RingStep`), and
+The leader is a worker as any other; for each of its steps it tells the followers where to compute (`GroupStep`), and
 all of them average their gradients in one collective sum. What the master asks of a worker the leader passes on, and
 answers when the followers have answered it. Followers are reactive too: they know their leader only.
 """
@@ -87,7 +87,7 @@ class GroupBatches(CommonBatches):
         """`point()` is where the next gradient is wanted, (n_weights,)."""
         super().__init__(task, gradient, group.together, group.n_all, timeline, counts_all=True)
         self._group = group
-        self._message = msg.RingStep(assignment=assignment)
+        self._message = msg.GroupStep(assignment=assignment)
         self._point = point
 
     def step(self) -> Step:
@@ -137,7 +137,7 @@ class WorkerGroupMember:
                     self._open(message)
                 case msg.Train():
                     self._go_on(message, payload)
-                case msg.RingStep():
+                case msg.GroupStep():
                     self._step(_vector(payload))
                 case msg.Fence():
                     self._hand_in(message)
