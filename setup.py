@@ -49,6 +49,7 @@ setup(
             "pandas-stubs",
         ],
     },
+    package_data={"nnlo_opt": ["py.typed", "*.pyi"]},
     entry_points={
         "console_scripts": [
             "OptimizationDriver = nnlo_opt.cli.main:optimization_driver",

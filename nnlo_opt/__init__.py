@@ -1,6 +1,6 @@
 """Hyperparameter optimization over MPI blocks.
 
-`MPIManager` and the other names below train from one's own script; they are imported when they are asked for.
+`optimize` and `Study` search from Python, `MPIManager` trains; all names below are imported when they are used.
 """
 
 import importlib
@@ -17,9 +17,31 @@ _OF_API = {
     "MPIManager": "api.manager",
     "ModelBuilder": "api.model",
     "ModelFromJson": "api.model",
+    "SearchResult": "api.optimize",
+    "Study": "api.study",
+    "optimize": "api.optimize",
+    **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 
-__all__ = ["Algo", "Data", "H5Data", "MPIKFoldManager", "MPIManager", "ModelBuilder", "ModelFromJson"]
+__all__ = [
+    "Algo",
+    "Categorical",
+    "Constant",
+    "Data",
+    "H5Data",
+    "Integer",
+    "MPIKFoldManager",
+    "MPIManager",
+    "ModelBuilder",
+    "ModelFromJson",
+    "Ordinal",
+    "Real",
+    "SearchResult",
+    "Space",
+    "Study",
+    "When",
+    "optimize",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,10 @@ class _FromSource(SourceFileLoader):
         return code
 
 
+#: files that are being executed, outermost first
+EXECUTING: list[Path] = []
+
+
 def spec_of(name: str, path: Path) -> ModuleSpec | None:
     """Return the spec for executing the file `path` as the module `name`; None unless it is a `.py` file."""
     if path.suffix != ".py":
@@ -42,11 +46,14 @@ def execute(path: Path, prefix: str) -> ModuleType | None:
         return None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    EXECUTING.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        EXECUTING.pop()
     return module
 
 

@@ -107,19 +107,27 @@ class ModelDefinition:
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
     #: file next to `source` that belongs to the model as well; None if there is none
     beside: Path | None = None
+    #: name of a function that only the user's script can call; empty if executing `source` defines it
+    function: str = ""
+    #: fingerprint of that function; empty if the files are the model
+    fingerprint: str = ""
 
     @classmethod
     def from_module(cls, path: Path) -> "ModelDefinition":
         """Execute a model module."""
-        module = execute_file(path)
-        functions = {name: value for name, value in vars(module).items() if callable(value)}
+        return cls.from_names(vars(execute_file(path)), path)
+
+    @classmethod
+    def from_names(cls, names: Mapping[str, Any], path: Path) -> "ModelDefinition":
+        """Return what the model module at `path` defines; `names` are its values by name."""
+        functions = {name: value for name, value in names.items() if callable(value)}
         found = [name for name in FUNCTIONS if name in functions]
         if len(found) != 1:
             raise ConfigurationError(
                 f"A model module must define either `get_model` or `objective`. Received: {path} with "
                 f"{'both' if found else 'neither'}. {'Remove' if found else 'Add'} one of them."
             )
-        spaces = (getattr(functions[found[0]], "parameter_range", None), getattr(module, "parameter_range", None))
+        spaces = (getattr(functions[found[0]], "parameter_range", None), names.get("parameter_range"))
         space = next((space for space in spaces if space is not None), None)
         name = _call(functions, "get_name", path) if "get_name" in functions else path.stem
         return cls(
@@ -128,7 +136,7 @@ class ModelDefinition:
             source=path,
             functions=functions,
             parameter_range=space,
-            custom_objects=getattr(module, "custom_objects", {}),
+            custom_objects=names.get("custom_objects", {}),
         )
 
     @classmethod
@@ -183,6 +191,8 @@ class ModelDefinition:
     @cached_property
     def sha256(self) -> str:
         """Hexadecimal SHA-256 of the source file and of the file next to it, if there is one."""
+        if self.fingerprint:
+            return self.fingerprint
         files = [self.source] if self.beside is None else [self.source, self.beside]
         return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.summary import summarise
@@ -13,6 +13,8 @@ from nnlo_opt.trials.trial import AssignmentEnd, Trial
 
 if TYPE_CHECKING:
     import pandas
+
+    Frame: TypeAlias = pandas.DataFrame
 
 COLUMNS = (
     "trial",
@@ -42,7 +44,7 @@ def read_ledger(run_directory: Path) -> Ledger:
     return ledger
 
 
-def results_frame(ledger: Ledger) -> "pandas.DataFrame":
+def results_frame(ledger: Ledger) -> "Frame":
     """Return a table with one row for each trial.
 
     Its columns are `COLUMNS`, then the columns of several objectives, then `p:<parameter>`, which is empty if the trial

@@ -45,7 +45,7 @@ _RANK_DIED = "A rank has died: the run ends here; start again from its folder, i
 class SearchSetup:
     """Everything that a search in a user's own process is made from; the same on every rank.
 
-    Exactly one of `objective` and `model` is given.
+    At least one of `objective` and `model` is given.
     """
 
     #: of these count what says how is searched and trained; `run` counts if `keeps_files`
@@ -53,6 +53,7 @@ class SearchSetup:
     space: Space
     #: the user's function (parameters, comm, report) -> value; `comm` is None without MPI
     objective: Objective | None = None
+    #: the model; with `objective`, a description of it
     model: ModelDefinition | None = None
     #: communicator of mpi4py, which is duplicated; None: this process alone, without MPI
     comm: "Communicator | None" = None
@@ -152,6 +153,9 @@ def _workload(
     options, context = setup.options, ProcessContext()
     if setup.objective is not None:
         found = Findings(model=options.model, kind="objective", source="", sha256="", space=setup.space, figure="value")
+        if setup.model is not None:
+            module = ModuleWorkload(options, 1, True, given=setup.model)
+            found = group.attempt(lambda: module.inspect(setup.space))
         return context, found, CalledObjective(setup.objective)
     context = context.settled(group, topology, options)
     ahead = context.has_spare_core

@@ -38,6 +38,8 @@ class Findings:
     #: absolute path of the model file, and its checksum
     source: str
     sha256: str
+    #: name of a function that only the user's script can call; empty if executing `source` defines it
+    function: str = ""
     #: None in a training
     space: Space | None = None
     #: name of the figure of merit

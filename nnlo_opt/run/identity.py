@@ -1,5 +1,6 @@
 """What must not change between the starts of one run, and how a change is refused: by its name."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,14 +13,19 @@ from nnlo_opt.search.design import design_size
 from nnlo_opt.space.space import Space
 from nnlo_opt.training.options import option_name
 from nnlo_opt.trials.objectives import Objective
-from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
 
 def identity_of(options: Options, findings: Findings) -> dict[str, Any]:
     """The identity of the run this command asks for, as plain data for the journal."""
     return {
         "search_space": None if findings.space is None else findings.space.to_json(),
-        "model": {"name": findings.model, "source": findings.source, "sha256": findings.sha256},
+        "model": {
+            "name": findings.model,
+            "source": findings.source,
+            "sha256": findings.sha256,
+            **({"function": findings.function} if findings.function else {}),
+        },
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
         "n_fold": options.plan.n_fold,
@@ -56,6 +62,23 @@ def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: 
         )
 
 
+def refuse_run_of_script(request: RunRequest) -> None:
+    """Raise ConfigurationError if a command is to resume a run whose trials are calls of a function of a script."""
+    if not request.restore or request.name is None:
+        return
+    try:
+        with (request.root / request.name / JOURNAL_NAME).open("rb") as journal:
+            model = json.loads(journal.readline())["identity"]["model"]
+            function, source = model["function"], model["source"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # no such run, or no run of a script; a damaged journal is refused when it is opened
+    raise ConfigurationError(
+        f"`{request.restore_option}` resumes runs whose model or objective stands in a file. Received: "
+        f"`{request.root / request.name}`, whose trials call `{function}` of the script `{source}`. Resume it there by "
+        "`opt_restore=True`."
+    )
+
+
 def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collection[str]) -> str:
     """The first thing that differs, or nothing."""
     spaces = known["search_space"], asked["search_space"]
@@ -66,6 +89,8 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
     elif spaces[0] != spaces[1]:
         return "a search was started where this is a training, or the other way round"
     if known["model"]["sha256"] != asked["model"]["sha256"]:
+        if known["model"].get("function") and asked["model"].get("function"):
+            return f"the function `{known['model']['function']}` has changed"
         return f"the model file has changed: `{known['model']['source']}`, now `{asked['model']['source']}`"
     if known["data"] != asked["data"]:
         return f"the data differ: {_data_difference(known['data'], asked['data'])}"

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
 from nnlo_opt.errors import ConfigurationError
@@ -36,14 +36,12 @@ class Kind:
         convert: makes the value from its text or from a value given in Python; may raise as `int` and `len` do.
         action: what the command line does with the option: store, store_true, switch (`--x` and `--no-x`), append (it
             may be repeated) or extend (the same, with one value or several at a time).
-        choices: names of which the value is one; empty if it may be another value.
     """
 
     rule: str
     type: Any
     convert: Callable[[Any], Any]
     action: str = "store"
-    choices: tuple[str, ...] = ()
 
     def __call__(self, value: Any) -> Any:
         """Return the value that `value` stands for; WrongValueError if it breaks the rule."""
@@ -80,7 +78,7 @@ def one_of(*choices: str) -> Kind:
     def convert(value: Any) -> str:
         return choices[choices.index(value)]
 
-    return Kind(rule=f"one of {', '.join(choices)}", type=str, convert=convert, choices=choices)
+    return Kind(rule=f"one of {', '.join(choices)}", type=Literal[choices], convert=convert)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

@@ -128,7 +128,7 @@ def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
 _NUMBER = finite()
 SEED = Option("seed", "N", whole(0), default=0, example="42",
     help="seed of the search, the folds, the initial weights and the shuffling")
-GRACE = Option("grace", "SECONDS", finite(1, "seconds"), default=60.0, example="120",
+GRACE = Option("grace", "SECONDS", finite(1, "seconds"), default=60.0, example="120", python=False,
     help="time after SIGUSR1 to end with a checkpoint of each running trial and exit code 75, so that the run can "
          "be resumed")
 
@@ -250,7 +250,7 @@ RUN = _group(
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),
     GRACE,
-    Option("hang_timeout", "SECONDS", finite(0, "seconds"), default=600.0, example="1800",
+    Option("hang_timeout", "SECONDS", finite(0, "seconds"), default=600.0, example="1800", python=False,
         help="end a rank that trains no batch and receives no message for so long (three times that while a model "
              "is built or compiled), or that is stopped, with the stacks of its threads in its log; your own code "
              "that computes an objective or a figure of merit may take any time, which --trial-timeout bounds; 0: "
@@ -261,11 +261,11 @@ RUN = _group(
     Option("overwrite", "", FLAG, default=False,
         help="replace a run of the same name"),
     SEED,
-    Option("log_level", "LEVEL", one_of(*LOG_LEVELS), default="info", example="warn",
+    Option("log_level", "LEVEL", one_of(*LOG_LEVELS), default="info", example="warn", python=False,
         help=f"detail of the logs: {', '.join(LOG_LEVELS)}"),
-    Option("log_file", "FILE", PATH, example="search.log",
+    Option("log_file", "FILE", PATH, example="search.log", python=False,
         help="also write what rank 0 prints to this file"),
-    Option("verbose", "", FLAG, default=False,
+    Option("verbose", "", FLAG, default=False, python=False,
         help="the same as --log-level debug"),
 )
 MACHINE = _group(
@@ -276,7 +276,7 @@ MACHINE = _group(
         help="give masters a GPU too, in turn with the workers; only useful if masters compute"),
     Option("monitor", "", FLAG, default=False, shown="off",
         help="record CPU (% of a core), memory (MB) and NVIDIA GPU of every worker for each epoch in the history"),
-    Option("timeline", "", FLAG, default=False, shown="off",
+    Option("timeline", "", FLAG, default=False, shown="off", python=False,
         help="write timeline.json, the activity of every rank over time; open it in ui.perfetto.dev"),
     Option("thread_validation", "", FLAG, default=False, python=False,
         help="ignored, kept for compatibility with NNLO"),

@@ -1,8 +1,10 @@
 """OptimizationDriver: rank 0 coordinates a search, the other ranks train in blocks."""
 
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,12 @@ from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltim
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.session import Session, SessionSetup, serve_command
 from nnlo_opt.search.base import Observation
-from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService
+from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.search.warm_start import adopted_observations
+from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
@@ -64,6 +67,32 @@ def _coordinate(
     return SearchSession(setup).run()
 
 
+class HeldSearch(InlineSearch):
+    """Search in this process that makes a suggestion only when a trial can begin, and then knows all values.
+
+    Args:
+        constraint: function that the points must satisfy; None for none.
+        may_begin: returns True if another trial can begin.
+    """
+
+    def __init__(self, constraint: Constraint | None, may_begin: Callable[[], bool]) -> None:
+        super().__init__(constraint)
+        self._may_begin = may_begin
+        #: requests without an answer
+        self._requests: deque[int] = deque()
+        #: True if a trial could begin at the last `poll`; what was known then has been recorded since
+        self._could_begin = False
+
+    def request_suggestion(self, request: int) -> None:
+        self._requests.append(request)
+
+    def poll(self) -> Suggestion | None:
+        before, self._could_begin = self._could_begin, bool(self._requests) and self._may_begin()
+        if before and self._could_begin:
+            super().request_suggestion(self._requests.popleft())
+        return super().poll()
+
+
 class SearchSession(Session):
     """One start of a search."""
 
@@ -74,9 +103,7 @@ class SearchSession(Session):
 
     def load_space(self) -> Space | None:
         if self.script is not None:
-            space = self.script.space
-            self._search = InlineSearch(None if space is None else space.constraint)
-            return space
+            return self.script.space
         # Started early: it imports its libraries while the trainer ranks import theirs.
         self._search = SearchProcess()
         if self.options.search_space is None:
@@ -114,8 +141,11 @@ class SearchSession(Session):
         return replace(plan, pruning=self._pruning, budget=budget)
 
     def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
-        assert self._search is not None
         options, space = self.options.search, findings.search_space
+        if self._search is None:
+            of_script = None if self.script is None else self.script.space
+            constraint = None if of_script is None else of_script.constraint
+            self._search = HeldSearch(constraint, partial(self._may_begin, ledger))
         settings = options.to_json()
         if self.options.plan.objectives:
             settings["n_objectives"] = len(self.options.plan.objectives)
@@ -135,6 +165,12 @@ class SearchSession(Session):
         sign = -1.0 if self.options.plan.direction == "max" else 1.0
         self._search.adopt([Observation(point=o["point"], value=sign * o["value"], std=o["std"]) for o in self.adopted])
         return self._search
+
+    def _may_begin(self, ledger: Ledger) -> bool:
+        """Return True if another trial can begin in a script."""
+        n_by_state = ledger.n_by_state()
+        n_wanted = self.topology.n_blocks if self.script is None else self.script.n_wanted(self.topology.n_blocks)
+        return n_by_state["pending"] + n_by_state["running"] < n_wanted
 
     def close(self) -> None:
         if self._search is not None:

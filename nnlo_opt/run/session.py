@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -42,7 +43,7 @@ from nnlo_opt.run.console import Console
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
-from nnlo_opt.run.identity import check_same, identity_of
+from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.roles import RoleSetup, make_roles
@@ -84,6 +85,8 @@ class Script:
     catch: bool = True
     #: hear every event after the ledger knows it
     observers: Sequence[Observer] = ()
+    #: returns how many trials may run at a time, out of as many as there are blocks
+    n_wanted: Callable[[int], int] = int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,19 @@ class FirstFailure:
         """Raise TrialError if a trial has failed."""
         if self.reason:
             raise TrialError(self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSearch:
+    """An open run whose coordinator is at work."""
+
+    directory: RunDirectory
+    findings: Findings
+    coordinator: Coordinator
+    #: the first failure, for a search that ends with it
+    failures: FirstFailure
+    #: None in a script
+    reporter: Reporter | None
 
 
 class Session(ABC):
@@ -226,6 +242,7 @@ class Session(ABC):
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )
         refuse_existing(options.run)
+        refuse_run_of_script(options.run)
 
     def run_in_script(self) -> Path:
         """See the run through for a user's own script, to which errors are raised; every rank is told to leave.
@@ -270,6 +287,20 @@ class Session(ABC):
 
     def _run(self) -> tuple[Path, int]:
         """Return the run directory and the exit code."""
+        run = self.begin()
+        try:
+            while not run.coordinator.finished_because:
+                # Anew after everything that came: what answers it may come at once.
+                wait_until(partial(self.turn, run), transport=self._ranks.transport)
+            if run.failures.reason:
+                self._running = False
+                run.failures.check()
+            return run.directory.path, self.end(run)
+        finally:
+            run.directory.close()
+
+    def begin(self) -> "RunningSearch":
+        """Check the request and open the run, with its coordinator at work; the caller closes the directory."""
         findings = self._inspect()
         self.check_findings(findings)
         check_shares(self.options, self.topology, findings)
@@ -281,10 +312,10 @@ class Session(ABC):
         try:
             plan, search = self._open(directory, findings)
             reporter = Reporter(directory.path) if script is None else None
-            coordinator = self._coordinate(directory, search, plan)
-            return directory.path, self._end(directory, findings, coordinator, reporter)
-        finally:
+            return self._coordinate(directory, search, plan, findings, reporter)
+        except BaseException:
             directory.close()
+            raise
 
     def _open(self, directory: RunDirectory, findings: Findings) -> tuple[SearchPlan, Search]:
         """Begin this start, here and on all ranks: what it is to reach, and what suggests points."""
@@ -316,8 +347,10 @@ class Session(ABC):
         record_start(directory, self._started(ledger, identity), self.say)
         return plan, search
 
-    def _coordinate(self, directory: RunDirectory, search: Search, plan: SearchPlan) -> Coordinator:
-        """Run the coordinator until the search is over."""
+    def _coordinate(
+        self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings, reporter: Reporter | None
+    ) -> "RunningSearch":
+        """Return the search with its coordinator at work."""
         failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
         state = CoordinatorState(plan, self.topology, directory.ledger)
         coordinator = Coordinator(
@@ -339,24 +372,20 @@ class Session(ABC):
         last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
+        return RunningSearch(
+            directory=directory, findings=findings, coordinator=coordinator, failures=failures, reporter=reporter
+        )
 
-        def look() -> bool:
-            PULSE.ticks += 1
-            left_s = self._preemption.left_s
-            if left_s is not None:
-                coordinator.preempt(PREEMPTED, left_s)
-            if failures.reason:
-                coordinator.preempt(failures.reason, LONG_S)  # what is under way ends as well
-            # The ranks of this process work only while the coordinator has nothing to do.
-            return bool(coordinator.finished_because) or self._step(coordinator) or self._ranks.work()
-
-        while not coordinator.finished_because:
-            # Anew after everything that came: what answers it may come at once.
-            wait_until(look, transport=self._ranks.transport)
-        if failures.reason:
-            self._running = False
-            failures.check()
-        return coordinator
+    def turn(self, run: "RunningSearch") -> bool:
+        """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
+        PULSE.ticks += 1
+        left_s = self._preemption.left_s
+        if left_s is not None:
+            run.coordinator.preempt(PREEMPTED, left_s)
+        if run.failures.reason:
+            run.coordinator.preempt(run.failures.reason, LONG_S)  # what is under way ends as well
+        # The ranks of this process work only while the coordinator has nothing to do.
+        return bool(run.coordinator.finished_because) or self._step(run.coordinator) or self._ranks.work()
 
     def _observers(self, plan: SearchPlan, failures: "FirstFailure") -> list[Observer]:
         if self.script is None:
@@ -383,10 +412,9 @@ class Session(ABC):
             adopted=[] if ledger.sessions else self.adopted,
         )
 
-    def _end(
-        self, directory: RunDirectory, findings: Findings, coordinator: Coordinator, reporter: Reporter | None
-    ) -> int:
-        """All that is to be done when no trial runs any more; the exit code."""
+    def end(self, run: "RunningSearch") -> int:
+        """Do all that is to be done when no trial runs any more; return the exit code."""
+        directory, findings, coordinator = run.directory, run.findings, run.coordinator
         stuck = {self.topology.teams[team].block for team in coordinator.suspects}
         if self.script is None:
             end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
@@ -401,7 +429,7 @@ class Session(ABC):
         if not self.keeps_checkpoints:
             remove_stale_checkpoints(directory.path, directory.ledger)
         if self.script is None or self.script.keeps_files:
-            write_last_reports(reporter, directory, self.say)
+            write_last_reports(run.reporter, directory, self.say)
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")

@@ -112,6 +112,7 @@ class ModuleWorkload:
             kind=definition.kind,
             source=str(definition.source.resolve()),
             sha256=definition.sha256,
+            function=definition.function,
             space=space,
         )
         if definition.kind == "objective":

@@ -27,6 +27,11 @@ def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True if the process was started by mpirun, or by srun with MPI."""
+    return any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
+
+
 #: variable by which mpirun turns on ULFM in the ranks
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: variables for mpirun, as `--with-ft ulfm` sets them; one of the two alone hangs

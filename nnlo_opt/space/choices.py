@@ -10,7 +10,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.conditions import When, check_condition
 from nnlo_opt.space.likely import position_of, quantile_of
-from nnlo_opt.space.values import Value, check_name, frozen, not_contained, plain, text, thawed
+from nnlo_opt.space.values import Value, frozen, not_contained, plain, text, thawed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,6 @@ class _Choice:
     KIND: ClassVar[str]
 
     def __init__(self, categories: Iterable[Any], name: str = "", *, condition: When | None = None) -> None:
-        check_name(name, type(self).__name__)
         check_condition(condition, name)
         if isinstance(categories, (str, bytes)) or not isinstance(categories, Iterable):
             raise ConfigurationError(
@@ -176,7 +175,6 @@ class Constant(_Choice):
     KIND = "constant"
 
     def __init__(self, value: Any, name: str = "", *, condition: When | None = None) -> None:
-        check_name(name, "Constant")
         check_condition(condition, name)
         object.__setattr__(self, "categories", (frozen(value, name),))
         object.__setattr__(self, "name", name)

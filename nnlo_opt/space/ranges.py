@@ -10,7 +10,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.conditions import When, check_condition
 from nnlo_opt.space.likely import position_of, quantile_of
-from nnlo_opt.space.values import check_name, is_number, not_contained, plain
+from nnlo_opt.space.values import is_number, not_contained, plain
 
 Prior = Literal["uniform", "log-uniform"]
 
@@ -37,7 +37,6 @@ class _Range:
     NUMBER: ClassVar[str]
 
     def __post_init__(self) -> None:
-        check_name(self.name, type(self).__name__)
         check_condition(self.condition, self.name)
         for side in ("low", "high"):
             self._settle(f"bound `{side}`", side, getattr(self, side))

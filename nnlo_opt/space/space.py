@@ -11,7 +11,7 @@ from nnlo_opt.space.conditions import parents_first
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.numbering import Tree, count, points_at, trees
 from nnlo_opt.space.parameters import Parameter, Value, parameter_from_json
-from nnlo_opt.space.values import thawed
+from nnlo_opt.space.values import check_name, thawed
 
 #: value of every active parameter of a space, by name; plain data of JSON's types
 Point = dict[str, Value]
@@ -42,7 +42,8 @@ class Space:
         constraint: constraint on the points that may be tried; None for none.
 
     Raises:
-        ConfigurationError: if there are no parameters, a name occurs twice, or a condition cannot hold.
+        ConfigurationError: if there are no parameters, a parameter has no name, a name occurs
+            twice, or a condition cannot hold.
     """
 
     parameters: tuple[Parameter, ...]
@@ -64,6 +65,8 @@ class Space:
             raise ConfigurationError(
                 "A search space must have at least one parameter. Received: none. Add a Real, Integer or Categorical."
             )
+        for parameter in self.parameters:
+            check_name(parameter.name, type(parameter).__name__)
         for index, name in enumerate(self.names):
             if name in self.names[:index]:
                 raise ConfigurationError(

@@ -117,12 +117,12 @@ class Harmful:
 @pytest.mark.parametrize(
     ("what", "module", "sentence"),
     [
-        ("another width", MODULE, r"must have the shapes of the model's\. Received: .*net\.pt, 0\.weight"),
-        ("other names", MODULE, r"must have the names of the model's\. Received: .*net\.pt"),
-        ("half a file", MODULE, r"must be a `state_dict` that torch saved\. Received: .*net\.pt"),
-        ("code", MODULE, "objects, that are not unpickled"),
-        ("state", None, r"need the module they are for\. Received: .*net\.pt, a `state_dict` alone\. Put net\.py"),
-        ("half a script", MODULE, r"must be a `state_dict` that torch saved\. Received: .*net\.pt"),
+        ("another width", MODULE, r"must have the shapes of the model's weights\. Received: .*net\.pt, 0\.weight"),
+        ("other names", MODULE, r"must have the names of the model's weights\. Received: .*net\.pt"),
+        ("half a file", MODULE, r"must be a `state_dict` saved by torch\. Received: .*net\.pt"),
+        ("code", MODULE, "objects, which are not unpickled"),
+        ("state", None, r"need their module\. Received: .*net\.pt, a `state_dict` alone\. Put net\.py"),
+        ("half a script", MODULE, r"must be a `state_dict` saved by torch\. Received: .*net\.pt"),
         ("state", "def get_model(): return 3", "Saved weights need a torch module. Received: .*net.pt and"),
         (
             "state",

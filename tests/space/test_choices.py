@@ -1,7 +1,7 @@
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space import Categorical, Constant, Ordinal
+from nnlo_opt.space import Categorical, Constant, Ordinal, Space
 
 
 def test_an_ordinal_keeps_its_order_in_its_quantiles():
@@ -37,9 +37,9 @@ def test_a_constant_has_one_value_of_any_type():
         (lambda: Ordinal([16, 32, 16], name="p"), "must be different"),
         (lambda: Ordinal([16, 32], name="p", likely=64), "`likely` value of Ordinal `p` must be one of"),
         (lambda: Ordinal("abc", name="p"), "must be a list"),
-        (lambda: Ordinal([1, 2]), "must have a name"),
+        (lambda: Space([Ordinal([1, 2])]), "must have a name"),
         (lambda: Constant(print, name="p"), "A category must be"),
-        (lambda: Constant(1), "must have a name"),
+        (lambda: Space([Constant(1)]), "must have a name"),
         (lambda: Categorical([1, 2], name="p", condition=("a", 1)), "must be a When"),
         (lambda: Constant(1, name="p", condition=3), "must be a When"),
     ],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.parameters import Categorical, Integer, Real, parameter_from_json
+from nnlo_opt.space.space import Space
 
 priors = st.sampled_from(["uniform", "log-uniform"])
 scalars = (
@@ -128,9 +129,9 @@ def test_categorical_contains_its_categories_only(value):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Real(0, 1), "Every parameter must have a name"),
-        (lambda: Integer(0, 1, name=None), "Every parameter must have a name"),
-        (lambda: Categorical(["a", "b"]), "Every parameter must have a name"),
+        (lambda: Space([Real(0, 1)]), "Every parameter must have a name"),
+        (lambda: Space([Integer(0, 1, name=None)]), "Every parameter must have a name"),
+        (lambda: Space([Categorical(["a", "b"])]), "Every parameter must have a name"),
         (lambda: Real(1, 0, name="p"), "must be less than `high`"),
         (lambda: Real(1, 1, name="p"), "must be less than `high`"),
         (lambda: Integer(3, 3, name="p"), "must be less than `high`"),

@@ -16,6 +16,8 @@ from nnlo_opt.comm.transport import RanksLost, wait_until
 
 #: a communicator of mpi4py, as other modules name it
 Communicator: TypeAlias = MPI.Comm
+#: communicator of all ranks
+WORLD: Communicator = MPI.COMM_WORLD
 #: how long a rank that leaves waits for the others
 LEAVE_TIMEOUT_S = 60.0
 

@@ -1,0 +1,20 @@
+from nnlo_opt.api.algo import Algo as Algo
+from nnlo_opt.api.data import Data as Data
+from nnlo_opt.api.data import H5Data as H5Data
+from nnlo_opt.api.manager import MPIKFoldManager as MPIKFoldManager
+from nnlo_opt.api.manager import MPIManager as MPIManager
+from nnlo_opt.api.model import ModelBuilder as ModelBuilder
+from nnlo_opt.api.model import ModelFromJson as ModelFromJson
+from nnlo_opt.api.optimize import SearchResult as SearchResult
+from nnlo_opt.api.optimize import optimize as optimize
+from nnlo_opt.api.study import Study as Study
+from nnlo_opt.space import Categorical as Categorical
+from nnlo_opt.space import Constant as Constant
+from nnlo_opt.space import Integer as Integer
+from nnlo_opt.space import Ordinal as Ordinal
+from nnlo_opt.space import Real as Real
+from nnlo_opt.space import Space as Space
+from nnlo_opt.space import When as When
+
+__version__: str
+__all__: list[str]

@@ -1,0 +1,377 @@
+"""Searches from Python in this process, without MPI; those of several ranks are in test_optimize_ranks.py."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import nnlo_opt
+from nnlo_opt.api.arguments import SearchArguments
+from nnlo_opt.cli.arguments import parse_optimization
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.run.identity import refuse_run_of_script
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
+from nnlo_opt.space import Integer, Real, Space
+
+SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
+FEW = {"num_iterations": 5, "hyper_opt": "random"}
+EXAMPLE = Path(__file__).parents[2] / "examples" / "example_optimize.py"
+
+
+def distance(parameters):
+    return (parameters["x"] - 2) ** 2 + parameters["n"]
+
+
+def points(result):
+    return [trial.point for trial in result.trials]
+
+
+def test_the_arguments_are_the_options_of_the_table_with_their_types():
+    wanted = {option.name: option.python_type for option in OPTIMIZATION_OPTIONS if option.python}
+    assert get_type_hints(SearchArguments) == wanted
+
+
+def test_editors_see_every_name_of_the_package():
+    stub = (Path(nnlo_opt.__file__).parent / "__init__.pyi").read_text().splitlines()
+    assert {line.rpartition(" as ")[2] for line in stub if line.startswith("from ")} == set(nnlo_opt.__all__)
+    assert all(getattr(nnlo_opt, name) is not None for name in nnlo_opt.__all__)
+
+
+# ---------------------------------------------------------------- what is found
+
+
+def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    result = nnlo_opt.optimize(distance, SPACE, num_iterations=15)
+    assert len(result.trials) == 15
+    assert result.best_point == result.best.point
+    assert result.figure_of_merit == min(trial.figure_of_merit for trial in result.trials) < 1.5
+    assert result.directory is None
+    assert result.ended_because == "all 15 trials are done"
+    assert repr(result).startswith("<SearchResult: 15 trials, best 1 at {'x': 2.0")
+    frame = result.frame()
+    assert list(frame["p:n"]) == [trial.point["n"] for trial in result.trials]
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_suggestion_knows_the_values_of_all_trials_before_it():
+    """A search of one trial at a time need not guess: it comes as near as its last points allow."""
+    result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=15)
+    assert result.figure_of_merit < 1e-4
+
+
+def test_two_searches_one_after_another_are_equal_and_a_seed_makes_another():
+    first, second = (nnlo_opt.optimize(distance, SPACE, **FEW) for _ in range(2))
+    assert points(first) == points(second)
+    assert points(nnlo_opt.optimize(distance, SPACE, seed=1, **FEW)) != points(first)
+
+
+def test_the_largest_value_and_several_objectives():
+    largest = nnlo_opt.optimize(distance, SPACE, direction="max", **FEW)
+    assert largest.figure_of_merit == max(trial.figure_of_merit for trial in largest.trials)
+    both = nnlo_opt.optimize(
+        lambda p: {"near": abs(p["x"]), "many": p["n"]}, SPACE, objective=["near:min", "many:max"], **FEW
+    )
+    assert both.best in both.pareto
+    assert set(both.best.objectives) == {"near", "many"}
+
+
+def test_options_have_the_names_and_the_meaning_of_the_command_line():
+    result = nnlo_opt.optimize(
+        distance, SPACE, fix={"n": 3}, start_point=[{"x": 1.5, "n": 3}], stop_after_no_improvement=2, **FEW
+    )
+    assert result.trials[0].point == {"x": 1.5, "n": 3}
+    assert {trial.point["n"] for trial in result.trials} == {3}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        [Real(-5, 5, name="x"), Integer(1, 4, name="n")],
+        {"x": Real(-5, 5, name="x"), "n": Integer(1, 4)},
+        Space([Real(-5, 5, name="x"), Integer(1, 4, name="n")]),
+        "space.py",
+        Path("space.py"),
+    ],
+    ids=["list", "dict", "Space", "module", "path"],
+)
+def test_a_space_may_be_given_in_any_form(tmp_path, monkeypatch, space):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.py").write_text(
+        "from nnlo_opt.space import *\nspace = [Real(-5, 5, name='x'), Integer(1, 4, name='n')]\n"
+    )
+    assert points(nnlo_opt.optimize(distance, space, **FEW)) == points(nnlo_opt.optimize(distance, SPACE, **FEW))
+
+
+def test_an_objective_may_bring_its_space():
+    def own(parameters):
+        return parameters["x"]
+
+    own.parameter_range = [Real(0, 1, name="x")]
+    assert 0 <= nnlo_opt.optimize(own, **FEW).figure_of_merit <= 1
+
+
+def test_an_objective_gets_what_its_signature_names():
+    def all_three(parameters, comm, report):
+        assert comm is None
+        return float(report(1, parameters["x"]))
+
+    def without_comm(report, parameters):
+        return float(report(1, parameters["x"]))
+
+    for objective in (all_three, without_comm, lambda point: 1.0):
+        assert nnlo_opt.optimize(objective, SPACE, **FEW).figure_of_merit == 1.0
+
+
+# ---------------------------------------------------------------- what fails
+
+
+def test_a_trial_whose_objective_raises_has_failed_with_its_reason():
+    def raises(parameters):
+        if parameters["x"] < 0:
+            raise ValueError("x is negative")
+        return parameters["x"]
+
+    result = nnlo_opt.optimize(raises, SPACE, num_iterations=10, hyper_opt="random")
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert failed
+    assert all("ValueError: x is negative" in trial.reason for trial in failed)
+    assert result.figure_of_merit >= 0
+
+
+def test_without_catch_the_exception_reaches_the_caller():
+    calls = []
+
+    def raises(parameters):
+        calls.append(parameters)
+        raise ZeroDivisionError("too small")
+
+    with pytest.raises(ZeroDivisionError, match="too small"):
+        nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
+    assert len(calls) == 1
+    result = nnlo_opt.optimize(raises, SPACE, **FEW)
+    assert result.best is None
+    with pytest.raises(TrialError, match=r"No trial succeeded\. The first reason: .*ZeroDivisionError"):
+        _ = result.best_point
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "words"),
+    [
+        (lambda: 1, {}, "must take `parameters`"),
+        (lambda x, y: 1, {}, "must take `parameters`"),
+        (3, {}, "takes a function, a module or a file. Received: 3"),
+        ("no_such.py", {}, "no_such.py"),
+        (distance, {"num_iterations": 0}, "`--num-iterations` must be a whole number, at least 1. Received: 0."),
+        (distance, {"n_iterations": 3}, "must be an option of OptimizationDriver. Received: `n_iterations`"),
+        (distance, {"hang_timeout": 3}, "Received: `hang_timeout`"),
+        (distance, {"opt_restore": True}, "name it by `checkpoint`"),
+        (distance, {"epochs": 3}, "Received: `--epochs`"),
+        (distance, {"n_fold": 3}, "`--n-fold` must be 1"),
+        (distance, {"space": None}, "A search needs a search space"),
+        (distance, {"space": {}}, "at least one parameter"),
+        (distance, {"space": {"x": 3}}, "Every value of a search space must be a parameter. Received: 3 for 'x'"),
+        (distance, {"space": {"x": Real(0, 1, name="y")}}, "one name"),
+        (distance, {"space": [Real(0, 1)]}, "must have a name"),
+        (distance, {"space": {"train.batch": Integer(1, 2)}}, "train.batch"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_the_first_trial(target, arguments, words):
+    with pytest.raises(ConfigurationError) as refusal:
+        nnlo_opt.optimize(target, **{"space": SPACE, **arguments})
+    assert words in str(refusal.value)
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_a_run_with_a_name_is_kept_and_resumed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
+    assert first.directory == Path("checkpoints/mine")
+    assert (first.directory / "results.csv").is_file()
+    with pytest.raises(ConfigurationError, match="exists"):
+        nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
+    more = {**FEW, "num_iterations": 8}
+    resumed = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", opt_restore=True, **more)
+    assert points(resumed)[:5] == points(first)
+    assert len(resumed.trials) == 8
+    with pytest.raises(ConfigurationError, match="has changed"):
+        nnlo_opt.optimize(lambda p: 1.0, SPACE, checkpoint="mine", opt_restore=True, **more)
+    assert len(nnlo_opt.optimize(distance, SPACE, checkpoint=tmp_path / "here", **FEW).trials) == 5
+    assert (tmp_path / "here" / "journal.jsonl").is_file()
+
+
+def test_a_lambda_is_the_same_while_its_code_is(tmp_path):
+    for n_trials, restore in ((2, False), (4, True)):
+        result = nnlo_opt.optimize(
+            lambda p: p["x"], SPACE, num_iterations=n_trials, checkpoint=tmp_path / "run", opt_restore=restore
+        )
+    assert len(result.trials) == 4
+
+
+def refuse_early(directory, *arguments):
+    """Do what OptimizationDriver does before it reads the model."""
+    refuse_run_of_script(parse_optimization([*arguments, "--checkpoint", str(directory), "--opt-restore"]).run)
+
+
+def test_the_command_line_says_that_only_the_script_resumes_its_function(tmp_path):
+    nnlo_opt.optimize(lambda p: p["x"], SPACE, checkpoint=tmp_path / "run", **FEW)
+    with pytest.raises(ConfigurationError) as refusal:
+        refuse_early(tmp_path / "run", "--model", str(tmp_path / "any.py"))
+    assert "`<lambda>` of the script" in str(refusal.value)
+    assert "`opt_restore=True`" in str(refusal.value)
+
+
+def test_what_stands_in_a_module_is_the_same_run_for_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "objective_in_a_module.py"
+    path.write_text("def objective(parameters):\n    return parameters['x']\n")
+    import objective_in_a_module
+
+    for number, target in enumerate((objective_in_a_module.objective, objective_in_a_module, str(path), path)):
+        result = nnlo_opt.optimize(target, SPACE, checkpoint=tmp_path / f"run-{number}", **FEW)
+        model = read_ledger(result.directory).identity["model"]
+        assert model == {
+            "name": path.stem,
+            "source": str(path),
+            "sha256": nnlo_opt.api.optimize.open_model(str(path)).sha256,
+        }
+        refuse_early(result.directory, "--model", str(path))
+
+
+def test_a_module_that_searches_when_it_is_imported_is_refused(tmp_path):
+    path = tmp_path / "searches.py"
+    path.write_text(
+        "import nnlo_opt\ndef objective(p):\n    return 1\n"
+        "nnlo_opt.optimize(objective, {'x': nnlo_opt.Real(0, 1)}, num_iterations=1)\n"
+    )
+    with pytest.raises(ConfigurationError, match="Put it under `if __name__ == '__main__':`"):
+        nnlo_opt.optimize(path, SPACE)
+
+
+# ---------------------------------------------------------------- where it runs
+
+
+def python(program: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_it_works_as_in_a_notebook(tmp_path):
+    """An event loop runs, standard output is no file, `__main__` has none, and the function is not in any."""
+    out = python(
+        """
+        import asyncio, io, sys
+
+        class Cell(io.TextIOBase):
+            def __init__(self):
+                self.text = ""
+            def write(self, text):
+                self.text += text
+                return len(text)
+
+        terminal, sys.stdout = sys.stdout, Cell()
+        assert not hasattr(sys.modules["__main__"], "__file__")
+
+        async def cell():
+            import nnlo_opt
+            namespace = {"__name__": "__main__"}
+            exec("def objective(p):\\n    return p['x'] ** 2", namespace)
+            for _ in range(2):
+                result = nnlo_opt.optimize(namespace["objective"], {"x": nnlo_opt.Real(-1, 1)}, num_iterations=3)
+            with nnlo_opt.Study({"x": nnlo_opt.Real(-1, 1)}, num_iterations=3) as study:
+                for trial in study:
+                    study.tell(trial, trial.parameters["x"])
+            return len(result.trials), len(study.result.trials), sorted({"mpi4py", "keras"} & set(sys.modules))
+
+        print(asyncio.run(cell()), file=terminal)
+        """,
+        folder=tmp_path,
+    )
+    assert out == "(3, 3, [])\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_example_runs_and_is_short(tmp_path):
+    out = python(EXAMPLE.read_text(), folder=tmp_path)
+    assert float(out.split()[0]) < 0.5
+    assert len([line for line in EXAMPLE.read_text().splitlines() if line]) <= 12
+
+
+# ---------------------------------------------------------------- ask and tell
+
+
+def test_a_study_asks_and_is_told_until_it_is_over():
+    with nnlo_opt.Study(SPACE, **FEW) as study:
+        trials = []
+        for trial in study:
+            trials.append(trial.parameters)
+            study.tell(trial, distance(trial.parameters))
+        assert study.ask() is None
+    assert trials == points(nnlo_opt.optimize(distance, SPACE, **FEW))
+    assert study.result.figure_of_merit == min(map(distance, trials))
+    assert study.result.ended_because == "all 5 trials are done"
+
+
+def test_a_study_gives_several_trials_at_a_time_and_takes_their_values_in_any_order():
+    study = nnlo_opt.Study(SPACE, n_parallel=3, num_iterations=4, hyper_opt="random")
+    first, second, third = (study.ask() for _ in range(3))
+    with pytest.raises(ConfigurationError, match="At most `n_parallel`"):
+        study.ask()
+    study.tell(second, 2.0)
+    study.tell(first, error=ValueError("no luck"))
+    fourth = study.ask()
+    assert [trial.number for trial in (first, second, third, fourth)] == [0, 1, 2, 3]
+    assert study.ask() is None  # all trials have begun
+    study.tell(fourth, float("nan"))
+    study.tell(third, 3.0)
+    states = {trial.number: (trial.state.value, trial.reason) for trial in study.result.trials}
+    assert states[0] == ("failed", "ValueError: no luck")
+    assert states[3][0] == "failed"
+    assert "finite number" in states[3][1]
+    assert study.result.figure_of_merit == 2.0
+    with pytest.raises(ConfigurationError, match="has not ended"):
+        study.tell(third, 1.0)
+
+
+def test_trials_of_a_study_that_was_left_are_asked_for_again(tmp_path):
+    with nnlo_opt.Study(SPACE, checkpoint=tmp_path / "run", **FEW) as study:
+        study.tell(study.ask(), 1.0)
+        open_trial = study.ask()
+    with pytest.raises(ConfigurationError, match="has not ended"):
+        study.tell(open_trial, 1.0)
+    assert read_ledger(tmp_path / "run").preempted_because == "the study was closed"
+    again = nnlo_opt.Study(SPACE, checkpoint=tmp_path / "run", opt_restore=True, **FEW)
+    assert again.ask().parameters == open_trial.parameters
+    assert again.result.directory == tmp_path / "run"
+    again.close()
+    with pytest.raises(ConfigurationError, match=r"`nnlo_opt\.Study` of the script"):
+        refuse_early(tmp_path / "run", "--model", "any.py")
+
+
+def test_a_pruner_stops_a_trial_that_reports():
+    with nnlo_opt.Study({"x": Real(0, 1)}, pruner="median", pruner_max_epochs=None, num_iterations=12) as study:
+        stopped = []
+        for trial in study:
+            value = float(trial.number)
+            goes_on = all(trial.report(epoch, value) for epoch in (1, 2))
+            if not goes_on:
+                stopped.append(trial.number)
+            study.tell(trial, value)
+    assert stopped
+    assert {trial.number for trial in study.result.trials if trial.state == "pruned"} == set(stopped)
