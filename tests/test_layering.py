@@ -22,8 +22,8 @@ REPOSITORY = ROOT.parent
 ORDER = (
     "runtime",
     "space",
-    "training",
     "update_rules",
+    "training",
     "trials",
     "comm",
     "data",
@@ -72,12 +72,10 @@ PURE_DECISIONS: dict[str, list[str]] = {
         "coordinator.suggestions",
     ],
     "block": [
-        "block.master.fold_plan",
+        "block.exchange.rounds",
         "block.master.instructions",
-        "block.master.phases",
         "block.master.state",
         "block.master.submaster_state",
-        "block.master.synchronous_rounds",
     ],
     "objective": [
         "objective.signature",

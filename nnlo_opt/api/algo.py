@@ -5,7 +5,6 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
-from nnlo_opt.block.local import local_rule
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
@@ -127,7 +126,7 @@ class Algo:
     def check(options: TrainingOptions) -> None:
         """ConfigurationError for what can be seen to be wrong without a model."""
         make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
-        local_rule(options, 1)
+        options.rule.worker_half(options, 1)
         StalenessPolicy.parse(options.staleness)
         if options.early_stopping:
             EarlyStopping.parse(options.early_stopping)

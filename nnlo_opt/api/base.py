@@ -18,6 +18,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import metrics_text
 from nnlo_opt.runtime.monitor import make_monitor
 from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.update_rules.registry import RULES
 
 
 class Manager:
@@ -53,7 +54,7 @@ class Manager:
         self.is_master = self._ranks.rank == 0
         self.should_validate = self.is_master
         plan = self._world.attempt(lambda: settings.plan(self._ranks.size))
-        trains_all = algo.mode == "allreduce"
+        trains_all = RULES[algo.mode].averages_every_batch
         trainers = set(plan.trainer_ranks(every_rank=trains_all))
         #: workers of this rank's team, and the number of this one from 1; -1 on a master
         self.num_workers = plan.n_workers(every_rank=trains_all)

@@ -185,7 +185,7 @@ class FileTasks:
 def cut_pools(request: Request) -> tuple[Pool, Pool]:
     """What there is to train on and to validate on, not yet counted; with folds, all of it and nothing."""
     # Ranks that average batch by batch need as many batches each, so these share the batches.
-    together = request.options.mode == "allreduce"
+    together = request.options.rule.averages_every_batch
 
     nobody = Pool(files=(), sizes=(), by_files=True)
     if request.n_fold == 1:

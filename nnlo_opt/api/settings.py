@@ -11,7 +11,7 @@ from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.comm.topology import Team, plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.update_rules.easgd import moving_rate
+from nnlo_opt.update_rules.registry import RULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Settings:
                 f"master{'s, and leave each a worker' * (n_masters > 1)}. Received: {n_processes!r} with {n_ranks} "
                 f"ranks{f' and {n_masters} masters' * (n_masters > 1)}."
             )
-        if n_processes > 1 and (self.algo.mode == "allreduce" or n_ranks == 1):
+        if n_processes > 1 and (RULES[self.algo.mode].averages_every_batch or n_ranks == 1):
             raise ConfigurationError(
                 "`num_processes` above 1 needs a master with ranks beside it. Received: "
                 f"{n_processes} with {n_ranks} ranks in mode {self.algo.mode}; leave it out."
             )
-        if n_masters > 1 and self.algo.mode == "allreduce":
+        if n_masters > 1 and RULES[self.algo.mode].averages_every_batch:
             raise ConfigurationError(
                 f"`num_masters` must be 1 in mode allreduce, where no master is asked. Received: {n_masters}."
             )
@@ -79,7 +79,7 @@ class Settings:
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."
             )
         # Of the master that has the fewest, where a sub-master is one worker to the top master.
-        n_workers = min(plan.n_children(every_rank=self.algo.mode == "allreduce"))
+        n_workers = min(plan.n_children(every_rank=RULES[self.algo.mode].averages_every_batch))
         options = self.algo.options(
             n_workers=n_workers,
             batch=self.data.batch_size,
@@ -90,8 +90,7 @@ class Settings:
             checkpoint_interval=self.checkpoint_interval,
         )
         self.algo.check(options)
-        if options.mode == "easgd":
-            moving_rate(options.elastic_force, n_workers)
+        options.rule.check(options, n_workers)
         return options
 
 

@@ -1,12 +1,13 @@
-"""What a rank of a block answers: failures, and results until they are recorded."""
+"""Answers of a rank to failures of a trial; its results until they are recorded."""
 
 import logging
 import socket
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import NnloError
+from nnlo_opt.errors import NnloError, ProtocolError
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
 
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one sentence: our own as they are, others with their type."""
+    """Return an exception in one sentence: this package's own as they are, any other with its type."""
     text = " ".join(str(error).split())
     if isinstance(error, NnloError):
         return text
@@ -24,7 +25,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def worker_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.WorkerFailed:
-    """What a rank that trains tells of `error`."""
+    """Return the message by which a rank that trains reports `error`."""
     return msg.WorkerFailed(
         assignment=-1 if assignment is None else assignment,
         reason=reason_of(error),
@@ -34,15 +35,40 @@ def worker_failed(assignment: int | None, error: BaseException, world_rank: int)
     )
 
 
+def fold_failed(failed: msg.WorkerFailed) -> msg.FoldFailed:
+    """Return the message by which a master tells the coordinator of the failure of a rank."""
+    return msg.FoldFailed(**failed.plain())
+
+
+class failures_to:
+    """Context in which a failure of the trial is handed to `take` instead of being raised.
+
+    A failure of the trial is any exception, and a user's `sys.exit`, which must not take the search with it. A
+    ProtocolError is a bug of this package, and is raised. A value can be used again and again.
+    """
+
+    # Not by `contextmanager`, which takes three times as long, and more behind a computation.
+    def __init__(self, take: Callable[[BaseException], None]) -> None:
+        self._take = take
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if error is None or isinstance(error, ProtocolError) or not isinstance(error, Exception | SystemExit):
+            return False
+        self._take(error)
+        return True
+
+
 class Results:
-    """Of one rank that answers the coordinator."""
+    """Results that this rank has sent and the coordinator has not recorded: kept in files if the coordinator dies."""
 
     def __init__(self) -> None:
         #: by assignment; those that finished and of which FoldRecorded has not come
         self._folds: dict[int, UnrecordedFold] = {}
 
     def add(self, order: msg.RunFold, finished: msg.FoldFinished) -> None:
-        """The fold of `order` has finished, and the coordinator is told."""
+        """Add the result of `order`, which the coordinator is sent."""
         result = FoldResult(
             figure_of_merit=finished.figure_of_merit,
             metrics=finished.metrics,
@@ -61,11 +87,11 @@ class Results:
         )
 
     def forget(self, assignment: int) -> None:
-        """The journal has it."""
+        """Forget the result of an assignment, which the journal has."""
         self._folds.pop(assignment, None)
 
     def keep(self, run: Path) -> None:
-        """Write all down in the run directory `run`: the coordinator is dead."""
+        """Write all results to the run directory `run`, as the coordinator is dead."""
         for fold in self._folds.values():
             try:
                 unrecorded.keep(run, fold)

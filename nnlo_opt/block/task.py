@@ -5,6 +5,7 @@ files in every pass, window by window. Either way they come in the same order (`
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.comm.messages import StartFold
+from nnlo_opt.comm.messages import StartFold, WorkerReady
 from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
 from nnlo_opt.data.folds import Fold, shard
 from nnlo_opt.data.memory import budget_bytes
@@ -22,10 +23,14 @@ from nnlo_opt.data.order import Cut, Order
 from nnlo_opt.data.source import DataSource, Indices
 from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
 from nnlo_opt.data.weights import ClassTable, check_sample_weights
+from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.runtime.devices import node_place
+from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.runtime.timeline import Timeline
 from nnlo_opt.training.options import TrainingOptions, model_parameters
 from nnlo_opt.trees import Arrays
+from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +57,62 @@ class FoldTask:
     #: whether the first batch has been trained, for which something may have to be compiled
     has_begun: bool = False
 
-    def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
+    def ready(self, assignment: int) -> WorkerReady:
+        """Return the message that model and data are there."""
+        return WorkerReady(
+            assignment=assignment,
+            n_weights=self.adapter.n_weights,
+            n_state=self.adapter.n_state,
+            n_train=self.n_train,
+            n_shard=self.n_shard,
+            has_validation=self.n_validation > 0,
+        )
+
+    def model_state(self) -> NDArray[np.float32]:
+        """Return a copy of the float model state, (n_state,)."""
+        state = aligned_empty(self.adapter.n_state)
+        self.adapter.read_state(state)
+        return state
+
+    def write_model(self, weights_and_state: NDArray[np.float32] | None) -> None:
+        """Take over weights and float model state that lie in one vector; ProtocolError for another length."""
+        n_weights, n_state = self.adapter.n_weights, self.adapter.n_state
+        if weights_and_state is None or len(weights_and_state) != n_weights + n_state:
+            raise ProtocolError(f"{n_weights} weights and {n_state} numbers of state are expected beside the message.")
+        self.adapter.write_weights(weights_and_state[:n_weights])
+        self.adapter.write_state(weights_and_state[n_weights:])
+
+    def read_model(self) -> NDArray[np.float32]:
+        """Return a copy of the weights and the float model state in one vector."""
+        model = aligned_empty(self.adapter.n_weights + self.adapter.n_state)
+        self.adapter.read_weights(model[: self.adapter.n_weights])
+        self.adapter.read_state(model[self.adapter.n_weights :])
+        return model
+
+    def validate(self, weights_and_state: NDArray[np.float32] | None) -> tuple[int, dict[str, float]]:
+        """Evaluate this rank's validation samples at weights and float model state, which the adapter holds afterwards.
+
+        Returns:
+            Number of samples, sums over them by name.
+
+        Raises:
+            TrialError: a figure is not finite.
+        """
+        self.write_model(weights_and_state)
+        n_samples, sums = 0, dict[str, float]()
+        PULSE.expect(SLOW)  # the first batch may have to be compiled
+        for x, y in self._validation_batches():
+            metrics = self.adapter.evaluate(x, y)
+            PULSE.ticks += 1
+            n_samples += metrics.n_samples
+            for name, value in metrics.sums.items():
+                sums[name] = sums.get(name, 0.0) + value
+        for name, value in sums.items():
+            if not math.isfinite(value):
+                raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
+        return n_samples, sums
+
+    def _validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
         """The validation samples in order, each counting as much as each other."""
         for samples in self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
@@ -82,6 +142,13 @@ class Feeding:
     class_tables: Sequence[ClassTable] | None = None
     #: data set with a weight for each sample; None: all alike
     sample_weights_name: str | None = None
+
+
+def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldTask:
+    """Build model and data for `start`, which may take long."""
+    PULSE.expect(SLOW)
+    with timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
+        return tasks.open(start)
 
 
 def release(tasks: TaskFactory) -> None:

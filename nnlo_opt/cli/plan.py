@@ -11,6 +11,7 @@ from nnlo_opt.run.checks import check_mode, check_teams
 from nnlo_opt.run.option_kinds import one_of, whole
 from nnlo_opt.run.option_table import BY_NAME, Option
 from nnlo_opt.training.options import MODES
+from nnlo_opt.update_rules.registry import RULES
 
 # fmt: off
 _KNOWN = Memory()
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_teams(topology, n_masters, n_processes)
     plan = JobPlan(
         topology=topology,
-        every_rank=arguments.mode == "allreduce",
+        every_rank=RULES[arguments.mode].averages_every_batch,
         ranks_per_node=arguments.node_cores,
         memory=Memory(
             coordinator=arguments.coordinator_mb,

@@ -5,7 +5,7 @@ end can be lost, as a rank that dies.
 """
 
 from collections import deque
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Set
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -81,7 +81,7 @@ class Loopback(Transport):
     def lost(self) -> Set[int]:
         return self._network.lost
 
-    def share(self, n_bytes: int) -> SharedMemory | None:
+    def share(self, n_bytes: int, ends: Iterable[int] | None = None) -> SharedMemory | None:
         return self._network.share(n_bytes) if self._network.shares else None
 
     def join(self, source: int, place: tuple[int, int]) -> SharedMemory:

@@ -9,8 +9,8 @@ about an assignment repeats its number, so that a late one is recognised and dro
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
-    leader of a ring -> a follower   StartFold, Train, GroupStep, Fence, Validate, EndFold
-    follower -> leader           WorkerReady, FenceReached, Validated, WorkerFailed
+    leader of a group -> a member   StartFold, Train, GroupStep, Fence, Validate, EndFold
+    member -> leader             WorkerReady, FenceReached, Validated, WorkerFailed
 
 Those of a run as a whole are in `comm.run_messages`, those between ranks that run an objective in
 `comm.objective_messages`.
@@ -19,6 +19,7 @@ Those of a run as a whole are in `comm.run_messages`, those between ranks that r
 from typing import Any, TypeAlias
 
 from nnlo_opt.records import Record, field
+from nnlo_opt.update_rules.rule import Answer
 
 Json: TypeAlias = Any
 
@@ -189,19 +190,20 @@ class Train(Message):
     version: int
     #: training samples of all workers, over all epochs, that the master knows of
     n_samples: int = 0
-    adopt: str = "weights"
+    adopt: Answer = Answer.WEIGHTS
     position: dict[str, Json] | None = None
     restore: str = ""
     #: whether that is a checkpoint of the middle of an epoch, where a worker finds its float model state too
     mid_epoch: bool = False
     #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
     rate_factor: float | None = None
-    #: where the weights are which the worker moves itself (`block.exchange.shared_weights`); empty: as before
+    #: handle of the weights that a worker moves itself (`block.exchange.shared_weights`), or of those that the members
+    #: of a worker group read; empty: as before
     shared: list[int] = field(default_factory=list)
 
 
 class PushUpdate(Message):
-    """An update from weights of `base_version`. Payload: what the update rule pushes (`block.local`).
+    """An update from weights of `base_version`. Payload: what the update rule pushes (`update_rules.rule.WorkerHalf`).
 
     Or, without payload, all updates that a worker has made itself since it was told to train, when it has to stop.
     """
@@ -226,7 +228,7 @@ class Fence(Message):
     """
 
     assignment: int
-    adopt: str = "nothing"
+    adopt: Answer = Answer.NOTHING
     checkpoint: str = ""
     mid_epoch: bool = False
 
@@ -255,7 +257,10 @@ class FenceReached(Message):
 
 
 class GroupStep(Message):
-    """Of the leader of a ring to its followers: compute the next gradient here. Payload: weights."""
+    """From the leader of a worker group to its other ranks: compute the next gradient.
+
+    Payload: weights, unless they are those of the last step, or lie in memory that the ranks share (`Train.shared`).
+    """
 
     assignment: int
 

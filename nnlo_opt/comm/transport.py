@@ -8,7 +8,7 @@ to it. What has come before a loss is handed out first; when nothing is left, `p
 """
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,8 +77,8 @@ class Transport(Protocol):
         """Sleep, at most so long: an end that can ring ends it when it sends."""
         time.sleep(seconds)
 
-    def share(self, n_bytes: int) -> SharedMemory | None:
-        """New memory, all zeros, that every other end may join while it is kept; None where some cannot."""
+    def share(self, n_bytes: int, ends: Iterable[int] | None = None) -> SharedMemory | None:
+        """Return new memory, all zeros, that `ends` (None: all) may join while it is kept; None if one cannot."""
         return None
 
     def join(self, source: int, place: tuple[int, int]) -> SharedMemory:

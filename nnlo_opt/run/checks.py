@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from typing import Any, Protocol
 
-from nnlo_opt.block.local import local_rule
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses, torch_losses
@@ -18,6 +17,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.easgd import moving_rate
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
@@ -34,7 +34,7 @@ class Grouping(Protocol):
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
-    local_rule(options, 1)
+    options.rule.worker_half(options, 1)
     StalenessPolicy.parse(options.staleness)
     if options.loss:
         for name in options.loss.split(","):
@@ -47,7 +47,7 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
 
 def check_mode(options: Grouping, mode: str) -> None:
     """ConfigurationError for workers of several ranks, or sub-masters, under an update rule that has none."""
-    if mode != "allreduce":
+    if not RULES[mode].averages_every_batch:
         return
     for option, number, rule in (
         ("--n-processes", options.n_processes, "all ranks average"),
@@ -55,7 +55,7 @@ def check_mode(options: Grouping, mode: str) -> None:
     ):
         if number > 1:
             raise ConfigurationError(
-                f"`{option}` must be 1 with `--mode allreduce`, where {rule}. Received: {number}; leave it out, or "
+                f"`{option}` must be 1 with `--mode {mode}`, where {rule}. Received: {number}; leave it out, or "
                 "take another mode."
             )
 
@@ -87,7 +87,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> No
     """
     if findings.data is None:
         return
-    every_rank = options.training.mode == "allreduce"
+    every_rank = options.training.rule.averages_every_batch
     n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
     for force in elastic_forces(options, findings):
         moving_rate(force, min(n for team in topology.teams for n in team.n_children()))

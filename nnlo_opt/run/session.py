@@ -273,7 +273,7 @@ class Session(ABC):
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
         for team in self.topology.teams:
-            for rank in team.trainer_ranks(every_rank=self.options.training.mode == "allreduce"):
+            for rank in team.trainer_ranks(every_rank=self.options.training.rule.averages_every_batch):
                 if rank != reporter:
                     self._ranks.tell(rank, Inspect(report=False, space=space))
         inspected = self._ranks.ask(reporter, Inspect(report=True, space=space), Inspected)

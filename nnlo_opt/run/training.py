@@ -109,7 +109,7 @@ class TrainingSession(Session):
         data, training = findings.data, self.options.training
         assert data is not None
         team = self.topology.teams[0]
-        workers, groups = team.n_workers(every_rank=training.mode == "allreduce"), len(team.groups)
+        workers, groups = team.n_workers(every_rank=training.rule.averages_every_batch), len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(

@@ -1,6 +1,6 @@
 """Options as frozen values, validated where they are made.
 
-Built only in `cli/`. `TrainingOptions.with_point` is how a search space reaches the training: a parameter named
+`TrainingOptions.with_point` is how a search space reaches the training: a parameter named
 `train.<option>` replaces that option for one trial.
 """
 
@@ -11,10 +11,12 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.rule import UpdateRule
 
 TRAIN_PREFIX = "train."
 #: update rules
-MODES = ("downpour", "easgd", "gem", "allreduce")
+MODES = tuple(RULES)
 #: how the updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
@@ -94,8 +96,8 @@ class TrainingOptions:
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
             )
-        if self.mode not in MODES:
-            raise ConfigurationError(f"`--mode` must be one of {', '.join(MODES)}. Received: {self.mode!r}.")
+        if self.mode not in RULES:
+            raise ConfigurationError(f"`--mode` must be one of {', '.join(RULES)}. Received: {self.mode!r}.")
         if self.exchange not in EXCHANGES:
             raise ConfigurationError(
                 f"`--exchange` must be one of {', '.join(EXCHANGES)}. Received: {self.exchange!r}."
@@ -104,7 +106,7 @@ class TrainingOptions:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
                 raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
-        self._check_mode()
+        self._check_rule()
         self.schedule.check(self.epochs)
 
     @property
@@ -113,50 +115,55 @@ class TrainingOptions:
         return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
 
     @property
+    def rule(self) -> UpdateRule:
+        """The update rule."""
+        return RULES[self.mode]
+
+    @property
     def waits(self) -> bool:
-        """Whether the workers of an assignment wait for each other."""
-        return self.synchronous or self.mode == "allreduce"
+        """True if the workers of an assignment wait for each other."""
+        return self.synchronous or self.rule.averages_every_batch
 
     @property
     def shares_weights(self) -> bool:
-        """Whether workers move the central weights themselves, where they can; to overlap takes messages."""
+        """True if workers move the central weights themselves, given shared memory; to overlap takes messages."""
         return self.exchange == "auto" and not self.waits and not self.overlap
 
     @property
     def shares_steps(self) -> bool:
-        """Whether each rank makes a part of every step only, where all can see the others' gradients."""
-        return self.exchange == "auto" and self.mode == "allreduce"
+        """True if each rank makes a part of every step only, given shared memory."""
+        return self.exchange == "auto" and self.rule.averages_every_batch
 
     @property
     def overlaps(self) -> bool:
-        """Whether a worker computes its next batch while the master answers."""
+        """True if a worker computes its next batch while the master answers."""
         return not self.waits if self.overlap is None else self.overlap
 
-    def _check_mode(self) -> None:
-        """ConfigurationError for options that do not go together with the update rule."""
-        together = "`--synchronous`" if self.synchronous else "`--mode allreduce`"
+    def _check_rule(self) -> None:
+        """Raise ConfigurationError for options that contradict the update rule."""
+        together, update_rule = "`--synchronous`" if self.synchronous else f"`--mode {self.mode}`", self.rule
         for option, given, rule in (
-            ("`--synchronous`", self.synchronous and self.mode == "gem", "must be left out with `--mode gem`"),
+            (
+                "`--synchronous`",
+                self.synchronous and not update_rule.may_be_synchronous,
+                f"must be left out with `--mode {self.mode}`",
+            ),
             ("`--overlap`", self.overlap and self.waits, f"must be left out with {together}"),
             (
                 "`--staleness`",
-                self.staleness != "none" and (self.waits or self.mode != "downpour"),
+                self.staleness != "none" and (self.waits or not update_rule.weighs_staleness),
                 "is for asynchronous `--mode downpour`: leave it out, or leave the other out",
             ),
             (
                 "`--sync-every`",
-                self.sync_every > 1 and self.mode == "allreduce",
-                "must be 1 with `--mode allreduce`, which averages every batch",
-            ),
-            (
-                "`--elastic-momentum`",
-                self.elastic_momentum and self.mode == "easgd" and self.worker_optimizer not in (None, "sgd"),
-                "brings its own steps: leave `--worker-optimizer` out, or give sgd",
+                self.sync_every > 1 and not update_rule.makes_local_steps,
+                f"must be 1 with `--mode {self.mode}`, which averages every batch",
             ),
         ):
             if given:
                 received = getattr(self, option.strip("`-").replace("-", "_"))
                 raise ConfigurationError(f"{option} {rule}. Received: {received!r} with `--mode {self.mode}`.")
+        update_rule.check(self)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """These options with the `train.*` parameters of `point` put in; ConfigurationError for one unknown."""

@@ -14,14 +14,19 @@ then is serial SGD. Synchronous training averages the pushes u_i of the workers,
 
     u = sum_i(N_i u_i) / sum_i(N_i)                                                            (2)
 
-which at k = 1 is the gradient of the union of their batches, however the samples are divided.
+which at k = 1 is the gradient of the union of their batches, however the samples are divided. A sub-master makes (2) of
+the updates of its group; so in synchronous training a tree of masters does what one master does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.update_rules.vectors import FloatVector, add_scaled, scratch_for
+from nnlo_opt.vectors import aligned_empty
 
 
 def combine(updates: Sequence[tuple[int, FloatVector]], out: FloatVector) -> None:
@@ -71,3 +76,136 @@ class LocalSteps:
         np.multiply(self._sum, self.n_batches * self._n_first / self.n_samples, out=out)
         n_samples, self.n_batches, self.n_samples = self.n_samples, 0, 0
         return n_samples
+
+
+class DownpourMaster(MasterHalf):
+    """The master's half: an optimizer follows the gradients of the workers."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._learning_rate = optimizer.learning_rate
+        self._mean = aligned_empty(0)
+
+    @property
+    def n_steps(self) -> int:
+        return self._optimizer.n_steps
+
+    @n_steps.setter
+    def n_steps(self, n_steps: int) -> None:
+        self._optimizer.n_steps = n_steps
+
+    @property
+    def vectors(self) -> Sequence[FloatVector]:
+        return self._optimizer.slots
+
+    def live_in(self, memory: Sequence[FloatVector]) -> None:
+        self._optimizer.live_in(memory)
+
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        if weight != 1.0:
+            update *= weight
+        self._optimizer.apply(central, update)
+
+    def exchange_block(
+        self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
+    ) -> None:
+        if weight:
+            with np.errstate(all="ignore"):
+                if weight != 1.0:
+                    update[block] *= weight
+                self._optimizer.apply_block(central, update, block)
+        if answer is not central:
+            answer[block] = central[block]
+
+    def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
+        if len(self._mean) != len(central):
+            self._mean = aligned_empty(len(central))
+        combine(updates, self._mean)
+        self._optimizer.apply(central, self._mean)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._optimizer.learning_rate = self._learning_rate * factor
+
+    def state(self) -> dict[str, Any]:
+        return self._optimizer.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._optimizer.load_state(state)
+
+
+class DownpourWorker(WorkerHalf):
+    """The worker's half with an exchange every batch: the gradient itself is the update."""
+
+    def own(self, central: FloatVector) -> None:
+        self.weights = self.answer = central
+
+    def finish(self) -> FloatVector:
+        return self.gradient
+
+
+class SummingWorker(WorkerHalf):
+    """The worker's half with longer periods: local steps, with (1) of the true gradients along them as the update."""
+
+    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+        super().__init__(n_weights)
+        self._steps = LocalSteps(n_weights)
+        self._optimizer = optimizer
+        self._learning_rate = optimizer.learning_rate
+        self._update = aligned_empty(n_weights)
+
+    def step(self, n_samples: int) -> bool:
+        self._steps.add(self.gradient, n_samples)
+        self._optimizer.apply(self.weights, self.gradient)
+        return True
+
+    def finish(self) -> FloatVector:
+        self._steps.result(self._update)
+        return self._update
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._optimizer.learning_rate = self._learning_rate * factor
+
+    def state(self) -> dict[str, Any]:
+        # Plain SGD remembers nothing.
+        state = self._optimizer.state()
+        return state if any(isinstance(value, np.ndarray) for value in state.values()) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self._optimizer.load_state(state)
+
+
+class DownpourGroup(GroupHalf):
+    """The sub-master's half: (2) of the updates of the group."""
+
+    def __init__(self, n_weights: int) -> None:
+        self._update = aligned_empty(n_weights)
+
+    def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
+        combine(updates, self._update)
+        return self._update
+
+
+def gradient_worker(options: RuleOptions, n_weights: int, learning_rate: float) -> WorkerHalf:
+    """Return the half of a worker that pushes gradients and makes its local steps at `learning_rate`."""
+    if options.sync_every == 1:
+        return DownpourWorker(n_weights)
+    name, parameters = options.worker_optimizer or "sgd", options.worker_optimizer_params
+    return SummingWorker(n_weights, make_optimizer(name, n_weights, learning_rate, parameters))
+
+
+class Downpour(UpdateRule):
+    """The rule of `--mode downpour`."""
+
+    name = "downpour"
+    weighs_staleness = True
+
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourMaster:
+        return DownpourMaster(self.optimizer(options, n_weights))
+
+    def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
+        # Local steps are taken at the rate of the optimizer at the master.
+        return gradient_worker(options, n_weights, self.base_learning_rate(options))
+
+    def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourGroup:
+        return DownpourGroup(n_weights)

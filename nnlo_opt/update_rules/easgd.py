@@ -21,18 +21,24 @@ the learning rate eta is EAMSGD (Algorithm 2):
 
 Departure: the paper takes the gradient of the batch after an exchange at the x before it. A worker that waits for d
 takes it at the x after it; one that overlaps the exchange with that batch does as the paper.
+
+With sub-masters a group has a centre of its own, on which its workers pull in a round of (2) with alpha = beta /
+workers of the group; then it pulls on the central weights as a worker does, with alpha = beta / groups: elastic
+averaging in a tree (Zhang, arXiv:1605.02216, chapter 6).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.update_rules.optimizers import Optimizer, Slots
+from nnlo_opt.update_rules.optimizers import Optimizer, Slots, make_optimizer
+from nnlo_opt.update_rules.rule import Answer, GroupHalf, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
 from nnlo_opt.update_rules.vectors import FloatVector, blocks
+from nnlo_opt.vectors import aligned_empty
 
 #: beta of the paper's experiments
 ELASTIC_FORCE = 0.9
@@ -148,3 +154,108 @@ class ElasticMomentum(Optimizer):
         velocity *= self.values["momentum"]
         velocity += step
         weights += velocity
+
+
+class EasgdMaster(MasterHalf):
+    """The master's half: the elastic force moves the central weights, and the same force the worker's."""
+
+    answers = Answer.DIFFERENCE
+
+    def __init__(self, alpha: float) -> None:
+        self._alpha = alpha
+
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        exchange(central, update, self._alpha, out=update)
+
+    def exchange_block(
+        self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
+    ) -> None:
+        exchange(central[block], update[block], self._alpha, out=answer[block])
+
+    def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
+        exchange_round(central, [vector for _, vector in updates], self._alpha)
+
+
+class EasgdWorker(SteppingWorker):
+    """The worker's half: it trains on its own and pushes its weights; the answer is the elastic force on them."""
+
+    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+        super().__init__(n_weights, optimizer)
+        self._ahead = aligned_empty(n_weights)
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        if kind == Answer.DIFFERENCE:
+            adopt(self.weights, answer)
+        else:
+            super().adopt(kind, answer)
+
+    def point(self) -> FloatVector:
+        if isinstance(self._optimizer, ElasticMomentum):
+            return self._optimizer.look_ahead(self.weights, self._ahead)
+        return self.weights
+
+    def state(self) -> dict[str, Any]:
+        return {"weights": self.weights, **super().state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        np.copyto(self.weights, state["weights"])
+        super().load_state({name: value for name, value in state.items() if name != "weights"})
+
+
+class EasgdGroup(GroupHalf):
+    """The sub-master's half: a centre between the central weights and those of the workers, tied to both."""
+
+    answers = Answer.DIFFERENCE
+
+    def __init__(self, n_weights: int, alpha: float) -> None:
+        self._alpha = alpha
+        self._centre = aligned_empty(n_weights)
+
+    def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
+        exchange_round(self._centre, [vector for _, vector in updates], self._alpha)
+        return self._centre
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        if kind == Answer.DIFFERENCE:
+            adopt(self._centre, answer)
+        else:
+            np.copyto(self._centre, answer)
+
+    def state(self) -> dict[str, Any]:
+        return {"centre": self._centre}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        np.copyto(self._centre, state["centre"])
+
+
+class Easgd(UpdateRule):
+    """The rule of `--mode easgd`."""
+
+    name = "easgd"
+
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdMaster:
+        return EasgdMaster(moving_rate(options.elastic_force, n_workers))
+
+    def worker_half(self, options: RuleOptions, n_weights: int) -> EasgdWorker:
+        return EasgdWorker(n_weights, self.optimizer(options, n_weights))
+
+    def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdGroup:
+        return EasgdGroup(n_weights, moving_rate(options.elastic_force, n_workers))
+
+    def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
+        rate = options.learning_rate if options.elastic_lr is None else options.elastic_lr
+        if options.elastic_momentum:
+            rate = ElasticMomentum.default_learning_rate if rate is None else rate
+            return ElasticMomentum(n_weights, rate, options.elastic_momentum)
+        if options.worker_optimizer is None:
+            return make_optimizer(options.optimizer, n_weights, rate, options.optimizer_params)
+        return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
+
+    def check(self, options: RuleOptions, n_workers: int = 0) -> None:
+        if options.elastic_momentum and options.worker_optimizer not in (None, "sgd"):
+            raise ConfigurationError(
+                "`--elastic-momentum` brings its own steps: leave `--worker-optimizer` out, or give sgd. "
+                f"Received: {options.elastic_momentum!r} with `--mode {self.name}`."
+            )
+        if n_workers:
+            moving_rate(options.elastic_force, n_workers)

@@ -19,17 +19,22 @@ Departures from the paper:
 - A sync period of k batches. u is its update as `update_rules.downpour` defines it, (1) there: the gradient at k = 1,
   the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
   through the period, and m decays once a period.
+
+A sub-master adds the updates of its group, as the master adds them: the workers have matched them to each other.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError
+from nnlo_opt.update_rules.downpour import DownpourGroup, gradient_worker
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
+from nnlo_opt.vectors import aligned_empty
 
 #: upper end of the clip in (2)
 MAX_PI = 5.0
@@ -127,3 +132,81 @@ class Gem:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+class GemMaster(MasterHalf):
+    """The master's half: the workers have done it all; their updates are added."""
+
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        with np.errstate(all="ignore"):
+            central += update
+
+
+class GemWorker(WorkerHalf):
+    """The worker's half: the update of another rule, scaled so that all workers together move no faster than one."""
+
+    def __init__(self, inner: WorkerHalf, gem: Gem) -> None:
+        self._inner = inner
+        self._gem = gem
+        self._learning_rate = gem.learning_rate
+        self.weights, self.gradient, self.answer = inner.weights, inner.gradient, inner.answer
+        self._update = aligned_empty(len(inner.weights))
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        self._inner.adopt(kind, answer)
+        self._gem.adopt(self.weights)
+
+    def live_in(self, memory: FloatVector) -> None:
+        self._inner.live_in(memory)
+        self.weights, self.answer = self._inner.weights, self._inner.answer
+
+    def step(self, n_samples: int) -> bool:
+        return self._inner.step(n_samples)
+
+    def finish(self) -> FloatVector:
+        self._gem.update(self._inner.finish(), out=self._update)
+        return self._update
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._gem.learning_rate = self._learning_rate * factor
+        self._inner.scale_learning_rate(factor)
+
+    def state(self) -> dict[str, Any]:
+        inner = {f"inner.{name}": value for name, value in self._inner.state().items()}
+        return {**inner, **self._gem.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        prefix = "inner."
+        self._inner.load_state({n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)})
+        self._gem.load_state({name: value for name, value in state.items() if not name.startswith(prefix)})
+
+
+class GemGroup(DownpourGroup):
+    """The sub-master's half: the sum, as the master would add one update after another."""
+
+    def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
+        with np.errstate(all="ignore"):
+            np.copyto(self._update, updates[0][1])
+            for _, update in updates[1:]:
+                self._update += update
+        return self._update
+
+
+class GradientEnergyMatching(UpdateRule):
+    """The rule of `--mode gem`."""
+
+    name = "gem"
+    may_be_synchronous = False
+
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GemMaster:
+        return GemMaster()
+
+    def worker_half(self, options: RuleOptions, n_weights: int) -> GemWorker:
+        gem = Gem(n_weights, options.gem_lr, options.gem_momentum, options.gem_kappa)
+        return GemWorker(gradient_worker(options, n_weights, gem.learning_rate), gem)
+
+    def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GemGroup:
+        return GemGroup(n_weights)
+
+    def base_learning_rate(self, options: RuleOptions) -> float:
+        return options.gem_lr

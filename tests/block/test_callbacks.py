@@ -4,11 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nnlo_opt.block.local import base_learning_rate
 from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.fold_plan import FoldPlan
-from nnlo_opt.block.master.phases import Phase
-from nnlo_opt.block.master.state import MasterState
+from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
@@ -197,4 +194,5 @@ def test_nothing_else_is_taken_meanwhile_and_stopping_ends_it():
     ],
 )
 def test_the_base_learning_rate(changes, rate):
-    assert base_learning_rate(TrainingOptions(**changes)) == rate
+    options = TrainingOptions(**changes)
+    assert options.rule.base_learning_rate(options) == rate

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.block.local import PushWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import Extras, LoneTeam, linear_tasks
@@ -13,6 +12,7 @@ from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.update_rules.easgd import ElasticMomentum
 from nnlo_opt.update_rules.gem import Gem
 from nnlo_opt.update_rules.optimizers import make_optimizer
+from nnlo_opt.update_rules.rule import SteppingWorker
 
 pytestmark = pytest.mark.usefixtures("exchange")
 
@@ -181,7 +181,7 @@ def test_a_matched_worker_has_the_rate_of_its_update(tmp_path):
 @pytest.mark.parametrize("sync_every", [1, 3])
 def test_a_worker_that_computes_ahead_goes_through_the_same_rates(tmp_path, monkeypatch, sync_every):
     taken = []
-    monkeypatch.setattr(PushWeights, "scale_learning_rate", lambda self, part: taken.append(part))
+    monkeypatch.setattr(SteppingWorker, "scale_learning_rate", lambda self, part: taken.append(part))
     options = options_of(mode="easgd", sync_every=sync_every, lr_schedule="linear")
     trained(tmp_path, options, extras=Extras(apart=True))
     assert taken == factors_of_batches(options)
@@ -194,9 +194,9 @@ def test_workers_at_their_own_pace_end_with_rates_near_the_schedules_end(
     tmp_path, monkeypatch, mode, sync_every, n_workers
 ):
     taken = []
-    ordinary = PushWeights.scale_learning_rate
+    ordinary = SteppingWorker.scale_learning_rate
     monkeypatch.setattr(
-        PushWeights, "scale_learning_rate", lambda self, part: (taken.append(part), ordinary(self, part))
+        SteppingWorker, "scale_learning_rate", lambda self, part: (taken.append(part), ordinary(self, part))
     )
     options = options_of(mode=mode, sync_every=sync_every, warmup_epochs=1, lr_schedule="linear", epochs=20)
     team = trained(tmp_path, options, n_workers, seed=3, extras=Extras(apart=True))
@@ -210,7 +210,7 @@ def test_workers_at_their_own_pace_end_with_rates_near_the_schedules_end(
 
 def test_without_a_schedule_no_rate_is_touched(tmp_path, monkeypatch):
     touched = []
-    monkeypatch.setattr(PushWeights, "scale_learning_rate", lambda self, part: touched.append(part))
+    monkeypatch.setattr(SteppingWorker, "scale_learning_rate", lambda self, part: touched.append(part))
     trained(tmp_path / "constant", options_of(mode="easgd"))
     assert not touched
     trained(tmp_path / "scheduled", options_of(mode="easgd", lr_schedule="linear"))

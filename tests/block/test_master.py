@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.fold_plan import FoldPlan, fold_plan
 from nnlo_opt.block.master.master import Master, MasterSetup
+from nnlo_opt.block.master.state import FoldPlan, fold_plan
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork

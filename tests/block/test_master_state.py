@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.block.master import instructions as ins
-from nnlo_opt.block.master.fold_plan import FoldPlan
-from nnlo_opt.block.master.phases import Phase
-from nnlo_opt.block.master.state import MasterState
+from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.training.history import FoldHistory

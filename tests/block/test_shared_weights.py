@@ -5,17 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from nnlo_opt.block.central import central_rule
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.block.worker.learning_rates import LearningRates
+from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.schedules import LearningRateSchedule
+from nnlo_opt.training.schedules import LearningRates, LearningRateSchedule
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.update_rules.downpour import Downpour
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 from nnlo_opt.update_rules.vectors import BLOCK
@@ -122,16 +121,18 @@ class TestExchange:
 
     @pytest.fixture(params=[2, 30], ids="{} workers".format)
     def holders(self, request):
+        return self.holders_of(request.param)
+
+    def holders_of(self, n_workers=2, **of_worker):
         block = LoopbackNetwork(2, shares=True).end(0)
-        options = TrainingOptions(optimizer="adam", learning_rate=0.01)
         central = np.linspace(-1, 1, self.N + self.N_STATE, dtype=np.float32)
-        n_workers = request.param
-        master = SharedWeights.of_master(block, central_rule(options, self.N, 2), central, self.N, n_workers)
+        master = SharedWeights.of_master(block, self.half(), central, self.N, n_workers)
         master.begin(version=7, n_samples=100, full_at=112)
-        worker = SharedWeights(
-            block.join(0, master.place), central_rule(options, self.N, 2), self.N, self.N_STATE, request.param
-        )
-        return master, worker
+        memory, sizes = block.join(0, master.place), (self.N, self.N_STATE)
+        return master, SharedWeights(memory, self.half(), sizes, n_workers, OfWorker(**of_worker))
+
+    def half(self):
+        return Downpour().master_half(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 2)
 
     def test_is_a_step_of_the_optimizer_whoever_makes_it(self, holders):
         rng = np.random.default_rng(0)
@@ -142,27 +143,30 @@ class TestExchange:
             rule.apply(expected, gradient)
             done = holders[i % 2].exchange(gradient, answer, 4, base_version=7)
             assert np.array_equal(answer, expected)
-            assert done == (i, False, 8 + i, 104 + 4 * i, i >= 2)
+            assert done == (8 + i, 104 + 4 * i, i >= 2)
+        assert [holder.take_applied() for holder in holders] == [{"0": 1, "2": 1}, {"1": 1, "3": 1}]
         state = holders[0].settle().state()
         assert state["n_steps"] == 4
         assert np.array_equal(state["velocity"], rule.state()["velocity"])
         assert np.array_equal(holders[1].central[self.N :], np.linspace(-1, 1, self.N + 3, dtype=np.float32)[self.N :])
 
-    def test_counts_an_update_by_its_staleness(self, holders):
-        master, worker = holders
-        worker.policy = StalenessPolicy.parse("drop:1")
+    @pytest.mark.parametrize("n_workers", [2, 30])
+    def test_counts_an_update_by_its_staleness(self, n_workers):
+        master, worker = self.holders_of(n_workers, policy=StalenessPolicy.parse("drop:1"))
         before, answer = master.central.copy(), np.empty(self.N, np.float32)
         done = worker.exchange(np.ones(self.N, np.float32), answer, 4, base_version=5)
-        assert (done.staleness, done.is_dropped, done.version, done.n_samples) == (2, True, 7, 104)
+        assert (done.version, done.n_samples) == (7, 104)
+        assert worker.take_applied() == {"2": 1, "dropped": 1}
+        assert not worker.take_applied()
         assert np.array_equal(master.central, before)
         assert np.array_equal(answer, before[: self.N])
 
-    def test_takes_the_learning_rate_of_its_moment(self, holders):
-        _, worker = holders
-        worker.rates = LearningRates(LearningRateSchedule.parse("linear"), n_train=200, epochs=1)
-        asked, factor = [], worker.rates.factor
-        worker.rates.factor = lambda before, after: asked.append((before, after)) or factor(before, after)
-        worker.policy = StalenessPolicy.parse("drop:0")
+    @pytest.mark.parametrize("n_workers", [2, 30])
+    def test_takes_the_learning_rate_of_its_moment(self, n_workers):
+        rates = LearningRates(LearningRateSchedule.parse("linear"), n_train=200, epochs=1)
+        asked, factor = [], rates.factor
+        rates.factor = lambda before, after: asked.append((before, after)) or factor(before, after)
+        _, worker = self.holders_of(n_workers, policy=StalenessPolicy.parse("drop:0"), rates=rates)
         for base_version in (7, 6, 8):  # the second is dropped
             worker.exchange(np.ones(self.N, np.float32), np.empty(self.N, np.float32), 4, base_version)
         assert asked == [(100, 104), (104, 112)]
@@ -184,7 +188,7 @@ class TestExchange:
         master, _ = holders
         answer = np.empty(self.N, np.float32)
         master.exchange(np.ones(self.N, np.float32), answer, 1, 7)
-        rule = central_rule(TrainingOptions(optimizer="adam", learning_rate=0.01), self.N, 1)
+        rule = self.half()
         rule.load_state(master.settle().state())
         block = LoopbackNetwork(2, shares=True).end(0)
         again = SharedWeights.of_master(block, rule, master.central, self.N, 1)

@@ -16,6 +16,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.run_messages import Inspected
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned_bytes
 
 MESSAGE_TYPES = {cls.__name__: cls for cls in msg.Message.__subclasses__()}
@@ -38,6 +39,7 @@ BY_TYPE = {
     dict[str, Any] | None: st.none() | st.dictionaries(st.text(max_size=8), plain, max_size=4),
     dict[str, float] | None: st.none() | st.dictionaries(st.text(max_size=8), finite, max_size=4),
     float | None: st.none() | finite,
+    Answer: st.sampled_from(Answer),
 }
 
 

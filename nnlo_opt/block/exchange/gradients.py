@@ -8,10 +8,11 @@ pass still takes part, so that none waits for it.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnlo_opt.block.answers import failures_to
 from nnlo_opt.block.exchange.shared_step import Averaging
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
@@ -38,53 +39,56 @@ class Step(NamedTuple):
     has_failed: bool = False
 
 
-class Gradients(Protocol):
-    """What a worker asks for the gradients of an assignment."""
-
-    #: set by the master's Halt: the pass ends with the next step, for all ranks together
-    wants_end: bool
-    #: what has gone wrong on this rank outside of a step: the next step raises it, when the other ranks know
-    failure: BaseException | None
-
-    def step(self) -> Step:
-        """Compute the next gradient at the adapter's weights. Raises what fails it on this rank."""
-        ...
-
-    def position(self) -> dict[str, Any]:
-        """Where `seek` leads back to, plain data."""
-        ...
-
-    def seek(self, position: dict[str, Any]) -> None:
-        """Go to a position: the steps that follow are those that followed it the first time."""
-        ...
-
-
 class OwnBatches:
     """The gradients of a worker's own batches."""
 
     def __init__(self, task: FoldTask, gradient: np.ndarray, timeline: Timeline = NO_TIMELINE) -> None:
-        """`gradient` (n_weights,) float32 is where every step writes it."""
+        """Write the gradient of every step to `gradient`, float32 (n_weights,)."""
         self._timeline = timeline
         self._task = task
         self._gradient = gradient
-        self.wants_end = False
-        self.failure: BaseException | None = None
+        self._wants_end = False
+        #: a failure of this rank outside of a step
+        self._failure: BaseException | None = None
+        #: context for work outside of a step: the next step raises its failure, once the other ranks know of it
+        self.fails_in_next_step = failures_to(self._fail)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+
+    def end_pass(self) -> None:
+        """End the pass with the next step, for all ranks together."""
+        self._wants_end = True
+
+    def at(self, weights: np.ndarray) -> None:
+        """Compute the next gradients at `weights` (n_weights,), which stay as they are until the next call."""
+        self._task.adapter.borrow_weights(weights)
 
     def step(self) -> Step:
-        if self.failure is not None:
-            raise self.failure
+        """Compute the next gradient; a failure on this rank is raised."""
+        if self._failure is not None:
+            raise self._failure
         metrics, end_of_pass = compute(self._task, self._gradient, self._timeline)
         return Step(metrics, metrics.n_samples, end_of_pass)
 
     def position(self) -> dict[str, Any]:
+        """Return the position in the data with the integer state of the model, plain data."""
         sweep, offset = self._task.stream.position
-        return {"pass": sweep, "offset": offset}
+        steps = self._steps_of_pass()
+        return {"pass": sweep, "offset": offset, **steps, "discrete": self._task.adapter.discrete_state()}
+
+    def _steps_of_pass(self) -> dict[str, int]:
+        """Return what `position` holds of a pass beside its offset."""
+        return {}
 
     def seek(self, position: dict[str, Any]) -> None:
+        """Go to a position: the same steps follow as the first time."""
         self._task.stream.seek(position["pass"], position["offset"])
+        if position.get("discrete"):
+            self._task.adapter.load_discrete_state(position["discrete"])
 
 
-class CommonBatches:
+class CommonBatches(OwnBatches):
     """The gradient of the union of the batches of all ranks of a group; every step is collective over it."""
 
     def __init__(
@@ -97,22 +101,22 @@ class CommonBatches:
         *,
         counts_all: bool = False,
     ) -> None:
-        """`together` is the group that averages (None: of one); `n_ranks` share all training samples.
+        """Compute gradients with the ranks of `together`, the group that averages.
 
-        `counts_all`: whether the figures of all ranks of the group count for this worker, or its own.
+        Args:
+            gradient: float32 (n_weights,), to which every step writes.
+            together: None for a group of one rank.
+            n_ranks: number of ranks that share all training samples.
+            counts_all: the figures of all ranks of the group count for this worker, instead of its own.
         """
-        self._timeline = timeline
-        self._task = task
+        super().__init__(task, gradient, timeline)
         self._counts_all = counts_all
-        #: how the gradients become one; may be exchanged for another way before a step
-        self.averaging: Averaging = _Sum(gradient, together)
+        self._averaging: Averaging = _Sum(gradient, together)
         # The largest shard decides; a rank whose shard is smaller may be through one step earlier.
         by_samples = math.ceil(math.ceil(task.n_train / n_ranks) / task.options.batch)
         self._steps_a_pass = task.steps_a_pass or by_samples
         #: steps made, and samples of this rank trained, in the pass under way
         self._n_steps = self._n_samples = 0
-        self.wants_end = False
-        self.failure: BaseException | None = None
         #: names of the figures, in the order in which their sums travel
         self._names: list[str] = []
 
@@ -131,35 +135,38 @@ class CommonBatches:
 
     def _exchange(self) -> tuple[Metrics, Sequence[float]]:
         """Compute and average; -> (own metrics, the numbers that go with the gradients, summed over all ranks)."""
-        own, failure = Metrics(), self.failure
+        own, failure = Metrics(), self._failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
-                own, _ = compute(self._task, self.averaging.gradient, self._timeline)
+                own, _ = compute(self._task, self._averaging.gradient, self._timeline)
                 if self._counts_all and len(own.sums) > N_SUMS:
                     raise TrialError(
                         f"ranks that average gradients share at most {N_SUMS} figures, not {len(own.sums)}"
                     )
         except (Exception, SystemExit) as error:
             failure, own = error, Metrics()
-        numbers: list[float] = [own.n_samples, failure is not None, self.wants_end]
+        numbers: list[float] = [own.n_samples, failure is not None, self._wants_end]
         if self._counts_all:
             if own.n_samples and not self._names:
                 self._names = sorted(own.sums)
             numbers += [own.sums.get(name, 0.0) for name in self._names]
         PULSE.expect(TOGETHER)
         with self._timeline.span("allreduce", "message"):
-            of_all = self.averaging.average(numbers)
+            of_all = self._averaging.average(numbers)
         if failure is not None:
             raise failure
         self._n_samples += own.n_samples
         return own, of_all
 
-    def position(self) -> dict[str, Any]:
-        sweep, offset = self._task.stream.position
-        return {"pass": sweep, "offset": offset, "steps": self._n_steps, "samples": self._n_samples}
+    def average_by(self, averaging: Averaging) -> None:
+        """Average in another way from now on; between two steps."""
+        self._averaging = averaging
+
+    def _steps_of_pass(self) -> dict[str, int]:
+        return {"steps": self._n_steps, "samples": self._n_samples}
 
     def seek(self, position: dict[str, Any]) -> None:
-        self._task.stream.seek(position["pass"], position["offset"])
+        super().seek(position)
         self._n_steps, self._n_samples = position.get("steps", 0), position.get("samples", 0)
 
 

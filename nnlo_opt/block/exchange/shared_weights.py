@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnlo_opt.block.central import CentralRule
-from nnlo_opt.block.worker.learning_rates import LearningRates
 from nnlo_opt.comm.transport import SharedMemory, Transport
-from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.training.schedules import LearningRates
+from nnlo_opt.update_rules.rule import Answer, MasterHalf
+from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import aligned
 
@@ -28,33 +28,52 @@ _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
 
 
 class Exchanged(NamedTuple):
-    """What came of an update."""
+    """The outcome of an update."""
 
-    #: versions that the weights had moved on since those it was computed at; and whether it was too old to count
-    staleness: int
-    is_dropped: bool
     #: the version that was read back, and training samples of all workers behind it
     version: int
     n_samples: int
-    #: the workers have trained what they were to: nobody begins another batch
+    #: the workers have trained all samples of the epoch: no worker begins another batch
     is_full: bool
+
+
+class OfWorker(NamedTuple):
+    """Settings of a worker that moves the weights."""
+
+    #: decides what an update of some staleness counts
+    policy: StalenessPolicy = StalenessPolicy()
+    #: None: the learning rate does not change
+    rates: LearningRates | None = None
 
 
 class SharedWeights:
     """The central weights of one assignment, as the master and each of its workers hold them."""
 
-    def __init__(self, memory: SharedMemory, rule: CentralRule, n_weights: int, n_state: int, n_workers: int) -> None:
-        """`rule` is this process's own; its vectors are those in `memory` from now on."""
+    def __init__(
+        self,
+        memory: SharedMemory,
+        rule: MasterHalf,
+        sizes: tuple[int, int],
+        n_workers: int,
+        of_worker: OfWorker = OfWorker(),  # noqa: B008  (immutable)
+    ) -> None:
+        """Hold the weights in `memory`, where the vectors of `rule`, this process's own, are from now on.
+
+        Args:
+            sizes: number of weights, number of floats of model state.
+            of_worker: left out by the master.
+        """
+        n_weights, n_state = sizes
         self._memory = memory
         self._rule = rule
         self._numbers = memory.bytes[: 8 * _N_NUMBERS].data.cast("q")
-        #: whether anybody else may come; the master is at rest while workers are not
+        #: True if no other process touches the weights while a worker does; the master is at rest then
         self._is_alone = n_workers == 1
         # Of many workers most shall find a block that is free, also where the model is small.
         self._first, *self._others = blocks(n_weights, n_workers // 2)
-        #: a worker's: what an update of some staleness counts; and the learning rates, None where they do not change
-        self.policy = StalenessPolicy()
-        self.rates: LearningRates | None = None
+        self._of_worker = of_worker
+        #: staleness of the updates made here, since `take_applied`
+        self._applied = StalenessStatistics()
         starts = _starts(n_weights, n_state, len(rule.vectors))
         central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
         #: central weights, then float model state (n_weights + n_state,)
@@ -65,7 +84,7 @@ class SharedWeights:
 
     @classmethod
     def of_master(
-        cls, block: Transport, rule: CentralRule, central: np.ndarray, n_weights: int, n_workers: int
+        cls, block: Transport, rule: MasterHalf, central: np.ndarray, n_weights: int, n_workers: int
     ) -> "SharedWeights | None":
         """Those of a new assignment: `central` (n_weights + n_state,), and what `rule` remembers.
 
@@ -75,7 +94,7 @@ class SharedWeights:
         memory = block.share(_n_bytes(n_weights, n_state, len(before)))
         if memory is None:
             return None
-        shared = cls(memory, rule, n_weights, n_state, n_workers)
+        shared = cls(memory, rule, (n_weights, n_state), n_workers)
         shared.central[:] = central
         for vector, values in zip(rule.vectors, before, strict=True):
             vector[:] = values
@@ -83,8 +102,8 @@ class SharedWeights:
         return shared
 
     @property
-    def answers(self) -> str:
-        """What is to be adopted, as `CentralRule` has it."""
+    def answers(self) -> Answer:
+        """What is to be adopted, as `MasterHalf` has it."""
         return self._rule.answers
 
     @property
@@ -117,7 +136,7 @@ class SharedWeights:
         """Have each worker's next update be its last; the master's."""
         self._numbers[_FULL_AT] = 0  # without the lock, which a worker that stands still may have
 
-    def settle(self) -> CentralRule:
+    def settle(self) -> MasterHalf:
         """The rule as all updates have left it; the master's, when the workers are at rest."""
         self._rule.n_steps = self._numbers[_N_STEPS]
         return self._rule
@@ -127,11 +146,12 @@ class SharedWeights:
 
         `update` may be spoilt. A worker's.
         """
-        numbers, rule, central, rates = self._numbers, self._rule, self.weights, self.rates
+        numbers, rule, central = self._numbers, self._rule, self.weights
+        policy, rates = self._of_worker
         self._acquire(0)
         try:
             staleness = numbers[_VERSION] - base_version
-            weight = self.policy.weight(staleness)
+            weight = policy.weight(staleness)
             trained = numbers[_N_SAMPLES] = numbers[_N_SAMPLES] + n_samples
             if weight:
                 numbers[_VERSION] += 1
@@ -150,7 +170,15 @@ class SharedWeights:
                 rule.exchange_block(central, update, answer, weight, block)
             finally:
                 self._release(lock)
-        return Exchanged(staleness, not weight, version, trained, is_full)
+        self._applied.record(base_version, base_version + staleness)
+        if not weight:
+            self._applied.drop()
+        return Exchanged(version, trained, is_full)
+
+    def take_applied(self) -> dict[str, int]:
+        """Return the staleness of the updates made here since the last call, as `StalenessStatistics` in JSON."""
+        applied, self._applied = self._applied, StalenessStatistics()
+        return applied.to_json()
 
     def _acquire(self, lock: int) -> None:
         if not self._is_alone:

@@ -24,6 +24,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.figure import figure_so_far
 from nnlo_opt.trials.objectives import Comparison, pick
+from nnlo_opt.update_rules.rule import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -166,18 +167,18 @@ class MasterAssignment:
                 n_samples=self.state.n_samples,
                 adopt=kind,
             )
-            is_central = kind == "weights"
+            is_central = kind == Answer.WEIGHTS
             answer = weights.central[: weights.n_weights] if is_central else weights.answer_to(worker, received)
             self.ends.send(worker, train, answer)
 
     def _begin_epoch(self, instruction: ins.SendWeights) -> None:
         """Send what an epoch begins with, and where workers go on that begin with it."""
         weights, checkpoints = self.weights, self.checkpoints
-        keeps_own = weights.rule.answers == "difference"
+        keeps_own = weights.rule.answers == Answer.DIFFERENCE
         weights.open_to_workers()
         resumed = checkpoints.resumed_by(self.state.workers, self.ends)
         remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
-        kind = "nothing" if keeps_own and (self.has_begun or remembers) else "weights"
+        kind = Answer.NOTHING if keeps_own and (self.has_begun or remembers) else Answer.WEIGHTS
         self.has_begun = True
         place = weights.take_place()
         for worker in instruction.workers:
@@ -193,7 +194,7 @@ class MasterAssignment:
                 rate_factor=weights.rate_factor if self.state.plan.calls_back else None,
                 shared=place,
             )
-            self.ends.send(worker, train, weights.central[0 if kind == "weights" else weights.n_weights :])
+            self.ends.send(worker, train, weights.central[0 if kind == Answer.WEIGHTS else weights.n_weights :])
         checkpoints.have_gone_on()
 
     def _as_sent_to(self, worker: int, positions: dict[int, dict[str, Any]] | None) -> dict[str, Any] | None:
@@ -209,7 +210,7 @@ class MasterAssignment:
             answer = self.weights.answer_to(worker, received)
             fence = msg.Fence(
                 assignment=self.order.assignment,
-                adopt="nothing" if answer is None else "difference",
+                adopt=Answer.NOTHING if answer is None else Answer.DIFFERENCE,
                 checkpoint=self.checkpoints.begun,
                 mid_epoch=instruction.mid_epoch,
             )

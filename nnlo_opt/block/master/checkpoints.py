@@ -11,8 +11,7 @@ from typing import Any
 
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.fold_plan import FoldPlan
-from nnlo_opt.block.master.state import MasterState
+from nnlo_opt.block.master.state import FoldPlan, MasterState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.trials import checkpoint

@@ -33,7 +33,7 @@ class WorkerEndpoints:
     def n_workers(self, options: TrainingOptions) -> int:
         """How many there are for an assignment."""
         # A team in one process is a master and workers, each with an end, whatever the rule.
-        together = options.mode == "allreduce" and self.block.n_processes > 1
+        together = options.rule.averages_every_batch and self.block.n_processes > 1
         return count_workers(self.block.size, every_rank=together, ranks_per_worker=self._ends_per_worker)
 
     def send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:

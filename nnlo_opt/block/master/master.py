@@ -6,19 +6,15 @@ message is decided by `master.state` and carried out by `master.assignment`.
 """
 
 import logging
-import socket
-import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nnlo_opt.block.answers import Results, reason_of
+from nnlo_opt.block.answers import Results, failures_to, fold_failed, worker_failed
 from nnlo_opt.block.master.assignment import COORDINATOR, MasterAssignment
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.checkpoints import Checkpoints, are_the_same, state_from
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.fold_plan import fold_plan
-from nnlo_opt.block.master.phases import Phase
-from nnlo_opt.block.master.state import MasterState
+from nnlo_opt.block.master.state import MasterState, fold_plan
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
@@ -190,7 +186,7 @@ class Master:
         if assignment is None or getattr(message, "assignment", None) != assignment.order.assignment:
             logger.debug("dropped a late %s", type(message).__name__)
             return
-        try:
+        with failures_to(lambda error: self._end(assignment, self._failure(assignment.order.assignment, error))):
             if isinstance(message, msg.WorkerReady):
                 assignment.take_ready(received)
             worker = assignment.ends.worker_at(received.source)
@@ -199,20 +195,9 @@ class Master:
                     ending = assignment.carry_out(instruction, received)
                     if ending is not None:
                         self._end(assignment, ending)
-        except ProtocolError:
-            raise
-        except Exception as error:
-            assignment.state.phase = Phase.OVER
-            self._end(assignment, self._failure(assignment.order.assignment, error))
 
-    def _failure(self, assignment: int, error: Exception) -> msg.FoldFailed:
-        return msg.FoldFailed(
-            assignment=assignment,
-            reason=reason_of(error),
-            traceback="".join(traceback.format_exception(error)),
-            world_rank=self._setup.orders.rank,
-            host=socket.gethostname(),
-        )
+    def _failure(self, assignment: int, error: BaseException) -> msg.FoldFailed:
+        return fold_failed(worker_failed(assignment, error, self._setup.orders.rank))
 
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
         """It is over, and the coordinator is told by `message`."""

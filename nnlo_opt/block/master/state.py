@@ -1,8 +1,22 @@
-"""The master's decisions for one assignment: pure, synchronous, no arrays.
+"""Decisions of a master about one assignment: pure, synchronous, without arrays.
 
-`MasterState.handle` takes the messages of the workers and returns instructions for `block.master.assignment`, which
-owns the vectors. The phases of an assignment, and what workers may say in each, stand in `block.master.phases`; what it
-is to do, and when it has done it, in `block.master.fold_plan`.
+`MasterState.handle` takes the messages of the workers and returns instructions for `master.assignment`, which owns the
+vectors. An assignment goes through these phases:
+
+    STARTING     workers build the model and load their shards
+    TRAINING     updates come in; asynchronously each is applied at once, synchronously a round at a time; or workers
+                 make theirs themselves, and come in once they have to stop
+    FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
+                 overlaps has another update computed by then, which it pushes before
+    VALIDATING   every worker validates the same version on its share
+    JUDGING      the user's figure of merit, where there is one, is called on worker 1 when all is trained
+    CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
+    AWAITING     the epoch is reported, and the coordinator is to say what becomes of the trial
+    HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
+    OVER         finished, failed, paused or stopped
+
+Preempted, an assignment ends at a fence in the middle of an epoch: from TRAINING to FENCING as soon as no worker waits
+for others, and from there to OVER. It goes on with that very epoch.
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -10,10 +24,11 @@ worker passes over its shard exactly once an epoch; a worker that is through wai
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any
 
-from nnlo_opt.block.master.fold_plan import FoldPlan
+from nnlo_opt.block.exchange.rounds import SynchronousRounds
 from nnlo_opt.block.master.instructions import (
     ApplyRound,
     ApplyUpdate,
@@ -36,13 +51,106 @@ from nnlo_opt.block.master.instructions import (
     Stopped,
     TakeWishes,
 )
-from nnlo_opt.block.master.phases import ACCEPTED, REGROUPING, Phase
-from nnlo_opt.block.master.synchronous_rounds import SynchronousRounds
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.training.history import FoldHistory
-from nnlo_opt.trials.figure import figure_of_merit
-from nnlo_opt.update_rules.staleness import StalenessStatistics
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
+from nnlo_opt.trials.figure import best_epoch, figure_of_merit
+from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPlan:
+    """What one assignment is to do."""
+
+    n_workers: int
+    epochs: int
+    #: workers wait for each other
+    synchronous: bool = False
+    #: workers train a whole epoch together before they push
+    together: bool = False
+    staleness: StalenessPolicy = StalenessPolicy()  # noqa: RUF009  (frozen)
+    checkpoint_interval: int = 1
+    early_stopping: EarlyStopping | None = None
+    target_metric: TargetMetric | None = None
+    #: worker 1 has callbacks of the user
+    calls_back: bool = False
+    #: what the trial is compared by
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: the coordinator says after each epoch whether there is another
+    waits_for_decision: bool = False
+    #: epochs after which it may be paused, and so has a checkpoint
+    pause_epochs: frozenset[int] = frozenset()
+    #: the workers can be brought to a fence in the middle of an epoch; not synchronously in groups, each of which may
+    #: have a worker that has passed over its shard, which only its sub-master knows
+    can_stop_mid_epoch: bool = True
+
+    def checkpoint_due(self, epoch: int) -> bool:
+        """Whether `epoch` has a checkpoint, other than for being the last."""
+        return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
+
+    def reason_to_end(self, history: FoldHistory) -> str:
+        """Why the fold is trained, after at least one epoch; empty while it is not."""
+        target, stopping = self.target_metric, self.early_stopping
+        if target and target.reached(history.values(target.metric)[-1]):
+            return f"{target.metric} is past its target of {target.value:g}"
+        if stopping and stopping.reached(history.values(stopping.metric)):
+            return f"{stopping.metric} has not improved for {stopping.patience} epochs"
+        return f"{history.n_epochs} epochs are done" if history.n_epochs >= self.epochs else ""
+
+    def best_index(self, history: FoldHistory) -> int | None:
+        """Index of the epoch whose weights are kept, as far as is known; None: those of the last are."""
+        stopping = self.early_stopping
+        if self.comparison.epoch == "best":
+            return best_epoch(self.comparison.objectives[0], history.epochs)
+        return stopping.best_index(history.values(stopping.metric)) if stopping else None
+
+
+def fold_plan(options: TrainingOptions, n_workers: int) -> FoldPlan:
+    """The plan of one assignment from the options of its trial."""
+    return FoldPlan(
+        n_workers=n_workers,
+        epochs=options.epochs,
+        synchronous=options.waits,
+        together=options.rule.averages_every_batch,
+        staleness=StalenessPolicy.parse(options.staleness),
+        checkpoint_interval=options.checkpoint_interval,
+        early_stopping=EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
+        target_metric=TargetMetric.parse(options.target_metric) if options.target_metric else None,
+    )
+
+
+class Phase(Enum):
+    """Where an assignment stands; see the top of the module."""
+
+    STARTING = auto()
+    TRAINING = auto()
+    FENCING = auto()
+    VALIDATING = auto()
+    CALLING_BACK = auto()
+    JUDGING = auto()
+    AWAITING = auto()
+    HALTING = auto()
+    OVER = auto()
+
+
+#: which messages of a worker each phase takes; anything else is a bug of ours
+ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
+    Phase.STARTING: frozenset({msg.WorkerReady, msg.WorkerFailed}),
+    Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
+    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
+    Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
+    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
+    Phase.JUDGING: frozenset({msg.Judged, msg.WorkerFailed}),
+    Phase.AWAITING: frozenset({msg.WorkerFailed}),
+    Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
+    Phase.OVER: frozenset(),
+}
+
+#: in which workers may be exchanged for others, as long as they do not wait for each other
+REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
 
 
 class MasterState:

@@ -1,22 +1,19 @@
 """A sub-master (`--n-masters`): leads a group of workers, and is one worker to the top master.
 
 NumPy only, and reactive as masters and workers are. To its workers it speaks as their master does, to the top master
-as a worker: neither side knows that it is one. What it decides stands in `master.submaster_state`, what an update rule
-does here in `block.group`.
+as a worker: neither side knows of it. Its decisions stand in `master.submaster_state`; `update_rules` has the group's
+half of each update rule.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import worker_failed
-from nnlo_opt.block.group import GroupRule, group_rule
-from nnlo_opt.block.master.central_weights import average_states
+from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.exchange.rounds import HeldUpdates, average_states
 from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
 from nnlo_opt.block.master.submaster_state import (
     Adopt,
@@ -36,7 +33,8 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import load_group, save_group
-from nnlo_opt.vectors import aligned_empty
+from nnlo_opt.update_rules.rule import Answer as Adopted
+from nnlo_opt.update_rules.rule import GroupHalf
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ TOP = 0
 
 @dataclass(slots=True, kw_only=True)
 class _Fold:
-    """All that belongs to the assignment under way."""
+    """The assignment under way."""
 
     assignment: int
     options: TrainingOptions
@@ -54,13 +52,13 @@ class _Fold:
     #: initial weights and model state, from worker 1; None in other groups
     initial: np.ndarray | None = None
     #: None until all workers are ready
-    rule: GroupRule | None = None
+    rule: GroupHalf | None = None
     n_weights: int = 0
-    #: worker -> (samples, update) of its last round; after it, where the rule says so, the answer to it
-    held: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
+    #: updates of the last round; after it, if the rule writes these, the answers to them
+    held: HeldUpdates = field(default_factory=HeldUpdates)
     #: worker -> float model state handed in at the fence
     model_states: dict[int, np.ndarray] = field(default_factory=dict)
-    #: what was written to the checkpoint under way: file name -> fingerprint
+    #: files written to the checkpoint under way: file name -> fingerprint
     written: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,7 +66,7 @@ class _Fold:
 class SubMasterSetup:
     """All that a sub-master is made of.
 
-    The ranks of its workers stand at the ends 1, 2, … of `below`, those of one worker side by side.
+    The ranks of its workers stand at the ends 1, 2, … of `below`, ranks of one worker side by side.
     """
 
     #: leads to the top master (end 0), where this end has the group's number
@@ -94,14 +92,15 @@ class SubMaster:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an assignment is under way here."""
+        """True if an assignment is under way here."""
         return self._fold is not None
 
     def handle(self, received: Received) -> None:
-        """Take in one message, of either side. Errors of the trial are answered, not raised."""
+        """Take in one message, of either side; failures of the trial are answered, not raised."""
         message, fold = received.message, self._fold
         if isinstance(message, msg.StartFold):
-            with self._answering_for(message.assignment):
+            self._end()
+            with failures_to(lambda error: self._fail(message.assignment, error)):
                 self._begin(message)
         elif fold is None or getattr(message, "assignment", None) != fold.assignment:
             logger.debug("dropped a late %s", type(message).__name__)
@@ -111,22 +110,15 @@ class SubMaster:
             self._end()
             self._above.send(TOP, message)
         else:
-            with self._answering_for(fold.assignment):
+            with failures_to(lambda error: self._fail(fold.assignment, error)):
                 self._take(fold, received)
 
-    @contextmanager
-    def _answering_for(self, assignment: int) -> Iterator[None]:
-        try:
-            yield
-        except ProtocolError:
-            raise
-        except Exception as error:
-            logger.info("assignment %d fails on this sub-master", assignment, exc_info=error)
-            self._end()
-            self._above.send(TOP, worker_failed(assignment, error, self._world_rank))
+    def _fail(self, assignment: int, error: BaseException) -> None:
+        logger.info("assignment %d fails on this sub-master", assignment, exc_info=error)
+        self._end()
+        self._above.send(TOP, worker_failed(assignment, error, self._world_rank))
 
     def _begin(self, start: msg.StartFold) -> None:
-        self._end()
         options = self._options.with_point(start.point)
         state = GroupState(self._group.workers, synchronous=options.waits)
         self._fold = _Fold(assignment=start.assignment, options=options, state=state)
@@ -152,7 +144,8 @@ class SubMaster:
         match instruction:
             case SayReady(message=message):
                 fold.n_weights = message.n_weights
-                fold.rule = group_rule(fold.options, message.n_weights, len(self._group.workers))
+                options = fold.options
+                fold.rule = options.rule.group_half(options, message.n_weights, len(self._group.workers))
                 self._above.send(TOP, message, fold.initial)
                 fold.initial = None
             case Adopt(message=message):
@@ -165,18 +158,15 @@ class SubMaster:
             case Answer(workers=workers, message=message):
                 self._answer(fold, workers, message, payload)
             case HoldUpdate(worker=worker, n_samples=n_samples):
-                _, buffer = fold.held.get(worker, (0, None))
-                buffer = aligned_empty(fold.n_weights) if buffer is None else buffer
-                np.copyto(buffer, _vector(payload))
-                fold.held[worker] = n_samples, buffer
+                fold.held.keep(worker, n_samples, _vector(payload))
             case PushRound(workers=workers, message=message):
-                update = _opened(fold.rule).combine([fold.held[worker] for worker in workers])
+                update = _opened(fold.rule).combine(fold.held.of(workers))
                 self._above.send(TOP, message, update)
             case HoldState(worker=worker):
                 fold.model_states[worker] = _vector(payload).copy()
             case HandIn(message=message):
                 states = [fold.model_states[worker] for worker in self._group.workers]
-                mean = average_states(states, [1] * len(states)).astype(np.float32)
+                mean = average_states(states).astype(np.float32)
                 self._above.send(TOP, message.replaced(files=fold.written), mean)
                 fold.written = {}
                 self._timeline.flush()
@@ -187,7 +177,7 @@ class SubMaster:
             state = load_group(Path(message.restore), self._group.workers)
             if state is not None:
                 rule.load_state(state)
-        if message.adopt != "nothing":
+        if message.adopt != Adopted.NOTHING:
             rule.adopt(message.adopt, _vector(payload)[: fold.n_weights])
         if isinstance(message, msg.Fence) and message.checkpoint:
             fold.written = save_group(Path(message.checkpoint), self._group.workers, rule.state())
@@ -195,10 +185,10 @@ class SubMaster:
     def _answer(
         self, fold: _Fold, workers: tuple[int, ...], message: msg.Train | msg.Fence, payload: np.ndarray | None
     ) -> None:
-        """Send each of `workers` what it adopts: what came from above, or what became of its own update."""
+        """Send each of `workers` the vector to adopt: the one from above, or the one made of its own update."""
         for worker in workers:
-            if _opened(fold.rule).answers == "difference":
-                self._send(worker, message, fold.held[worker][1])
+            if _opened(fold.rule).answers == Adopted.DIFFERENCE:
+                self._send(worker, message, fold.held.answer_to(worker))
             else:
                 self._send(worker, message, payload)
 
@@ -213,7 +203,7 @@ class SubMaster:
                 self._send(worker, msg.EndFold(assignment=fold.assignment))
 
 
-def _opened(rule: GroupRule | None) -> GroupRule:
+def _opened(rule: GroupHalf | None) -> GroupHalf:
     if rule is None:
         raise ProtocolError("The group's workers are not ready.")
     return rule

@@ -1,30 +1,31 @@
-"""A sub-master's decisions for one assignment: pure, synchronous, no arrays.
+"""Decisions of a sub-master about one assignment: pure, synchronous, without arrays.
 
-`GroupState.order` takes the messages of the top master, `hear` those of the workers; both return instructions for the
-shell (`master.submaster`), which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
-makes one update of it and pushes that, and what comes back goes to all of them. The phases of an assignment:
+`GroupState.order` takes the messages of the top master, `hear` those of the workers; both return instructions for
+`master.submaster`, which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
+makes one update of these and pushes that, and the answer goes to all workers. The phases of an assignment:
 
     STARTING      the workers build the model and load their shards
-    LISTENING     all has been said to the top master, whose word comes next
+    LISTENING     the next message comes from the top master
     TRAINING      the updates of a round come in
     FENCING       the workers push what they have computed ahead, then hand in model state and position
     VALIDATING    they validate the same version on their shares
     ASKING        worker 1 runs the user's callbacks, or figure of merit
 
-Synchronously a worker that has passed over its shard waits at the fence, and the group is through when all of it are.
+Synchronously a worker that has passed over its shard waits at the fence; the group is through when all its workers are.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
+from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
 from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.errors import ProtocolError
 
 
 class Phase(Enum):
-    """Where an assignment stands; see the top of the module."""
+    """Phases of an assignment; see the top of the module."""
 
     STARTING = auto()
     LISTENING = auto()
@@ -107,23 +108,23 @@ class GroupState:
     """One assignment in one group, from the first ready worker on."""
 
     def __init__(self, workers: range, *, synchronous: bool) -> None:
-        """`workers`: their numbers in the team. `synchronous`: a worker waits at the end of its shard."""
+        """Begin with workers of these numbers in the team; if `synchronous`, each waits at the end of its shard."""
         self.workers = tuple(workers)
         self._synchronous = synchronous
         self.phase = Phase.STARTING
-        #: what the workers have answered in this phase; in training and at the fence, their updates are in `_round`
+        #: answers of the workers in this phase; updates are in `_round`
         self._answers: dict[int, Any] = {}
         #: updates of the round under way
         self._round: dict[int, msg.PushUpdate] = {}
-        #: workers that train in the round under way; empty between two epochs
-        self._training: set[int] = set()
+        #: workers of the rounds of this epoch; none between two epochs
+        self._rounds = SynchronousRounds(())
         #: worker -> samples and sums over them that it has pushed in this epoch
         self._pushed: dict[int, tuple[int, dict[str, float]]] = {}
 
-    # ------------------------------------------------------------ the top master's messages
+    # ------------------------------------------------------------ messages of the top master
 
     def order(self, message: msg.Message) -> list[Instruction]:
-        """Take in a message of the top master; ProtocolError, and no change, for one that must not come now."""
+        """Take in a message of the top master; ProtocolError, without a change, for one that must not come now."""
         if self.phase is not Phase.LISTENING:
             raise ProtocolError(f"The top master sent {type(message).__name__} in phase {self.phase.name}.")
         match message:
@@ -131,7 +132,7 @@ class GroupState:
                 return self._train(message)
             case msg.Fence():
                 self._begin(Phase.FENCING)
-                self._training.clear()
+                self._rounds = SynchronousRounds(())
                 return [Adopt(message=message), Answer(workers=self.workers, message=message)]
             case msg.Validate():
                 self._begin(Phase.VALIDATING)
@@ -142,11 +143,11 @@ class GroupState:
         raise ProtocolError(f"A sub-master takes no {type(message).__name__}.")
 
     def _train(self, message: msg.Train) -> list[Instruction]:
-        begins, positions = not self._training, message.position
+        begins, positions = not self._rounds.training, message.position
         self._begin(Phase.TRAINING)
         if not begins:
-            return [Adopt(message=message), Answer(workers=tuple(sorted(self._training)), message=message)]
-        self._training = set(self.workers)
+            return [Adopt(message=message), Answer(workers=tuple(sorted(self._rounds.training)), message=message)]
+        self._rounds = SynchronousRounds(self.workers)
         if positions is None:
             return [Adopt(message=message), PassDown(workers=self.workers, message=message)]
         each = [
@@ -159,10 +160,10 @@ class GroupState:
         self.phase = phase
         self._answers.clear()
 
-    # ------------------------------------------------------------ the workers' messages
+    # ------------------------------------------------------------ messages of the workers
 
     def hear(self, worker: int, message: msg.Message) -> list[Instruction]:
-        """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
+        """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
         if type(message) not in _ACCEPTED[self.phase]:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         if isinstance(message, msg.PushUpdate):
@@ -177,20 +178,20 @@ class GroupState:
         return [*held, *self._all_have_answered()]
 
     def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
-        if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._training):
+        if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._rounds.training):
             raise ProtocolError(f"Worker {worker} pushed without having been answered.")
         self._round[worker] = message
         self._pushed[worker] = _added(self._pushed.get(worker), message.n_samples, message.sums)
         held = HoldUpdate(worker=worker, n_samples=message.n_samples)
-        if self.phase is Phase.FENCING or set(self._round) != self._training:
+        if self.phase is Phase.FENCING:
             return [held]
-        if self._synchronous:
-            self._training -= {number for number, push in self._round.items() if push.end_of_pass}
+        if not self._rounds.take(worker, is_last=self._synchronous and message.end_of_pass):
+            return [held]
         self.phase = Phase.LISTENING
         return [held, self._push_round()]
 
     def _push_round(self) -> PushRound:
-        """One update out of the round: as old as its oldest part, and through when nobody goes on."""
+        """Return one update for the round, as old as its oldest part; it ends the pass if no worker continues."""
         pushes = [self._round[worker] for worker in sorted(self._round)]
         message = msg.PushUpdate(
             assignment=pushes[0].assignment,
@@ -198,7 +199,7 @@ class GroupState:
             n_samples=sum(push.n_samples for push in pushes),
             n_batches=sum(push.n_batches for push in pushes),
             sums={},
-            end_of_pass=self._synchronous and not self._training,
+            end_of_pass=self._synchronous and not self._rounds.training,
         )
         workers = tuple(sorted(self._round))
         self._round.clear()
@@ -218,13 +219,9 @@ class GroupState:
         return [PassUp(message=answers[0])]
 
     def _ready(self, answers: list[msg.WorkerReady]) -> msg.WorkerReady:
-        first, *others = answers
-        for worker, other in zip(self.workers[1:], others, strict=True):
-            if _size_of(other) != _size_of(first):
-                raise TrialError(
-                    "`get_model` must build the same model on every worker, and all must see the same data; worker "
-                    f"{worker} has (weights, state, training samples) {_size_of(other)}, another has {_size_of(first)}"
-                )
+        first = answers[0]
+        for worker, answer in zip(self.workers, answers, strict=True):
+            check_same_model(worker, answer, first)
         return first.replaced(n_shard=sum(answer.n_shard for answer in answers))
 
     def _reached(self, answers: list[msg.FenceReached]) -> msg.FenceReached:
@@ -247,10 +244,6 @@ class GroupState:
             sums={},
             workers=dict(zip(self.workers, answers, strict=True)),
         )
-
-
-def _size_of(ready: msg.WorkerReady) -> tuple[int, int, int]:
-    return ready.n_weights, ready.n_state, ready.n_train
 
 
 def _added(

@@ -1,68 +1,86 @@
-"""A worker of several ranks (`--n-processes`): a leader, which the master knows, and its followers.
+"""A worker group (`--n-processes`): a leader, which the master knows as a worker, with the members behind it.
 
-The leader is a worker as any other; for each of its steps it tells the followers where to compute (`GroupStep`), and
-all of them average their gradients in one collective sum. What the master asks of a worker the leader passes on, and
-answers when the followers have answered it. Followers are reactive too: they know their leader only.
+For each of its steps the leader tells the members to compute (`GroupStep`), and all ranks of the group average their
+gradients in one collective sum. If they are on one node, the members read the weights where the leader has them, in
+memory that the group shares; else the leader sends them with the step, if they have moved since the last one. The
+leader passes on what the master asks of a worker, and answers when the members have answered. Members are reactive too:
+they know their leader only.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import worker_failed
-from nnlo_opt.block.exchange.gradients import CommonBatches, Gradients, Step
-from nnlo_opt.block.task import FoldTask, TaskFactory, release
-from nnlo_opt.block.worker.validation import validate
+from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.exchange.gradients import CommonBatches, Step
+from nnlo_opt.block.exchange.rounds import check_same_model
+from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.transport import Collective, Received, Transport
-from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.comm.transport import Collective, Received, SharedMemory, Transport
+from nnlo_opt.errors import ProtocolError
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import aligned_empty
 
 Then = Callable[[list[Received]], None]
 
 
 class WorkerGroup:
-    """The leader's side: its followers, and what is being waited for from them."""
+    """A worker group as its leader sees it: the members, the answers of theirs that are awaited.
 
-    def __init__(self, block: Transport, together: Collective, n_processes: int) -> None:
-        """The followers stand at the `n_processes` - 1 ends behind the leader's own; `together` are all of them."""
+    Args:
+        block: transport on which the members stand at the `n_ranks` - 1 ends behind the leader's own.
+        together: sums over all ranks of the group.
+        n_ranks: number of ranks, the leader included.
+    """
+
+    def __init__(self, block: Transport, together: Collective, n_ranks: int) -> None:
         self._block = block
         self.together = together
-        self.n_ranks = n_processes
         #: ranks of all workers of the assignment
-        self.n_all = n_processes
-        self._ends = range(block.rank + 1, block.rank + n_processes)
+        self.n_all = self._n_ranks = n_ranks
+        self._ends = range(block.rank + 1, block.rank + n_ranks)
         self._answers: dict[int, Received] = {}
         self._then: Then | None = None
 
     def start(self, start: msg.StartFold) -> msg.StartFold:
-        """Have the followers open their shards; -> the leader's own start, numbered among all ranks of all workers."""
-        n_all, first = start.n_workers * self.n_ranks, (start.worker - 1) * self.n_ranks + 1
+        """Have the members open their shards; return the leader's own order, with its number among all ranks."""
+        n_all, first = start.n_workers * self._n_ranks, (start.worker - 1) * self._n_ranks + 1
         self.n_all = n_all
         for i, end in enumerate(self._ends, 1):
             self._block.send(end, start.replaced(worker=first + i, n_workers=n_all))
         return start.replaced(worker=first, n_workers=n_all)
 
+    def share(self, n_bytes: int) -> SharedMemory | None:
+        """Return new memory that all members can join; None if a member is on another node."""
+        return self._block.share(n_bytes, self._ends)
+
+    def pass_on(self, train: msg.Train, state: np.ndarray | None, place: list[int]) -> None:
+        """Send the members what they need of `train`, if there is anything.
+
+        Args:
+            state: averaged model state (n_state,) that has come with it, or None.
+            place: memory that holds the weights from now on, [] as before.
+        """
+        positions = (train.position or {}).get("followers") or [None] * len(self._ends)
+        if state is None and not place and not any(positions):
+            return
+        plain = msg.Train(assignment=train.assignment, version=train.version, adopt=Answer.NOTHING, shared=place)
+        for end, position in zip(self._ends, positions, strict=True):
+            self._block.send(end, plain.replaced(position=position), state)
+
     def tell(self, message: msg.Message, payload: np.ndarray | None = None) -> None:
-        """Send to all followers."""
+        """Send to all members."""
         for end in self._ends:
             self._block.send(end, message, payload)
 
-    def tell_each(self, messages: list[msg.Message], payload: np.ndarray | None = None) -> None:
-        """Send one message to each follower."""
-        for end, message in zip(self._ends, messages, strict=True):
-            self._block.send(end, message, payload)
-
     def expect(self, then: Then) -> None:
-        """Call `then` with an answer of every follower, in their order, when all have come."""
+        """Call `then` with an answer of every member, in their order, when all have come."""
         self._answers, self._then = {}, then
 
     def hear(self, received: Received) -> None:
-        """Take in the answer of a follower."""
+        """Take in the answer of a member."""
         if self._then is None:
             raise ProtocolError(f"A leader expects no {type(received.message).__name__} now.")
         payload = None if received.payload is None else received.payload.copy()
@@ -73,25 +91,43 @@ class WorkerGroup:
 
 
 class GroupBatches(CommonBatches):
-    """The leader's gradients: those of the whole ring, all of whose samples count for this worker."""
+    """The leader's gradients: those of the whole group, all of whose samples count for this worker."""
 
     def __init__(
-        self,
-        task: FoldTask,
-        gradient: np.ndarray,
-        group: WorkerGroup,
-        assignment: int,
-        point: Callable[[], np.ndarray],
-        timeline: Timeline,
+        self, task: FoldTask, gradient: np.ndarray, group: WorkerGroup, assignment: int, timeline: Timeline
     ) -> None:
-        """`point()` is where the next gradient is wanted, (n_weights,)."""
         super().__init__(task, gradient, group.together, group.n_all, timeline, counts_all=True)
         self._group = group
         self._message = msg.GroupStep(assignment=assignment)
-        self._point = point
+        #: where the next gradient is wanted, if the members have not been sent it
+        self._unsent: np.ndarray | None = None
+        #: memory of the group and the weights in it (n_weights,); None if its ranks share none
+        self._memory: SharedMemory | None = None
+        self._shared: np.ndarray | None = None
+
+    def share_weights(self) -> np.ndarray | None:
+        """Make memory that all members read the weights from; return the vector in it, None if they cannot."""
+        self._memory = self._group.share(self._gradient.nbytes)
+        if self._memory is not None:
+            self._shared = self._memory.bytes[: self._gradient.nbytes].view(np.float32)
+        return self._shared
+
+    @property
+    def place(self) -> list[int]:
+        """Handle by which members join the memory; [] without memory."""
+        return [] if self._memory is None else [*self._memory.place]
+
+    def at(self, weights: np.ndarray) -> None:
+        # The members are through with the last weights: they have given their gradients.
+        super().at(weights)
+        if self._shared is None:
+            self._unsent = weights
+        elif weights is not self._shared:
+            np.copyto(self._shared, weights)
 
     def step(self) -> Step:
-        self._group.tell(self._message, self._point())
+        self._group.tell(self._message, self._unsent)
+        self._unsent = None
         return super().step()
 
 
@@ -104,7 +140,7 @@ class MemberSetup:
     leader: int
     tasks: TaskFactory
     world_rank: int
-    #: all ranks of the group
+    #: sums over all ranks of the group
     together: Collective
     timeline: Timeline = NO_TIMELINE
 
@@ -119,91 +155,88 @@ class WorkerGroupMember:
         self._assignment: int | None = None
         self._task: FoldTask | None = None
         self._batches: CommonBatches | None = None
+        #: memory of the group, and the leader's weights in it; None if they come with the steps
+        self._memory: SharedMemory | None = None
+        self._weights: np.ndarray | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether an assignment is under way here."""
+        """True if an assignment is under way here."""
         return self._assignment is not None
 
     def handle(self, received: Received) -> None:
-        """Take in one message of the leader and answer it. Errors of the trial are answered, not raised."""
+        """Take in one message of the leader and answer it; failures of the trial are answered, not raised."""
         message, payload = received.message, received.payload
-        assignment = getattr(message, "assignment", None)
-        if not isinstance(message, msg.StartFold) and assignment != self._assignment:
+        if isinstance(message, msg.StartFold):
+            self._end()
+            self._assignment = message.assignment
+        elif getattr(message, "assignment", None) != self._assignment:
             return  # late: about an assignment that has failed here
-        try:
+        with failures_to(self._fail):
             match message:
                 case msg.StartFold():
                     self._open(message)
                 case msg.Train():
                     self._go_on(message, payload)
                 case msg.GroupStep():
-                    self._step(_vector(payload))
+                    self._step(payload)
                 case msg.Fence():
                     self._hand_in(message)
                 case msg.Validate():
                     task, _ = self._opened()
                     with self._timeline.span("validate"):
-                        n_samples, sums = validate(task, _vector(payload))
+                        n_samples, sums = task.validate(payload)
                     self._answer(msg.Validated(assignment=message.assignment, n_samples=n_samples, sums=sums))
                 case msg.EndFold():
                     self._end()
                 case _:
-                    raise ProtocolError(f"A rank of a ring takes no {type(message).__name__}.")
-        except ProtocolError:
-            raise
-        except (Exception, SystemExit) as error:
-            self._end()
-            self._answer(worker_failed(assignment, error, self._setup.world_rank))
+                    raise ProtocolError(f"A member of a worker group takes no {type(message).__name__}.")
 
     def abandon(self) -> None:
-        """Let go of an assignment whose ranks are not together any more; this follower is not used again."""
+        """Let go of an assignment, as ranks of the team have died; this member is not used again."""
         self._end()
 
-    def _open(self, start: msg.StartFold) -> None:
+    def _fail(self, error: BaseException) -> None:
+        failed = worker_failed(self._assignment, error, self._setup.world_rank)
         self._end()
-        self._assignment = start.assignment
-        PULSE.expect(SLOW)
-        with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
-            task = self._task = self._setup.tasks.open(start)
-        gradient = aligned_empty(task.adapter.n_weights)
-        self._batches = CommonBatches(
-            task, gradient, self._setup.together, start.n_workers, self._timeline, counts_all=True
-        )
-        ready = msg.WorkerReady(
-            assignment=start.assignment,
-            n_weights=task.adapter.n_weights,
-            n_state=task.adapter.n_state,
-            n_train=task.n_train,
-            n_shard=task.n_shard,
-            has_validation=task.n_validation > 0,
-        )
-        self._answer(ready)
+        self._answer(failed)
+
+    def _open(self, start: msg.StartFold) -> None:
+        task = self._task = open_task(self._setup.tasks, start, self._timeline)
+        gradient, together = aligned_empty(task.adapter.n_weights), self._setup.together
+        self._batches = CommonBatches(task, gradient, together, start.n_workers, self._timeline, counts_all=True)
+        self._answer(task.ready(start.assignment))
 
     def _go_on(self, train: msg.Train, payload: np.ndarray | None) -> None:
         task, batches = self._opened()
-        with in_next_step(batches):
+        # The other ranks are on their way to the next step: a rank that fails here must not be missing there.
+        with batches.fails_in_next_step:
+            if train.shared:
+                self._memory = self._setup.block.join(self._setup.leader, (train.shared[0], train.shared[1]))
+                self._weights = self._memory.bytes.view(np.float32)[: task.adapter.n_weights]
             if payload is not None and len(payload):
                 task.adapter.write_state(payload)
             if train.position is not None:
-                restore_position(task, batches, train.position)
+                batches.seek(train.position)
 
-    def _step(self, weights: np.ndarray) -> None:
+    def _step(self, weights: np.ndarray | None) -> None:
         task, batches = self._opened()
-        with in_next_step(batches):
-            task.adapter.write_weights(weights)
+        with batches.fails_in_next_step:
+            if weights is not None:
+                task.adapter.write_weights(weights)
+            elif self._weights is not None:
+                task.adapter.borrow_weights(self._weights)
         batches.step()
 
     def _hand_in(self, fence: msg.Fence) -> None:
         task, batches = self._opened()
-        state = aligned_empty(task.adapter.n_state)
-        task.adapter.read_state(state)
-        position = {**batches.position(), "discrete": task.adapter.discrete_state()}
-        self._answer(msg.FenceReached(assignment=fence.assignment, position=position), state)
+        reached = msg.FenceReached(assignment=fence.assignment, position=batches.position())
+        self._answer(reached, task.model_state())
         self._timeline.flush()
 
     def _end(self) -> None:
         was_open, self._assignment, self._task, self._batches = self._assignment is not None, None, None, None
+        self._memory = self._weights = None
         if was_open:
             release(self._setup.tasks)
 
@@ -216,42 +249,9 @@ class WorkerGroupMember:
         self._setup.block.send(self._setup.leader, message, payload)
 
 
-class in_next_step:
-    """What is raised inside fails the next step, together with the ranks that are on their way to it."""
-
-    # Not by `contextmanager`, which takes three times as long, and more behind a computation.
-    def __init__(self, gradients: Gradients) -> None:
-        self._gradients = gradients
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ProtocolError) or not isinstance(error, Exception | SystemExit):
-            return False
-        self._gradients.failure = error
-        return True
-
-
-def restore_position(task: FoldTask, gradients: Gradients, position: dict[str, Any]) -> None:
-    """Go to where a rank stood at a fence: its data, and the integer state of its model."""
-    gradients.seek(position)
-    if position.get("discrete"):
-        task.adapter.load_discrete_state(position["discrete"])
-
-
-def check_alike(own: msg.WorkerReady, others: list[Received]) -> None:
-    """Raise TrialError where the ranks of a ring have built different models."""
-    for received in others:
-        other = received.message
-        assert isinstance(other, msg.WorkerReady)
-        if (own.n_weights, own.n_state) != (other.n_weights, other.n_state):
-            raise TrialError(
-                "`get_model` must build the same model on every rank; a leader has (weights, state) "
-                f"{(own.n_weights, own.n_state)}, a follower {(other.n_weights, other.n_state)}"
-            )
-
-
-def _vector(payload: np.ndarray | None) -> np.ndarray:
-    if payload is None:
-        raise ProtocolError("Weights were expected beside the message.")
-    return payload
+def check_members(own: msg.WorkerReady, members: list[Received]) -> None:
+    """Raise TrialError if a member has built another model than the leader."""
+    for received in members:
+        member = received.message
+        assert isinstance(member, msg.WorkerReady)
+        check_same_model(received.source, member, own)

@@ -1,146 +1,189 @@
-"""How a worker trains one assignment: batch by batch, in sync periods, from one word of its master to the next.
+"""Training of one assignment by a worker: batch by batch, in sync periods, from one message of the master to the next.
 
-`LocalTraining` is what `worker.worker` has of an assignment as long as that is open: model and data (`FoldTask`), the
-worker's half of the update rule (`block.local`), and the gradients (`exchange.gradients`). It pushes its updates
-itself, or makes them where the central weights are shared (`exchange.own_updates`).
+`LocalTraining` has what `worker.worker` needs of an assignment as long as it is open: model and data (`FoldTask`), the
+worker's half of the update rule (`update_rules`), the gradients (`exchange.gradients`). It pushes its updates to the
+master, or makes them itself if the central weights are shared (`exchange.shared_weights`).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.central import central_rule
-from nnlo_opt.block.exchange.gradients import CommonBatches, Gradients, OwnBatches, Step
-from nnlo_opt.block.exchange.own_updates import OwnUpdates, Period, Trained
+from nnlo_opt.block.exchange.gradients import CommonBatches, OwnBatches, Step
 from nnlo_opt.block.exchange.shared_step import SharedStep
-from nnlo_opt.block.exchange.shared_weights import SharedWeights
-from nnlo_opt.block.local import StepTogether, local_rule
+from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
 from nnlo_opt.block.task import FoldTask
-from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup, in_next_step, restore_position
-from nnlo_opt.block.worker.learning_rates import LearningRates
+from nnlo_opt.block.worker.group import GroupBatches, WorkerGroup
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Transport
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.runtime.timeline import Timeline
+from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.trials.checkpoint import load_local, save_local
+from nnlo_opt.update_rules.allreduce import AllreduceWorker
+from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.update_rules.staleness import StalenessPolicy
-from nnlo_opt.vectors import aligned_empty
 
 #: end of the master on the transport of a team
 MASTER = 0
-#: the float model state of a worker, beside what its update rule remembers
+#: the float model state of a worker, beside the memory of its update rule
 _MODEL_STATE = "model_state"
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """The groups of ranks that a worker's rank may compute gradients with."""
+    """Ranks with which a worker's rank may compute gradients."""
 
-    #: all workers of its team (allreduce); None: it is the only one
+    #: all workers of its team (allreduce); None for a worker alone
     team: Collective | None = None
-    #: the ranks of this worker, which this rank leads; None: it is the only one
+    #: the ranks of this worker, which this rank leads; None for a worker of one rank
     group: WorkerGroup | None = None
 
 
+@dataclass(slots=True)
+class Period:
+    """Training of a worker between two updates."""
+
+    n_samples: int = 0
+    n_batches: int = 0
+    #: version of the central weights at the first batch
+    base_version: int = 0
+    #: True if the end of a pass has ended the period
+    end_of_pass: bool = False
+
+    def restart(self) -> None:
+        """Begin the next period."""
+        self.n_samples = self.n_batches = 0
+        self.end_of_pass = False
+
+
+@dataclass(slots=True)
+class Trained:
+    """Figures of some batches."""
+
+    n_samples: int = 0
+    n_batches: int = 0
+    #: sums over the samples
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def add(self, metrics: Metrics) -> None:
+        """Add the figures of a batch."""
+        self.n_samples += metrics.n_samples
+        self.n_batches += 1
+        sums = self.sums
+        for name, value in metrics.sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+
+    def take(self) -> "Trained":
+        """Return the figures so far and begin again at zero."""
+        taken = Trained(self.n_samples, self.n_batches, self.sums)
+        self.n_samples, self.n_batches, self.sums = 0, 0, {}
+        return taken
+
+
 class LocalTraining:
-    """One assignment, from the model that is built to its end."""
+    """One assignment at a worker, from the model that is built to the end.
+
+    Args:
+        block: leads to the master (end 0).
+        start: the order; a worker group among `partners` has begun with it.
+    """
 
     def __init__(
         self, block: Transport, task: FoldTask, start: msg.StartFold, partners: Partners, timeline: Timeline
     ) -> None:
-        """`block` leads to the master (end 0); a worker group among `partners` has begun with `start`."""
         self._block = block
         self._partners = partners
         self._timeline = timeline
         #: model and data
         self.task = task
         self._start = start
-        self._rule = local_rule(task.options, task.adapter.n_weights)
-        #: whether all workers make one step together
-        self._together = task.options.mode == "allreduce"
-        #: where the gradients of its steps come from
+        self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
+        #: True if all workers make every step together
+        self._together = task.options.rule.averages_every_batch
+        #: source of the gradients of its steps
         self.gradients = self._gradients()
-        #: whether the master has sent something to train on, and no fence since
+        #: True if the master has sent something to train on, and no fence since
         self.is_running = False
-        #: whether another rank has failed in a step with this one: nothing more is trained of this assignment
+        #: True if another rank has failed in a step with this one: nothing more is trained of this assignment
         self._is_deserted = False
-        #: whether the master has given weights to begin with
+        #: True if the master has given weights to begin with
         self.has_begun = False
         #: version of the central weights adopted last
         self._version = 0
-        #: where this worker moves the central weights itself; None: the master does
-        self._own: OwnUpdates | None = None
-        #: of the steps made here
+        #: the central weights, if this worker moves them itself; None if the master does
+        self._shared: SharedWeights | None = None
+        #: learning rates of the steps made here
         self._rates = LearningRates(task.options.schedule, task.n_train, task.options.epochs)
         #: training samples of all workers behind the next step, as far as is known: between two answers of the master
-        #: the others are taken to be as fast as this one
+        #: all workers are taken to be as fast as this one
         self._n_trained = 0
-        #: what was trained since the last update
+        #: training since the last update
         self._period = Period()
-        #: batches after which that is due; in allreduce the end of a pass alone
+        #: batches after which an update is due; in allreduce the end of a pass alone
         self._sync_every = math.inf if self._together else task.options.sync_every
-        #: what was trained that the master has not been told
+        #: training that the master does not know of
         self._untold = Trained()
-        #: whether the period is over and waits to be pushed
+        #: True if the period is over and waits to be pushed
         self._is_due = False
-        #: whether a push is not yet answered
+        #: True if a push is not yet answered
         self.is_outstanding = False
-        #: whether the next batch may be trained before the answer
+        #: True if the next batch may be trained before the answer
         self._may_run_ahead = False
 
-    def _gradients(self) -> Gradients:
+    def _gradients(self) -> OwnBatches:
         task, gradient, partners, timeline = self.task, self._rule.gradient, self._partners, self._timeline
-        n_ranks = self._start.n_workers if partners.group is None else partners.group.n_all
         if self._together:
-            return CommonBatches(task, gradient, partners.team, n_ranks, timeline)
-        if partners.group is not None:
-            return GroupBatches(task, gradient, partners.group, self._start.assignment, self._rule.point, timeline)
-        return OwnBatches(task, gradient, timeline)
+            return CommonBatches(task, gradient, partners.team, self._start.n_workers, timeline)
+        if partners.group is None:
+            return OwnBatches(task, gradient, timeline)
+        return GroupBatches(task, gradient, partners.group, self._start.assignment, timeline)
 
     # ------------------------------------------------------------ batches
 
     @property
     def can_train(self) -> bool:
-        """Whether there is a batch to be trained now."""
+        """True if there is a batch to be trained now."""
         return self.is_running and not self._is_due and (not self.is_outstanding or self._may_run_ahead)
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether there is, and it needs no message: the updates of all workers are made in memory or together."""
-        return self.can_train and (self._together or self._own is not None)
+        """True if the next batch needs no message: the updates of all workers are made in memory or together."""
+        return self.can_train and (self._together or self._shared is not None)
 
     def train_batch(self) -> None:
-        """Train one batch; where that ends the period, push it, or make its update."""
+        """Train one batch; if it ends the period, push the update or make it."""
         period = self._period
         if not period.n_batches:
             period.base_version = self._version
         step = self.gradients.step()
         if step.has_failed:
             # The rank that failed says why. An answer of the master that comes before must not begin another step,
-            # in which nobody would be with us.
+            # which no other rank would make.
             self.is_running, self._is_deserted = False, True
             return
         if self._together and not step.end_of_pass:
-            with in_next_step(self.gradients):
+            with self.gradients.fails_in_next_step:
                 self._step(step)
-        else:  # at the end of an allreduce epoch nobody waits in a step for this rank any more
+        else:  # at the end of an allreduce epoch no rank waits in a step for this one any more
             self._step(step)
         self._untold.add(step.metrics)
         period.n_samples += step.metrics.n_samples
         period.n_batches += 1
         self._may_run_ahead = False
         # A sync period does not reach over the end of a pass: synchronous workers meet there, and a period longer
-        # than a pass would train more than the epochs that were asked for. Nor does it where the others have trained
-        # the last samples of an epoch: they would wait for half a period in the mean.
+        # than a pass would train more than the epochs that were asked for. Nor does it continue when other workers
+        # have trained the last samples of an epoch: they would wait for half a period in the mean.
         is_over = step.end_of_pass or period.n_batches >= self._sync_every
-        if is_over or (self._own is not None and self._own.are_enough):
+        if is_over or (self._shared is not None and self._shared.is_trained):
             period.end_of_pass = step.end_of_pass
             self._is_due = True
-            if self._own is not None:
-                self._exchange(self._own)
+            if self._shared is not None:
+                self._exchange(self._shared)
             elif not self.is_outstanding:
                 self._push()
 
@@ -152,65 +195,82 @@ class LocalTraining:
             before, self._n_trained = self._n_trained, self._n_trained + n_of_all
             self._rule.scale_learning_rate(self._rates.factor(before, self._n_trained))
         if self._rule.step(step.n_samples):
-            self.task.adapter.borrow_weights(self._rule.point())
+            self.gradients.at(self._rule.point())
 
-    def _exchange(self, own: OwnUpdates) -> None:
-        """Do what the master would on a push, and go on; or, where that was the last, tell it of all of them."""
-        rule = self._rule
+    def _exchange(self, shared: SharedWeights) -> None:
+        """Apply the update to the shared weights; continue, or tell the master if that was the last of the epoch."""
+        rule, period = self._rule, self._period
         with self._timeline.span("exchange", "message"):
-            done = own.make(rule, self._period)
-            self.task.adapter.borrow_weights(rule.point())
+            done = shared.exchange(rule.finish(), rule.answer, period.n_samples, period.base_version)
+            if not done.is_full or shared.answers == Answer.DIFFERENCE:  # else the weights come behind the fence
+                rule.adopt(shared.answers, rule.answer)
+            self.gradients.at(rule.point())
         self._version, self._n_trained = done.version, done.n_samples
         self._is_due = False
-        self._period.restart()
         if done.is_full:
-            self._block.send(MASTER, own.tell(self._start.assignment, self._untold.take()))
+            told = self._update(base_version=shared.version, applied=shared.take_applied())
+            self._block.send(MASTER, told)
             self.is_outstanding = True
+        period.restart()
 
     def _push(self) -> None:
-        start, period, trained = self._start, self._period, self._untold.take()
-        push = msg.PushUpdate(
-            assignment=start.assignment,
-            base_version=period.base_version,
-            n_samples=trained.n_samples,
-            n_batches=period.n_batches,
-            sums=trained.sums,
-            end_of_pass=period.end_of_pass,
-        )
+        period = self._period
+        push = self._update(base_version=period.base_version)
         with self._timeline.span("push", "message"):
             # In allreduce all workers have the same weights: those of one are enough.
-            is_one_of_many = self._rule.is_common and start.worker > 1
+            is_one_of_many = self._together and self._start.worker > 1
             self._block.send(MASTER, push, None if is_one_of_many else self._rule.finish())
         # Behind the end of a pass lies the next epoch, which a lone worker must not begin before the fence.
-        self._may_run_ahead = start.overlap and not period.end_of_pass
+        self._may_run_ahead = self._start.overlap and not period.end_of_pass
         self.is_outstanding, self._is_due = True, False
         period.restart()
 
-    # ------------------------------------------------------------ the master's word
+    def _update(self, base_version: int, applied: dict[str, int] | None = None) -> msg.PushUpdate:
+        """Return the message with the figures of all batches that the master does not know of."""
+        trained = self._untold.take()
+        return msg.PushUpdate(
+            assignment=self._start.assignment,
+            base_version=base_version,
+            n_samples=trained.n_samples,
+            n_batches=self._period.n_batches if applied is None else trained.n_batches,
+            sums=trained.sums,
+            end_of_pass=self._period.end_of_pass,
+            applied=applied or {},
+        )
+
+    # ------------------------------------------------------------ messages of the master
 
     def go_on(self, train: msg.Train, payload: np.ndarray | None, memory: dict[str, Any] | None) -> None:
-        """Train on what the master sends; `memory`: what `remembered` of this worker before ranks died, else None."""
-        task, start, group = self.task, self._start, self._partners.group
+        """Train on what the master sends.
+
+        Args:
+            payload: vector that came with `train`.
+            memory: return value of `remembered` of this worker before ranks died; else None.
+        """
+        task, start = self.task, self._start
         if train.shared:
             self._join((train.shared[0], train.shared[1]))
-        # The other ranks of a group are on their way to the next step: one that fails here must not be missing there.
-        with in_next_step(self.gradients):
+        # The other ranks of a group are on their way to the next step: a rank that fails here must not be missing
+        # there.
+        with self.gradients.fails_in_next_step:
+            place = [] if self.has_begun else self._share_with_members()
             kept = load_local(Path(train.restore), start.worker) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
             if kept:
                 self._rule.load_state(kept)
             is_midway = train.mid_epoch
-            if kept and "weights" in kept and train.adopt == "weights" and payload is not None:
-                # It has outlived others, and goes on with weights of its own, as the update rule has such.
-                train, payload, is_midway = train.replaced(adopt="nothing"), payload[task.adapter.n_weights :], True
+            if kept and "weights" in kept and train.adopt == Answer.WEIGHTS and payload is not None:
+                # It has outlived other ranks, and continues with the weights of its own that the update rule has.
+                train, is_midway = train.replaced(adopt=Answer.NOTHING), True
+                payload = payload[task.adapter.n_weights :]
             state_given = self._adopt(train.adopt, payload)
             if is_midway and model_state is not None:
-                task.adapter.write_state(model_state)  # its own: in the middle of an epoch nobody averages
+                task.adapter.write_state(model_state)  # its own: in the middle of an epoch no mean is taken
             if train.position is not None:
-                restore_position(task, self.gradients, train.position)
-            if group is not None:
-                _pass_on(group, train, state_given)
-            task.adapter.borrow_weights(self._rule.point())
+                self.gradients.seek(train.position)
+            if self._partners.group is not None:
+                self._partners.group.pass_on(train, state_given, place)
+            self.gradients.at(self._rule.point())
         if train.rate_factor is not None:
             self._rates.take_wish(train.rate_factor)
         self._version, self.has_begun = train.version, True
@@ -219,6 +279,15 @@ class LocalTraining:
         if self._is_due:
             self._push()
 
+    def _share_with_members(self) -> list[int]:
+        """Have the weights in memory that the members of the worker group read; return its handle, [] without one."""
+        if not isinstance(self.gradients, GroupBatches):
+            return []
+        weights = self.gradients.share_weights()
+        if weights is not None:
+            self._rule.live_in(weights)
+        return self.gradients.place
+
     def _join(self, place: tuple[int, int]) -> None:
         """Work in the memory that the master has made, from now on."""
         options, adapter, start = self.task.options, self.task.adapter, self._start
@@ -226,29 +295,30 @@ class LocalTraining:
             memory = self._block.join(MASTER, place)
         except OSError as error:
             if self._together:
-                # The others wait in memory for this rank, and hear of its death alone.
+                # The other workers wait in memory for this rank, and notice its death alone.
                 raise ProtocolError(f"The memory of the workers' steps cannot be joined: {error}.") from error
             raise
-        if isinstance(self._rule, StepTogether):
+        if self._together:
             rank, n_ranks, together = start.worker - 1, start.n_workers, self._partners.team
+            assert isinstance(self._rule, AllreduceWorker)
             assert isinstance(self.gradients, CommonBatches)
             assert together is not None
-            self.gradients.averaging = self._rule.share(
+            shared_step = self._rule.share(
                 lambda optimizer: SharedStep(memory, optimizer, adapter.n_weights, rank, n_ranks, together)
             )
+            self.gradients.average_by(shared_step)
             return
-        rule = central_rule(options, adapter.n_weights, start.n_workers)
-        shared = SharedWeights(memory, rule, adapter.n_weights, adapter.n_state, start.n_workers)
-        shared.rates = self._rates
-        shared.policy = StalenessPolicy.parse(options.staleness)
-        self._own = OwnUpdates(shared)
-        if start.n_workers == 1:
-            self._rule.own(shared.weights)
+        half = options.rule.master_half(options, adapter.n_weights, start.n_workers)
+        of_worker = OfWorker(StalenessPolicy.parse(options.staleness), self._rates)
+        sizes = adapter.n_weights, adapter.n_state
+        self._shared = SharedWeights(memory, half, sizes, start.n_workers, of_worker)
+        if start.n_workers == 1 and self._partners.group is None:
+            self._rule.own(self._shared.weights)
 
-    def _adopt(self, kind: str, payload: np.ndarray | None) -> np.ndarray | None:
-        """Take in the master's answer and the averaged model state; -> the latter, None where it did not come."""
+    def _adopt(self, kind: Answer, payload: np.ndarray | None) -> np.ndarray | None:
+        """Take in the master's answer and the averaged model state; return the latter, None if it did not come."""
         adapter = self.task.adapter
-        n_answer = 0 if kind == "nothing" else adapter.n_weights
+        n_answer = 0 if kind == Answer.NOTHING else adapter.n_weights
         n_given = 0 if payload is None else len(payload)
         if n_given not in (n_answer, n_answer + adapter.n_state):
             raise ProtocolError(f"An answer of {n_answer} numbers ({kind}) was expected. Received: {n_given}.")
@@ -262,42 +332,25 @@ class LocalTraining:
     # ------------------------------------------------------------ at a fence
 
     def stop(self, fence: msg.Fence, payload: np.ndarray | None) -> Trained:
-        """Train no more until `go_on`; -> what has been trained and not pushed."""
+        """Train no more until `go_on`; return the training that has not been pushed."""
         self.is_outstanding = self.is_running = False
         self._adopt(fence.adopt, payload)
         if self._period.n_batches and self._rule.drains:
             self._push()
         self.is_outstanding = False
-        # What is left of a period has no update of its own in this epoch, but its samples were trained in it.
+        # The rest of a period has no update of its own in this epoch, but its samples were trained in it.
         self._period.n_samples = 0
         return self._untold.take()
 
-    def model_state(self) -> np.ndarray:
-        """The float model state, (n_state,)."""
-        state = aligned_empty(self.task.adapter.n_state)
-        self.task.adapter.read_state(state)
-        return state
-
-    def position(self) -> dict[str, Any]:
-        """Where it stands in its data, and the integer state of its model, plain data."""
-        return {**self.gradients.position(), "discrete": self.task.adapter.discrete_state()}
-
     def save(self, fence: msg.Fence, model_state: np.ndarray) -> dict[str, Any]:
-        """Write to the checkpoint, if there is one, what else is nowhere; -> file name -> fingerprint."""
+        """Write to the checkpoint, if there is one, what exists nowhere else; return file names with fingerprints."""
         if not fence.checkpoint:
             return {}
-        # The ranks of a ring have one state each, which are averaged, as at the end of an epoch.
+        # The ranks of a worker group have one state each, which are averaged, as at the end of an epoch.
         keeps_own = fence.mid_epoch and len(model_state) and self._partners.group is None
         own = {_MODEL_STATE: model_state} if keeps_own else {}
         return save_local(Path(fence.checkpoint), self._start.worker, {**self._rule.state(), **own})
 
     def remembered(self) -> dict[str, Any]:
-        """What the update rule remembers, and float model state, for a worker that this rank is after deaths."""
-        return {**self._rule.state(), _MODEL_STATE: self.model_state()}
-
-
-def _pass_on(group: WorkerGroup, train: msg.Train, state: np.ndarray | None) -> None:
-    """Give the followers the model state, and the positions they handed in, where these came."""
-    positions = (train.position or {}).get("followers") or [None] * (group.n_ranks - 1)
-    plain = msg.Train(assignment=train.assignment, version=train.version, adopt="nothing")
-    group.tell_each([plain.replaced(position=position) for position in positions], state)
+        """Return the memory of the update rule with the float model state, for the worker of this rank after deaths."""
+        return {**self._rule.state(), _MODEL_STATE: self.task.model_state()}

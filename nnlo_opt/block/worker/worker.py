@@ -1,44 +1,41 @@
 """A worker: computes true gradients on its shard and pushes them to its master.
 
 It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker whose
-peer failed is never stuck, and master and worker can share a process. Allreduce alone is a collective call. How it
-trains stands in `block.worker.training`.
+peer failed is never stuck, and master and worker can share a process. Allreduce alone is a collective call. The
+training itself stands in `worker.training`.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import worker_failed
-from nnlo_opt.block.local import base_learning_rate
-from nnlo_opt.block.task import TaskFactory, release
-from nnlo_opt.block.worker.group import Then, check_alike
+from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.exchange.rounds import average_states
+from nnlo_opt.block.task import TaskFactory, open_task, release
+from nnlo_opt.block.worker.group import Then, check_members
 from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
-from nnlo_opt.block.worker.validation import validate
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.runtime.monitor import Monitor
-from nnlo_opt.runtime.pulse import PULSE, SLOW
+from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.trials.figure import judged
-from nnlo_opt.vectors import aligned_empty
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a worker had of an assignment when ranks of its team died, for whom this rank is after that."""
+    """Memory of a worker when ranks of its team died, for the worker that its rank is after that."""
 
     assignment: int
-    #: what its update rule remembers, and float model state, as a checkpoint in the middle of an epoch has them
+    #: memory of its update rule, and float model state, as a checkpoint in the middle of an epoch has them
     state: dict[str, Any]
 
 
@@ -50,105 +47,94 @@ class WorkerSetup:
     block: Transport
     tasks: TaskFactory
     world_rank: int
-    #: with whom it computes gradients together
+    #: ranks with which it computes gradients
     partners: Partners = Partners()  # noqa: RUF009  (frozen)
     timeline: Timeline = NO_TIMELINE
-    #: measures what this process takes of its machine, for the history; None: that is not wanted
+    #: measures what this process takes of its machine, for the history; None if that is not wanted
     monitor: Monitor | None = None
-    #: what the user wants to be called at the epochs, if this is worker 1
+    #: callbacks of the user, if this is worker 1
     callbacks: EpochCallbacks | None = None
     #: the user's figure of merit, if this is worker 1
     figure: Callable[[dict[str, Any]], Any] | None = None
-    #: what this rank remembers of an assignment that may go on after deaths
+    #: memory of an assignment that may continue after deaths
     memory: Memory | None = None
 
 
 class Worker:
     """One worker; serves one assignment after another.
 
-    Between messages it works: `work` trains one batch when `can_work` says so. Where it overlaps, it may be one batch
+    Between messages it works: `work` trains one batch if `can_work` is true. A worker that overlaps may be one batch
     ahead of the master's answer; that batch comes before the answer is read (`works_first`), so that the order of
-    things does not depend on who is faster.
+    events does not depend on which rank is faster.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
         self._block, self._timeline = setup.block, setup.timeline
-        #: the ranks of this worker; None: it is the only one
+        #: the ranks of this worker; None if it is the only one
         self._group = setup.partners.group
-        #: what this rank remembers of an assignment that may go on, until it does
+        #: memory of an assignment that may continue, until it does
         self._memory = setup.memory
         #: assignment served; None between assignments and after a failure, when messages about it are dropped
         self._assignment: int | None = None
-        #: how that is trained; None while it is opened, and without one
+        #: the training of that assignment; None while it is opened, and without an assignment
         self._training: LocalTraining | None = None
+        self._answers_failures = failures_to(self._fail)
 
     @property
     def is_busy(self) -> bool:
-        """Whether an assignment is under way here."""
+        """True if an assignment is under way here."""
         return self._assignment is not None
 
     @property
     def can_work(self) -> bool:
-        """Whether there is a batch to be trained now."""
+        """True if there is a batch to be trained now."""
         training = self._training
         return training is not None and training.can_train
 
     @property
     def works_first(self) -> bool:
-        """Whether that batch comes before any message."""
+        """True if that batch comes before any message."""
         training = self._training
         return training is not None and training.is_outstanding and training.can_train
 
     def handle(self, received: Received) -> None:
-        """Take in one message of the master and answer it. Errors of the trial are answered, not raised."""
+        """Take in one message of the master and answer it; failures of the trial are answered, not raised."""
         message = received.message
         assignment = getattr(message, "assignment", None)
-        if not isinstance(message, msg.StartFold) and assignment != self._assignment:
+        if isinstance(message, msg.StartFold):
+            self._end()
+            self._assignment = message.assignment
+        elif assignment != self._assignment:
             logger.debug("dropped a late %s about assignment %s", type(message).__name__, assignment)
             return
-        with self._answering_for(assignment):
+        with self._answers_failures:
             self._dispatch(message, received.payload)
 
     def handle_follower(self, received: Received) -> None:
-        """Take in an answer of one of the other ranks of this worker."""
+        """Take in an answer of a member of this worker's group."""
         message = received.message
         if self._group is None or getattr(message, "assignment", None) != self._assignment:
-            logger.debug("dropped a late %s of a follower", type(message).__name__)
+            logger.debug("dropped a late %s of a member", type(message).__name__)
         elif isinstance(message, msg.WorkerFailed):
             self._end()
             self._block.send(MASTER, message)
         else:
-            with self._answering_for(self._assignment):
+            with self._answers_failures:
                 self._group.hear(received)
 
     def work(self, undisturbed_s: float = 0.0) -> None:
-        """Train one batch, and more within so many seconds where these need no message.
+        """Train one batch, and more within so many seconds if these need no message.
 
-        Errors of the trial are answered, not raised.
+        Failures of the trial are answered, not raised.
         """
         training = self._opened()
         until_s = time.perf_counter() + undisturbed_s
-        # As `_answering_for`, whose generator would take longer than all else that is done here about a batch.
-        try:
+        with self._answers_failures:
             training.train_batch()
             while training.is_undisturbed and time.perf_counter() < until_s:
                 PULSE.ticks += 1
                 training.train_batch()
-        except ProtocolError:
-            raise
-        except (Exception, SystemExit) as error:
-            self._fail(self._assignment, error)
-
-    @contextmanager
-    def _answering_for(self, assignment: int | None) -> Iterator[None]:
-        try:
-            yield
-        except ProtocolError:
-            raise
-        except (Exception, SystemExit) as error:
-            # A user's code that leaves must not take the search with it.
-            self._fail(assignment, error)
 
     def _dispatch(self, message: msg.Message, payload: np.ndarray | None) -> None:
         match message:
@@ -167,43 +153,27 @@ class Worker:
                 with self._timeline.span("judge"):
                     self._judge(message)
             case msg.Halt():
-                self._opened().gradients.wants_end = True
+                self._opened().gradients.end_pass()
             case msg.EndFold():
                 self._end()
             case _:
                 raise ProtocolError(f"A worker takes no {type(message).__name__}.")
 
-    # ------------------------------------------------------------ the beginning of an assignment, and its end
+    # ------------------------------------------------------------ beginning and end of an assignment
 
     def _open(self, start: msg.StartFold) -> None:
-        self._end()
-        self._assignment = start.assignment
         if self._memory is not None and self._memory.assignment != start.assignment:
-            self._memory = None  # that one did not go on
+            self._memory = None  # that assignment did not continue
         mine = start if self._group is None else self._group.start(start)
-        PULSE.expect(SLOW)
-        with self._timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
-            task = self._setup.tasks.open(mine)
+        task = open_task(self._setup.tasks, mine, self._timeline)
         self._training = LocalTraining(self._block, task, start, self._setup.partners, self._timeline)
-        n_weights, n_state = task.adapter.n_weights, task.adapter.n_state
-        initial = None
-        if start.worker == 1:
-            initial = aligned_empty(n_weights + n_state)
-            task.adapter.read_weights(initial[:n_weights])
-            task.adapter.read_state(initial[n_weights:])
-        ready = msg.WorkerReady(
-            assignment=start.assignment,
-            n_weights=n_weights,
-            n_state=n_state,
-            n_train=task.n_train,
-            n_shard=task.n_shard,
-            has_validation=task.n_validation > 0,
-        )
+        initial = task.read_model() if start.worker == 1 else None
+        ready = task.ready(start.assignment)
         if self._setup.monitor is not None:
             self._setup.monitor.start()
 
         def then(answers: list[Received]) -> None:
-            check_alike(ready, answers)
+            check_members(ready, answers)
             self._block.send(MASTER, ready, initial)
 
         self._when_members_answer(then)
@@ -213,14 +183,15 @@ class Worker:
         return None if memory is None else memory.state
 
     def abandon(self) -> Memory | None:
-        """Let go of an assignment whose ranks are not together any more; this worker is not used again.
+        """Let go of an assignment, as ranks of the team have died; this worker is not used again.
 
-        -> what the next one is to have as its `memory`.
+        Returns:
+            The `memory` of the worker that follows.
         """
         memory = self._memory
         if self._assignment is not None and self._training is not None and self._training.has_begun:
             memory = Memory(self._assignment, self._training.remembered())
-        self._group = None  # its ranks find out by themselves
+        self._group = None  # its ranks notice by themselves
         self._end()
         return memory
 
@@ -235,9 +206,9 @@ class Worker:
         if was_open:
             release(self._setup.tasks)
 
-    def _fail(self, assignment: int | None, error: BaseException) -> None:
-        logger.info("assignment %s fails on this worker", assignment, exc_info=error)
-        failed = worker_failed(assignment, error, self._setup.world_rank)
+    def _fail(self, error: BaseException) -> None:
+        logger.info("assignment %s fails on this worker", self._assignment, exc_info=error)
+        failed = worker_failed(self._assignment, error, self._setup.world_rank)
         self._end()
         self._block.send(MASTER, failed)
 
@@ -246,14 +217,14 @@ class Worker:
             raise ProtocolError("No assignment is under way on this worker.")
         return self._training
 
-    # ------------------------------------------------------------ what the master asks for between two epochs
+    # ------------------------------------------------------------ between two epochs
 
     def _hand_in(self, fence: msg.Fence, payload: np.ndarray | None) -> None:
         training = self._opened()
         left = training.stop(fence, payload)
-        state = training.model_state()
+        state = training.task.model_state()
         files = training.save(fence, state)
-        position = training.position()
+        position = training.gradients.position()
         load = {} if self._setup.monitor is None else self._setup.monitor.end_epoch()
 
         def then(answers: list[Received]) -> None:
@@ -262,8 +233,9 @@ class Worker:
                 of_member = answer.message
                 assert isinstance(of_member, msg.FenceReached)
                 position.setdefault("followers", []).append(of_member.position)
-                states.append(aligned_empty(0) if answer.payload is None else answer.payload)
-            np.copyto(state, np.mean(states, axis=0, dtype=np.float64), casting="same_kind")
+                assert answer.payload is not None
+                states.append(answer.payload)
+            np.copyto(state, average_states(states), casting="same_kind")
             reached = msg.FenceReached(
                 assignment=fence.assignment,
                 position=position,
@@ -281,11 +253,9 @@ class Worker:
 
     def _validate(self, message: msg.Validate, payload: np.ndarray | None) -> None:
         task = self._opened().task
-        if payload is None:
-            raise ProtocolError("Central weights and model state were expected beside the message.")
         if self._group is not None:
             self._group.tell(message, payload)
-        n_samples, sums = validate(task, payload)
+        n_samples, sums = task.validate(payload)
 
         def then(answers: list[Received]) -> None:
             total, n_total = dict(sums), n_samples
@@ -305,24 +275,18 @@ class Worker:
         else:
             self._group.expect(then)
 
-    # ------------------------------------------------------------ what is the user's
+    # ------------------------------------------------------------ functions of the user
 
     def _call_back(self, message: msg.CallBack, payload: np.ndarray | None) -> None:
-        task = self._opened().task
-        adapter, n_weights = task.adapter, task.adapter.n_weights
-        if payload is None or self._setup.callbacks is None:
-            raise ProtocolError("Callbacks, and weights to show them, were expected.")
-        adapter.write_weights(payload[:n_weights])
-        adapter.write_state(payload[n_weights:])
-        base = base_learning_rate(task.options)
+        task, callbacks = self._opened().task, self._setup.callbacks
+        if callbacks is None:
+            raise ProtocolError("Callbacks were expected on this worker.")
+        task.write_model(payload)
+        base = task.options.rule.base_learning_rate(task.options)
         rate = base * message.rate_factor
         with PULSE.unwatched():
-            wishes = self._setup.callbacks.call(adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
-        changed = None
-        if wishes.has_changed:
-            changed = aligned_empty(len(payload))
-            adapter.read_weights(changed[:n_weights])
-            adapter.read_state(changed[n_weights:])
+            wishes = callbacks.call(task.adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
+        changed = task.read_model() if wishes.has_changed else None
         # Left alone, the factor stays as it is to the last bit.
         factor = message.rate_factor if wishes.learning_rate == rate else wishes.learning_rate / base
         answer = msg.CalledBack(assignment=message.assignment, rate_factor=factor, stop=wishes.stop)

@@ -10,7 +10,7 @@ notes who is lost, and its owner hears of it by `RanksLost`.
 import logging
 import struct
 import time
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -126,8 +126,9 @@ class MpiTransport(Transport):
         else:
             self._bell.wait(seconds)
 
-    def share(self, n_bytes: int) -> CommonMemory | None:
-        return CommonMemory.create(n_bytes) if self.rings else None
+    def share(self, n_bytes: int, ends: Iterable[int] | None = None) -> CommonMemory | None:
+        can_share = self.rings if ends is None else all(end in self._neighbours for end in ends)
+        return CommonMemory.create(n_bytes) if can_share else None
 
     def join(self, source: int, place: tuple[int, int]) -> CommonMemory:
         return self._neighbours[source].join(place)

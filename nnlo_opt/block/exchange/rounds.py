@@ -1,0 +1,79 @@
+"""Workers in step: the same model before the first round, one update of each worker in every round."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.errors import TrialError
+from nnlo_opt.vectors import aligned_empty
+
+
+class SynchronousRounds:
+    """The rounds of one epoch, in which every worker passes over its shard once."""
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        #: workers that still train in this epoch
+        self.training = set(workers)
+        #: of these, the workers whose update of the round under way has come
+        self._here: set[int] = set()
+        #: of these again, the workers whose update was their last of the epoch
+        self._through: set[int] = set()
+
+    def take(self, worker: int, *, is_last: bool) -> tuple[int, ...]:
+        """Take note of the update of `worker`.
+
+        Args:
+            is_last: the worker makes no other update in this epoch.
+
+        Returns:
+            The workers whose updates make the round, ascending; empty until the round is complete.
+        """
+        self._here.add(worker)
+        if is_last:
+            self._through.add(worker)
+        if self._here != self.training:
+            return ()
+        complete = tuple(sorted(self._here))
+        self.training -= self._through
+        self._here.clear()
+        self._through.clear()
+        return complete
+
+
+class HeldUpdates:
+    """Copies of updates, kept until their round is complete; then the answers to them, if the rule writes these."""
+
+    def __init__(self) -> None:
+        #: worker -> (samples, update)
+        self._held: dict[int, tuple[int, np.ndarray]] = {}
+
+    def keep(self, worker: int, n_samples: int, update: np.ndarray) -> None:
+        """Copy the update of `worker`, float32 (n_weights,); a later one takes its place."""
+        _, buffer = self._held.get(worker, (0, None))
+        buffer = aligned_empty(len(update)) if buffer is None else buffer
+        np.copyto(buffer, update)
+        self._held[worker] = n_samples, buffer
+
+    def of(self, workers: Sequence[int]) -> list[tuple[int, np.ndarray]]:
+        """Return (samples, update) of each of `workers` that has one, in their order."""
+        return [self._held[worker] for worker in workers if worker in self._held]
+
+    def answer_to(self, worker: int) -> np.ndarray:
+        """Return what the last round has made of the update of `worker`."""
+        return self._held[worker][1]
+
+
+def check_same_model(worker: int, ready: msg.WorkerReady, others: msg.WorkerReady) -> None:
+    """Raise TrialError if `worker` has built another model than the `others`, or sees other data."""
+    own, other = ((r.n_weights, r.n_state, r.n_train) for r in (ready, others))
+    if own != other:
+        raise TrialError(
+            "`get_model` must build the same model on every worker, and all must see the same data; worker "
+            f"{worker} has (weights, state, training samples) {own}, another has {other}"
+        )
+
+
+def average_states(states: Sequence[np.ndarray], n_workers: Sequence[int] | None = None) -> np.ndarray:
+    """Return the mean of float model states (n_state,), each the mean of `n_workers`; float64 (n_state,)."""
+    return np.asarray(np.average(np.asarray(states, np.float64), axis=0, weights=n_workers))

@@ -1,0 +1,79 @@
+"""Allreduce: all workers take the same step along the mean of their gradients, so that their weights stay the same.
+
+Synchronous SGD with averaged gradients, as in Sergeev and Del Balso, "Horovod" (arXiv:1802.05799), section 3: with
+n_i samples in the batch of worker i, every worker makes the optimizer's step along
+
+    g = sum_i(n_i g_i) / sum_i(n_i)
+
+which is the gradient of the union of their batches. How the sum is made stands in `block.exchange`. The master hears of
+the weights once an epoch, from one worker.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.update_rules.optimizers import Optimizer
+from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
+from nnlo_opt.update_rules.vectors import FloatVector
+
+
+class PartedStep(Protocol):
+    """A step of the optimizer of which each rank makes a part, in memory that all ranks see."""
+
+    weights: FloatVector
+    #: this rank's gradient
+    gradient: FloatVector
+
+    def apply(self) -> None:
+        """Make this rank's part of the step; return when all parts are made."""
+
+
+Step = TypeVar("Step", bound=PartedStep)
+
+
+class AllreduceMaster(MasterHalf):
+    """The master's half: the weights of the first worker, which are those of all, are the central weights."""
+
+    answers = Answer.NOTHING
+
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        raise ProtocolError("Allreduce has no updates of single workers.")
+
+    def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
+        np.copyto(central, updates[0][1])
+
+
+class AllreduceWorker(SteppingWorker):
+    """The worker's half: the optimizer's step, whole or the part of this rank."""
+
+    #: None: each rank makes the whole step
+    _shared: PartedStep | None = None
+
+    def share(self, make: Callable[[Optimizer], Step]) -> Step:
+        """Make a part of each step from now on, as the return value of `make` does; it takes over the optimizer."""
+        self._shared = shared = make(self._optimizer)
+        self.weights, self.gradient = shared.weights, shared.gradient
+        return shared
+
+    def step(self, n_samples: int) -> bool:
+        if self._shared is None:
+            return super().step(n_samples)
+        self._shared.apply()
+        return True
+
+
+class Allreduce(UpdateRule):
+    """The rule of `--mode allreduce`."""
+
+    name = "allreduce"
+    averages_every_batch = True
+    makes_local_steps = False
+
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> AllreduceMaster:
+        return AllreduceMaster()
+
+    def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
+        return AllreduceWorker(n_weights, self.optimizer(options, n_weights))

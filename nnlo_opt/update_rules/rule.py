@@ -1,0 +1,272 @@
+"""An update rule as the ranks of a team see it: its traits, its master's, its worker's, its group's half.
+
+A rule is one module of this folder, with a line in `update_rules.registry`. A worker hands its update to the master, or
+applies it itself in shared memory; either way the master's half moves the central weights. Sub-masters make one update
+out of those of their workers first. All vectors are float32 (n_weights,).
+"""
+# ruff: noqa: B027  (what most rules leave alone is empty here)
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from nnlo_opt.errors import ProtocolError
+from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.update_rules.vectors import FloatVector
+from nnlo_opt.vectors import aligned_empty
+
+
+class Answer(StrEnum):
+    """What a worker adopts when its update has been applied."""
+
+    #: the central weights
+    WEIGHTS = "weights"
+    #: the vector that the master's half has made of the update
+    DIFFERENCE = "difference"
+    #: nothing, as the worker keeps the weights it has
+    NOTHING = "nothing"
+
+
+class RuleOptions(Protocol):
+    """The options that update rules read, as `training.options.TrainingOptions` has them."""
+
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def learning_rate(self) -> float | None: ...
+    @property
+    def optimizer_params(self) -> Mapping[str, Any]: ...
+    @property
+    def sync_every(self) -> int: ...
+    @property
+    def worker_optimizer(self) -> str | None: ...
+    @property
+    def worker_optimizer_params(self) -> Mapping[str, Any]: ...
+    @property
+    def elastic_force(self) -> float: ...
+    @property
+    def elastic_lr(self) -> float | None: ...
+    @property
+    def elastic_momentum(self) -> float: ...
+    @property
+    def gem_lr(self) -> float: ...
+    @property
+    def gem_momentum(self) -> float: ...
+    @property
+    def gem_kappa(self) -> float: ...
+
+
+class MasterHalf(ABC):
+    """An update rule at the master, for one assignment; here without memory and learning rate."""
+
+    answers: Answer = Answer.WEIGHTS
+
+    #: updates applied so far, if the next update depends on that number; else left alone
+    n_steps: int = 0
+
+    @property
+    def vectors(self) -> Sequence[FloatVector]:
+        """Vectors that the next update depends on beside the central weights, (n_weights,) each."""
+        return ()
+
+    def live_in(self, memory: Sequence[FloatVector]) -> None:
+        """Take these vectors for `vectors` from now on, with what they hold."""
+
+    @abstractmethod
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        """Move `central` by one update of staleness weight `weight`; `update` may become the answer, in place."""
+
+    def exchange_block(
+        self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
+    ) -> None:
+        """Do the part of `apply` for one of the `blocks` of all weights, as part of update number `n_steps`.
+
+        `update` may be spoilt. The block of `answer` (n_weights,) receives what the worker is to adopt. An update of
+        weight 0 moves nothing.
+        """
+        if weight:
+            self.apply(central[block], update[block], weight)
+        if answer is not central:
+            answer[block] = (update if self.answers == Answer.DIFFERENCE else central)[block]
+
+    def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
+        """Move `central` by the updates of a synchronous round, (n_samples, update) of each worker in order.
+
+        Each `update` may become the answer, in place.
+        """
+        raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Take `factor` times the learning rate of the options."""
+
+    def state(self) -> dict[str, Any]:
+        """Return scalars and vectors that the next update depends on; empty if there are none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the return value of `state` of the same rule."""
+        _expect_none(state)
+
+
+class WorkerHalf(ABC):
+    """An update rule at a worker, for one assignment; here without memory and local steps."""
+
+    #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
+    drains: bool = True
+
+    def __init__(self, n_weights: int) -> None:
+        #: the worker's weights; answers and local steps move them
+        self.weights = aligned_empty(n_weights)
+        #: the gradient of a batch, to be written before `step`
+        self.gradient = aligned_empty(n_weights)
+        #: room for an answer, to be written before `adopt`
+        self.answer = self.weights
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        """Take in the weights or the difference that came back for the last update."""
+        _expect_weights(kind)
+        if answer is not self.weights:
+            np.copyto(self.weights, answer)
+
+    def own(self, central: FloatVector) -> None:
+        """Use the `central` weights (n_weights,) in shared memory for this worker's own, if nobody else moves them."""
+
+    def live_in(self, memory: FloatVector) -> None:
+        """Keep the weights in `memory` (n_weights,) from now on."""
+        np.copyto(memory, self.weights)
+        self.answer = memory if self.answer is self.weights else self.answer
+        self.weights = memory
+
+    def point(self) -> FloatVector:
+        """Return the weights at which the next gradient is wanted."""
+        return self.weights
+
+    def step(self, n_samples: int) -> bool:
+        """Take in `gradient`, the mean over a batch; return True if `point` has moved."""
+        return False
+
+    @abstractmethod
+    def finish(self) -> FloatVector:
+        """End the period and return the update, which is valid until the next `step`."""
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Take `factor` times the learning rate of the options, for local steps."""
+
+    def state(self) -> dict[str, Any]:
+        """Return scalars and vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the return value of `state` of the same rule."""
+        _expect_none(state)
+
+
+class SteppingWorker(WorkerHalf):
+    """A worker that trains on its own weights with an optimizer of its own, and pushes the weights."""
+
+    drains = False
+
+    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+        super().__init__(n_weights)
+        self.answer = aligned_empty(n_weights)
+        self._optimizer = optimizer
+        self._learning_rate = optimizer.learning_rate
+
+    def step(self, n_samples: int) -> bool:
+        self._optimizer.apply(self.weights, self.gradient)
+        return True
+
+    def finish(self) -> FloatVector:
+        return self.weights
+
+    def scale_learning_rate(self, factor: float) -> None:
+        self._optimizer.learning_rate = self._learning_rate * factor
+
+    def state(self) -> dict[str, Any]:
+        return self._optimizer.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._optimizer.load_state(state)
+
+
+class GroupHalf(ABC):
+    """An update rule at a sub-master, for one assignment; here without memory.
+
+    Inside a group the workers are synchronous; between groups `--synchronous` decides, as it does between workers
+    without sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter
+    server.)
+    """
+
+    #: what the workers of the group adopt: the weights that come from the top master, or what `combine` has made of
+    #: their updates
+    answers: Answer = Answer.WEIGHTS
+
+    @abstractmethod
+    def combine(self, updates: Sequence[tuple[int, FloatVector]]) -> FloatVector:
+        """Return the update of the group, valid until the next one, from (n_samples, update) of each worker in order.
+
+        Each `update` may become the answer to its worker, in place.
+        """
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        """Take in the top master's answer to the last update, or the weights to begin with."""
+
+    def state(self) -> dict[str, Any]:
+        """Return vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the return value of `state` of the same rule."""
+        _expect_none(state)
+
+
+class UpdateRule(ABC):
+    """One update rule: what it can do, and the makers of its halves."""
+
+    #: value of `--mode`
+    name: ClassVar[str]
+    #: all workers make every step together, along the mean of their gradients: they wait for each other, the master's
+    #: rank trains too, and there are neither sub-masters nor worker groups
+    averages_every_batch: ClassVar[bool] = False
+    #: workers may train several batches between two updates
+    makes_local_steps: ClassVar[bool] = True
+    #: workers may be made to wait for each other
+    may_be_synchronous: ClassVar[bool] = True
+    #: the master may weigh an update by its staleness
+    weighs_staleness: ClassVar[bool] = False
+
+    @abstractmethod
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
+        """Return the half of a master of `n_workers` workers, where each sub-master counts as one."""
+
+    @abstractmethod
+    def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
+        """Return the half of a worker."""
+
+    def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GroupHalf:
+        """Return the half of a sub-master of `n_workers` workers."""
+        raise ProtocolError(f"`--mode {self.name}` has no sub-masters.")
+
+    def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
+        """Return the optimizer that the learning rate of the options belongs to."""
+        return make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
+
+    def base_learning_rate(self, options: RuleOptions) -> float:
+        """Return the learning rate that a training begins with, before schedules and callbacks."""
+        return self.optimizer(options, 1).learning_rate
+
+    def check(self, options: RuleOptions, n_workers: int = 0) -> None:
+        """Raise ConfigurationError if options contradict this rule; `n_workers`: of a master, 0 if not known yet."""
+
+
+def _expect_weights(kind: Answer) -> None:
+    if kind != Answer.WEIGHTS:
+        raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
+
+
+def _expect_none(state: Mapping[str, Any]) -> None:
+    if state:
+        raise ProtocolError(f"This half of the update rule has no state. Received: {sorted(state)}.")

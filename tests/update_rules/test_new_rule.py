@@ -1,0 +1,100 @@
+"""A fifth update rule, made in this file and named in the registry: it trains in every way that a team has."""
+
+import numpy as np
+import pytest
+
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.topology import plan_single_block
+from nnlo_opt.data.folds import single_fold
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
+from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.update_rules.registry import RULES
+from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, UpdateRule, WorkerHalf
+
+SOURCE, FOLDS = linear_source(45, 3), [single_fold(36, 9)]
+RATE = 0.01
+
+
+class SignMaster(MasterHalf):
+    def __init__(self, rate):
+        self._rate = rate
+
+    def apply(self, central, update, weight):
+        central -= self._rate * update
+
+
+class SignWorker(WorkerHalf):
+    def finish(self):
+        return np.sign(self.gradient)
+
+
+class SignGroup(GroupHalf):
+    """The majority decides."""
+
+    def combine(self, updates):
+        return np.sign(np.sum([update for _, update in updates], axis=0)).astype(np.float32)
+
+
+class SignSgd(UpdateRule):
+    """signSGD (Bernstein et al., arXiv:1802.04434): workers push signs; a group pushes those of its majority."""
+
+    name = "sign"
+    makes_local_steps = False
+    may_be_synchronous = False
+
+    def master_half(self, options, n_weights, n_workers):
+        return SignMaster(options.learning_rate)
+
+    def worker_half(self, options, n_weights):
+        return SignWorker(n_weights)
+
+    def group_half(self, options, n_weights, n_workers):
+        return SignGroup()
+
+
+@pytest.fixture(autouse=True)
+def _is_registered(monkeypatch):
+    monkeypatch.setitem(RULES, SignSgd.name, SignSgd())
+
+
+class SharingTeam(LoneTeam):
+    shares = True
+
+
+def trained(directory, team_class, workers, **changes):
+    options = TrainingOptions(mode="sign", batch=4, epochs=30, learning_rate=RATE, **changes)
+    team = team_class(directory, options, linear_tasks(SOURCE, FOLDS, options), workers)
+    team.run_fold()
+    finished = team.settle(np.random.default_rng(0))
+    assert isinstance(finished, msg.FoldFinished)
+    return team, [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+
+
+@pytest.mark.parametrize(
+    ("team_class", "workers"),
+    [(LoneTeam, 1), (LoneTeam, 3), (SharingTeam, 1), (SharingTeam, 3), (LoneTeam, plan_single_block(7, 3).teams[0])],
+    ids=["one worker by messages", "messages", "one worker in memory", "shared memory", "a tree"],
+)
+def test_a_new_rule_trains_by_messages_in_shared_memory_and_in_a_tree(tmp_path, team_class, workers):
+    team, losses = trained(tmp_path, team_class, workers)
+    assert losses[-1] < losses[0] / 2
+    pushes = team.delivered(msg.PushUpdate)
+    assert all((push.payload is None) == (team_class is SharingTeam) for push in pushes)
+    # Every weight moves by the rate in every update, up or down.
+    if team_class is LoneTeam:
+        moved = [d.payload[:-1] for d in team.delivered(msg.Train) if d.payload is not None and d.group == 0]
+        steps = np.diff([weights[:3] for weights in moved if weights.size], axis=0) / RATE
+        assert np.allclose(steps, np.round(steps), atol=1e-3)
+
+
+def test_one_worker_of_a_new_rule_does_the_same_by_messages_and_in_memory(tmp_path):
+    losses = [trained(tmp_path / kind.__name__, kind, 1)[1] for kind in (LoneTeam, SharingTeam)]
+    assert losses[0] == losses[1]
+
+
+def test_what_a_new_rule_cannot_do_is_refused_by_name():
+    for changes in ({"synchronous": True}, {"sync_every": 2}, {"staleness": "scale"}):
+        with pytest.raises(ConfigurationError, match="`--mode sign`"):
+            TrainingOptions(mode="sign", **changes)
