@@ -4,6 +4,8 @@ The sum of the groups runs the other ranks until each has added its part. Where 
 and one has not come, real ranks would hang: here that is an error.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import Extras, LoneTeam, Place, tasks_from
+from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, Place, tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -82,7 +84,7 @@ class Meeting:
 class GroupTeam(LoneTeam):
     """A team with ends for a master (0) and `n_ranks` ranks, which average: all of them, or `per_worker` each."""
 
-    def __init__(self, directory, options, n_ranks, per_worker=1, faulty=1) -> None:
+    def __init__(self, directory, options, n_ranks, per_worker=1, faulty=1, extras=PLAIN) -> None:
         """A trial with the parameters `fault` and `at` has them on rank `faulty` alone."""
 
         def tasks_of(number):
@@ -92,7 +94,7 @@ class GroupTeam(LoneTeam):
 
             return tasks_from(build, SOURCE, FOLDS, options)
 
-        super().__init__(directory, options, lambda: tasks_of(0), n_ranks, Extras(ranks_per_worker=per_worker))
+        super().__init__(directory, options, lambda: tasks_of(0), n_ranks, replace(extras, ranks_per_worker=per_worker))
         numbers = range(1, n_ranks + 1)
         network: LoopbackNetwork = self._network
         leaders = range(1, n_ranks + 1, per_worker)
@@ -217,3 +219,33 @@ def test_after_a_failure_the_same_ranks_train_the_next_trial(tmp_path, n_ranks, 
     assert isinstance(alone.settle(), msg.FoldFinished)
     ends = [load_weights(fold_directory(tmp_path / name, 1, 0))[0] for name in "ab"]
     assert np.array_equal(*ends)
+
+
+class SharingGroups(GroupTeam):
+    shares = True
+
+
+@pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS[1:])
+def test_members_read_the_weights_of_their_leader_in_memory_or_are_sent_them(tmp_path, n_ranks, per_worker, changes):
+    teams = [
+        kind(tmp_path / kind.__name__, options_of(**changes), n_ranks, per_worker)
+        for kind in (GroupTeam, SharingGroups)
+    ]
+    for team in teams:
+        team.run_fold()
+        assert isinstance(team.settle(), msg.FoldFinished)
+    sent, read = ([d.payload is not None for d in team.delivered(msg.GroupStep)] for team in teams)
+    assert all(sent)
+    assert not any(read)
+    ends = [load_weights(fold_directory(team.directory, 0, 0))[0] for team in teams]
+    assert np.array_equal(*ends)
+
+
+def test_weights_that_have_not_moved_are_not_sent_again(tmp_path):
+    """A leader that computes ahead makes the next step at the same weights."""
+    team = GroupTeam(tmp_path, options_of(mode="downpour"), 3, 3, extras=Extras(apart=True))
+    team.run_fold()
+    assert isinstance(team.settle(np.random.default_rng(0)), msg.FoldFinished)
+    sent = [d.payload is not None for d in team.delivered(msg.GroupStep, dest=2)]
+    assert sent[0]
+    assert not all(sent)
