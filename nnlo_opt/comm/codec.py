@@ -1,41 +1,47 @@
-"""Messages as bytes: JSON in front, at most one float32 vector behind it. No pickle.
+"""Codec of messages: JSON, followed by at most one float32 vector. Nothing is pickled.
 
     | uint32 n_json | uint32 payload_offset (0: none) | n_json bytes of JSON | padding | float32 payload |
 
-The payload starts at a multiple of 64 bytes, so that a view of it in an aligned buffer is aligned too.
+The payload starts at a multiple of 64 bytes, so that its view in an aligned buffer is aligned, too.
 """
 
 import struct
 
 import numpy as np
 
-from nnlo_opt.comm import objective_messages, run_messages  # noqa: F401  (whose classes are read too)
+from nnlo_opt.comm import objective_messages, run_messages  # noqa: F401  (their classes are read, too)
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Reader
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
 
 _HEAD = struct.Struct("<II")
-#: room kept for head and JSON in front of a payload; longer JSON moves the payload back
+#: bytes for head and JSON in front of a payload; longer JSON moves the payload back
 _USUAL_OFFSET = 512
 
 _READER = Reader[Message](Message.__subclasses__())
 
 
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:
-    """Encode into a fresh buffer, uint8, shape (n_bytes,). `payload` is float32, shape (n,), and is copied.
+    """Encode a message into a new buffer, uint8, shape (n_bytes,).
 
-    `head` is put in front of it all, where no payload is, for `decode` to be given what follows.
+    Args:
+        message: the message.
+        payload: float32, shape (n,); it is copied.
+        head: bytes in front of a message without payload. `decode` takes the buffer behind them.
+
+    Raises:
+        ProtocolError: the message holds a number that is not finite, or other data than JSON has.
     """
     try:
         body = message.to_json().encode()
     except (ValueError, TypeError) as error:
         name = type(message).__name__
-        raise ProtocolError(f"{name} holds what may not travel (non-finite, or not plain data): {message}") from error
+        raise ProtocolError(f"{name} holds data that may not travel (not finite, or not plain): {message}") from error
     if payload is None:
         return np.frombuffer(b"".join((head, _HEAD.pack(len(body), 0), body)), np.uint8)
     if payload.dtype != np.float32 or payload.ndim != 1:
-        raise ProtocolError(f"A payload is a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
+        raise ProtocolError(f"A payload must be a float32 vector. Received: {payload.dtype}, shape {payload.shape}.")
     end_of_json = _HEAD.size + len(body)
     offset = max(_USUAL_OFFSET, aligned(end_of_json))
     buffer = aligned_bytes(offset + payload.nbytes)
@@ -45,7 +51,11 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
 
 
 def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
-    """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy."""
+    """Decode a buffer, uint8, shape (n_bytes,). The payload is a view of the buffer, not a copy.
+
+    Raises:
+        ProtocolError: the bytes are no message, or a field of the message is missing, unknown or of another type.
+    """
     try:
         n_json, offset = _HEAD.unpack_from(buffer.data)
         end_of_json = _HEAD.size + n_json

@@ -1,7 +1,7 @@
-"""The transport without MPI: ends of one process, exact order, messages through the same codec.
+"""Transport without MPI: ends in one process, exact order, messages through the same codec.
 
-It serves a team of one rank (master and worker in one process), a world of one rank, tests and simulation. For tests an
-end can be lost, as a rank that dies.
+It serves a team of one rank (master and worker in one process), a world of one rank, tests and simulation. Tests can
+lose an end, as if its rank had died.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from nnlo_opt.vectors import aligned_bytes
 
 
 class _Memory:
-    """Memory of this process, whose ends take turns anyway."""
+    """Shared memory of ends in one process, which run in turn."""
 
     def __init__(self, n_bytes: int, place: tuple[int, int]) -> None:
         self.bytes = aligned_bytes(n_bytes)
@@ -26,22 +26,26 @@ class _Memory:
         self.place = place
 
     def acquire(self, lock: int) -> None:
-        """Nobody else runs."""
+        """Return at once, as no other end is running."""
 
     def release(self, lock: int) -> None:
-        """Nobody waits."""
+        """Return at once, as no other end is waiting."""
 
 
 class LoopbackNetwork:
-    """`size` ends joined by queues."""
+    """Ends in one process, joined by queues.
+
+    Args:
+        size: number of ends.
+        shares: True if the ends can share memory.
+    """
 
     def __init__(self, size: int, *, shares: bool = False) -> None:
-        """`shares`: the ends can share memory."""
         self.shares = shares
-        #: all memory that is shared and kept by somebody, by its number
+        #: shared memory by its number, as long as an end keeps it
         self.memories: WeakValueDictionary[int, _Memory] = WeakValueDictionary()
         self._numbers = count()
-        #: per end, what was sent to it: (source, encoded message), in the order of sending
+        #: messages to each end: (source, encoded message), in the order of sending
         self.queues: list[deque[tuple[int, np.ndarray]]] = [deque() for _ in range(size)]
         #: ends that are lost
         self.lost: set[int] = set()
@@ -52,17 +56,17 @@ class LoopbackNetwork:
         return len(self.queues)
 
     def share(self, n_bytes: int) -> SharedMemory:
-        """New memory for all ends."""
+        """Return new memory for all ends."""
         number = next(self._numbers)
         self.memories[number] = memory = _Memory(n_bytes, (number, n_bytes))
         return memory
 
     def end(self, rank: int, vital: Collection[int] = ()) -> "Loopback":
-        """The end numbered `rank`; it cannot go on without the `vital` ones."""
+        """Return the end numbered `rank`, which cannot continue without the `vital` ends."""
         return Loopback(self, rank, vital)
 
     def lose(self, rank: int) -> None:
-        """Let the process of an end die: what it has sent still arrives."""
+        """Let the process of an end die; messages that it has sent still arrive."""
         self.lost.add(rank)
         self.queues[rank].clear()
 
@@ -105,4 +109,4 @@ class Loopback(Transport):
         return Received(source, *decode(buffer))
 
     def flush(self, timeout_s: float) -> None:
-        """Nothing to do: what is sent has arrived."""
+        """Return at once, as each message arrives when it is sent."""

@@ -1,7 +1,7 @@
-"""Messages between coordinator and masters, and between the ranks of a team that trains, by who sends them to whom.
+"""Messages of an assignment, ordered by sender.
 
-Plain data only; a float32 vector may travel beside a message (its *payload*, named in the docstring). Every message
-about an assignment repeats its number, so that a late one is recognised and dropped.
+A message holds plain data only. One float32 vector may travel beside it, the *payload*, which the docstring names.
+Every message about an assignment repeats its number, so that a late message is recognised and dropped.
 
     coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed,
@@ -9,10 +9,10 @@ about an assignment repeats its number, so that a late one is recognised and dro
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
     worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
-    leader of a group -> a member   StartFold, Train, GroupStep, Fence, Validate, EndFold
+    leader of a group -> a member    StartFold, Train, GroupStep, Fence, Validate, EndFold
     member -> leader             WorkerReady, FenceReached, Validated, WorkerFailed
 
-Those of a run as a whole are in `comm.run_messages`, those between ranks that run an objective in
+Messages about the run as a whole are in `comm.run_messages`, messages between ranks that run an objective in
 `comm.objective_messages`.
 """
 
@@ -32,68 +32,68 @@ class Message(Record, tag_field="message"):
 
 
 class RunFold(Message):
-    """Train one fold of a trial; go on from its last valid checkpoint if there is one."""
+    """Train one fold of a trial; resume its last valid checkpoint if there is one."""
 
     assignment: int
     trial: int
     fold: int
     attempt: int
     point: dict[str, Json]
-    #: after every epoch but the last, wait to hear GoOn, PauseFold or StopFold; resumed, ask first about the epoch done
+    #: True: after every epoch but the last, wait for GoOn, PauseFold or StopFold; if resumed, ask about the last epoch
     waits_for_decision: bool = False
-    #: epochs that have a checkpoint whatever the interval, as the word may be to pause
+    #: epochs that have a checkpoint at any interval, as PauseFold may follow
     pause_epochs: list[int] = field(default_factory=list)
 
 
 class GoOn(Message):
-    """Of a reported epoch that waits for a word: train the next."""
+    """Train the epoch after the reported one, which waits for a decision."""
 
     assignment: int
 
 
 class PauseFold(Message):
-    """Of a reported epoch that waits for a word: end this assignment, its checkpoint is needed."""
+    """End this assignment after the reported epoch, which waits for a decision; its checkpoint is needed."""
 
     assignment: int
 
 
 class StopFold(Message):
-    """End this assignment now; whatever it has reached counts."""
+    """End this assignment now; the epochs that it has reached count."""
 
     assignment: int
 
 
 class PreemptFold(Message):
-    """End this assignment at its next epoch fence, with a checkpoint; an objective runs on."""
+    """End this assignment at its next epoch fence, with a checkpoint; an objective continues."""
 
     assignment: int
 
 
 class FoldRecorded(Message):
-    """The journal has the end of this assignment: its checkpoints may go."""
+    """Remove the checkpoints of this assignment if they are not needed, as the journal has its end."""
 
     assignment: int
 
 
 class TeamReformed(Message):
-    """Ranks of this team have died, and the others have come together again; from the first of them."""
+    """Report that ranks of this team have died and the remaining ranks form a team; sent by the first of these."""
 
     #: world ranks that are left, ascending
     alive: list[int]
-    #: those of them that train, the master first; empty where they are too few
+    #: remaining ranks that train, the master first; empty if they are too few
     world_ranks: list[int]
     #: masters of the team, as `Team.n_masters`
     n_masters: int
-    #: the last assignment that this rank has had as a master, -1 for none: a later one is still on its way to it
+    #: last assignment that this rank has had as a master, -1 for none: a later one is still on its way
     taken: int
-    #: the assignment that goes on where it was, -1 for none: any other that the team had is lost
+    #: assignment that continues at the point it had reached, -1 for none: any other assignment of the team is lost
     goes_on: int
 
 
 class FoldStarted(Message):
-    """All workers are ready; `epoch` epochs are already done (from a checkpoint).
+    """Report that all workers are ready; `epoch` epochs are already done (from a checkpoint).
 
-    `waited_s`: time this team was idle between the end of its last assignment and this order; None for its first.
+    `waited_s`: seconds for which this team was idle between its last assignment and this order; None for its first.
     """
 
     assignment: int
@@ -102,19 +102,19 @@ class FoldStarted(Message):
 
 
 class EpochReported(Message):
-    """`epoch` epochs are done, with these metrics and this figure of merit, all finite."""
+    """Report that `epoch` epochs are done, with the metrics and the figure of merit of the last, all finite."""
 
     assignment: int
     epoch: int
     metrics: dict[str, float]
     figure_of_merit: float | None = None
     checkpointed: bool = False
-    #: whether the next epoch waits for a word
+    #: True if the next epoch waits for GoOn, PauseFold or StopFold
     waits: bool = False
 
 
 class FoldFinished(Message):
-    """The fold is trained. `figure_of_merit` as returned, finite; `metrics` are those of the epoch it is from."""
+    """Report a trained fold: its figure of merit, finite, and the metrics of the epoch which gave that figure."""
 
     assignment: int
     figure_of_merit: float
@@ -122,25 +122,25 @@ class FoldFinished(Message):
     n_epochs: int
     train_s: float
     reason: str = ""
-    #: value of every objective by name, where there are several
+    #: value of every objective by name, if there are several
     objectives: dict[str, float] = field(default_factory=dict)
 
 
 class FoldStopped(Message):
-    """The fold ended because of a StopFold; it has no result."""
+    """Report that the fold ended because of a StopFold; it has no result."""
 
     assignment: int
 
 
 class FoldPaused(Message):
-    """The fold ended because of a PauseFold, after `epoch` epochs."""
+    """Report that the fold ended because of a PauseFold, after `epoch` epochs."""
 
     assignment: int
     epoch: int
 
 
 class FoldFailed(Message):
-    """The fold cannot be trained: `reason` in a sentence, where it happened, and the text of the traceback."""
+    """Report that the fold cannot be trained: the reason in a sentence, rank, host, text of the traceback."""
 
     assignment: int
     reason: str
@@ -161,70 +161,70 @@ class StartFold(Message):
     point: dict[str, Json]
     worker: int
     n_workers: int
-    #: compute the next batch while the master answers; not where both share a process
+    #: True: compute the next batch while the master answers; False if both are in one process
     overlap: bool = False
 
 
 class WorkerReady(Message):
-    """Model and shard are there. Payload of worker 1: initial trainable weights, then float model state."""
+    """Report that model and shard are ready. Payload of worker 1: initial trainable weights, then float model state."""
 
     assignment: int
     n_weights: int
     n_state: int
-    #: training samples of all workers, and of this one
+    #: training samples of all workers, and of this worker
     n_train: int
     n_shard: int
     has_validation: bool
 
 
 class Train(Message):
-    """Adopt the answer and train on. Payload: what `adopt` says; at an epoch's start also the float model state.
+    """Adopt the answer and continue training. Payload: see `adopt`; at an epoch's start also the float model state.
 
-    `adopt`: "weights" (the central ones), "difference" (the worker's update come back, see `update_rules.easgd`), or
-    "nothing". When a checkpoint is resumed, `position` is what the worker handed in at the fence, and `restore` the
-    checkpoint's place, where the worker finds what its update rule remembers. To a sub-master, `position` holds those
-    of its workers by number.
+    `adopt`: "weights" (the central weights), "difference" (the worker's own update comes back, see
+    `update_rules.easgd`), or "nothing". If a checkpoint is resumed, `position` is the position that the worker handed
+    in at the fence, and `restore` the folder of the checkpoint, which has the state of the worker's update rule. In a
+    message to a sub-master, `position` holds the positions of its workers by number.
     """
 
     assignment: int
     version: int
-    #: training samples of all workers, over all epochs, that the master knows of
+    #: training samples of all workers over all epochs, as far as the master knows
     n_samples: int = 0
     adopt: Answer = Answer.WEIGHTS
     position: dict[str, Json] | None = None
     restore: str = ""
-    #: whether that is a checkpoint of the middle of an epoch, where a worker finds its float model state too
+    #: True if `restore` is a checkpoint of the middle of an epoch, which also has each worker's float model state
     mid_epoch: bool = False
-    #: what a user's callbacks want the learning rates to be multiplied by from now on; None: as before
+    #: factor of the learning rates that a user's callbacks ask for from now on; None: as before
     rate_factor: float | None = None
-    #: handle of the weights that a worker moves itself (`block.exchange.shared_weights`), or of those that the members
-    #: of a worker group read; empty: as before
+    #: handle of the weights that a worker updates itself (`block.exchange.shared_weights`), or of the weights that the
+    #: members of a worker group read; empty: as before
     shared: list[int] = field(default_factory=list)
 
 
 class PushUpdate(Message):
-    """An update from weights of `base_version`. Payload: what the update rule pushes (`update_rules.rule.WorkerHalf`).
+    """Push an update of weights of `base_version`. Payload: the update (`update_rules.rule.WorkerHalf`).
 
-    Or, without payload, all updates that a worker has made itself since it was told to train, when it has to stop.
+    Without a payload: report all updates that the worker has applied itself since `Train`, as it has to stop.
     """
 
     assignment: int
     base_version: int
     n_samples: int
     n_batches: int
-    #: sums over the samples of the update; a sub-master tells those of its workers at the fence
+    #: sums over the samples of the update; a sub-master reports the sums of its workers at the fence
     sums: dict[str, float]
-    #: this worker has passed over its whole shard
+    #: True if the worker has passed over its whole shard
     end_of_pass: bool
-    #: staleness of the updates that it has made itself (`StalenessStatistics.to_json`); empty: there were none
+    #: staleness of the updates that the worker has applied itself (`StalenessStatistics.to_json`); empty: none
     applied: dict[str, int] = field(default_factory=dict)
 
 
 class Fence(Message):
-    """The epoch is full: push what is computed, then hand in the float model state and the position.
+    """End the epoch: push the update that is computed, then hand in the float model state and the position.
 
-    Payload: the answer to the last push where `adopt` says "difference". `checkpoint`: the folder to write to what the
-    update rule remembers; empty where no checkpoint is due. `mid_epoch`: the epoch may not be full, and goes on later.
+    Payload: the answer to the last push if `adopt` is "difference". `checkpoint`: folder for the state of the update
+    rule; empty if no checkpoint is due. `mid_epoch`: the epoch may not be full, and continues later.
     """
 
     assignment: int
@@ -234,39 +234,39 @@ class Fence(Message):
 
 
 class FenceReached(Message):
-    """Payload: float model state. `position`: data position and discrete model state; `files`: what was written.
+    """Hand in the state of a worker at a fence. Payload: float model state.
 
-    `load`: what the worker's process has taken of its machine since the epoch began (`runtime.monitor`), if measured.
-    `n_samples` and `sums` are of batches trained since the last push, where the rule does not push at a fence.
-    A sub-master hands in the same fields for each of its `workers`, by number, there with the figures of the whole
-    epoch, which its pushes leave out; its own `n_samples` are those that were in no push.
+    `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process since the
+    epoch began, if measured (`runtime.monitor`). `n_samples` and `sums` are of batches trained since the last push, if
+    the update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number, with the
+    figures of the whole epoch, which are not in its pushes; its own `n_samples` were in no push.
     """
 
     assignment: int
     position: dict[str, Json]
     n_samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    #: file name -> fingerprint, for the checkpoint's manifest
+    #: files that the worker has written, name -> fingerprint, for the checkpoint's manifest
     files: dict[str, Json] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     workers: "dict[int, FenceReached]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, FenceReached]":
-        """What each worker has handed in: the `sender` itself, or those that it leads."""
+        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 
 class GroupStep(Message):
-    """From the leader of a worker group to its other ranks: compute the next gradient.
+    """Compute the next gradient; from the leader of a worker group to its members.
 
-    Payload: weights, unless they are those of the last step, or lie in memory that the ranks share (`Train.shared`).
+    Payload: weights, unless they are the weights of the last step, or in memory of all members (`Train.shared`).
     """
 
     assignment: int
 
 
 class Halt(Message):
-    """End the epoch with the step under way: sent to one worker, which tells the others in that step (allreduce)."""
+    """End the epoch with the present step: sent to one worker, which tells all workers in this step (allreduce)."""
 
     assignment: int
 
@@ -278,7 +278,7 @@ class Validate(Message):
 
 
 class Validated(Message):
-    """Sums over the validation samples of this worker; a sub-master's are in those of its `workers`, by number."""
+    """Report sums over the validation samples of a worker; a sub-master sends the messages of its `workers`."""
 
     assignment: int
     n_samples: int
@@ -286,15 +286,15 @@ class Validated(Message):
     workers: "dict[int, Validated]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, Validated]":
-        """What each worker has found: the `sender` itself, or those that it leads."""
+        """Return the message of each worker by number: of the `sender`, or of the workers that it leads."""
         return self.workers or {sender: self}
 
 
 class CallBack(Message):
-    """To worker 1: call the user's callbacks. Payload: central weights, then float model state.
+    """Call the user's callbacks; sent to worker 1. Payload: central weights, then float model state.
 
-    `epoch` epochs are done, the last with these metrics (None: the training begins); `is_last`: no other follows.
-    `rate_factor`: what the learning rates are multiplied by so far.
+    `epoch` epochs are done, the last with these metrics (None: the training begins); `is_last`: no epoch follows.
+    `rate_factor`: present factor of the learning rates.
     """
 
     assignment: int
@@ -305,36 +305,36 @@ class CallBack(Message):
 
 
 class CalledBack(Message):
-    """What the callbacks want. Payload, where they have changed the model: weights, then float model state."""
+    """Report the requests of the callbacks. Payload if they changed the model: weights, then float model state."""
 
     assignment: int
     rate_factor: float
-    #: end the training
+    #: True: end the training
     stop: bool = False
 
 
 class Judge(Message):
-    """To worker 1: call the user's figure of merit with what the training of this fold gave (`trials.figure`)."""
+    """Call the user's figure of merit with the results of this fold (`trials.figure`); sent to worker 1."""
 
     assignment: int
     fold: dict[str, Json]
 
 
 class Judged(Message):
-    """What the user's figure of merit returned, a finite number."""
+    """Report the number that the user's figure of merit returned; it is finite."""
 
     assignment: int
     figure_of_merit: float
 
 
 class EndFold(Message):
-    """The assignment is over: release the model."""
+    """Release the model, as the assignment is over."""
 
     assignment: int
 
 
 class WorkerFailed(Message):
-    """This worker cannot train the trial."""
+    """Report that this worker cannot train the trial."""
 
     assignment: int
     reason: str
@@ -343,5 +343,5 @@ class WorkerFailed(Message):
     host: str = ""
 
 
-#: what workers send to their master; all else between them goes the other way
+#: messages from workers to their master; all other messages between them go the other way
 FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed)

@@ -1,15 +1,15 @@
-"""What processes of one node have besides MPI: memory that both see, and a bell that wakes a sleeper.
+"""Shared memory of processes on one node, with a bell that wakes a waiting process.
 
 MPI moves a large message by a handshake and two copies, and a rank that waits has to look for it again and again. Here
-a payload is written once, into memory of the sender that the receiver maps, and the MPI message only says where; and
-a sender rings, so that a receiver may sleep meanwhile. On a core that is shared this makes an exchange of 35,000
-weights three times as cheap.
+the sender writes a payload once, into memory that the receiver maps; the MPI message only says at which place. The
+sender also rings, so that the receiver may sleep. On a shared core this makes an exchange of 35,000 weights three times
+as cheap.
 
-Processes reach each other by handles (`runtime.handles`). Where that is not to be had (another system, processes in
-containers of their own), `Neighbour.of` finds out, and messages travel by MPI alone.
+Processes reach each other by handles (`runtime.handles`). If they cannot (another system, processes in different
+containers), `Neighbour.of` returns None, and messages travel by MPI alone.
 
-`Bell` belongs to a process, a `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of
-ends of a transport. `CommonMemory` is written by many.
+`Bell` belongs to a process, `Neighbour` to a pair of processes, `Outbox` and `Inbox` to one direction of a pair of ends
+of a transport. Many processes write to `CommonMemory`.
 """
 
 import fcntl
@@ -27,60 +27,60 @@ from numpy.typing import NDArray
 
 from nnlo_opt.runtime.handles import Handle, memory, open_file
 
-#: payloads in flight in one direction: a worker pushes before the answer that says its last push has been read
+#: payloads in flight in one direction: a worker pushes again before it hears that its last push has been read
 _N_SLOTS = 2
-#: slots begin where pages do
+#: slots begin at multiples of a page
 _PAGE_BYTES = 4096
-#: a larger payload costs too much memory, and its copies take long beside a handshake
+#: a larger payload costs too much memory, and its copies take long compared with a handshake
 _LARGEST_BYTES = 64 << 20
-#: who finds a lock taken asks again for so long before it sleeps: about as long as it is held. To fall asleep and be
-#: woken takes longer, and cost two workers a twentieth of their throughput; seconds
+#: seconds for which a process that finds a lock taken tries again before it sleeps: about as long as a lock is held. To
+#: fall asleep and be woken takes longer, and cost two workers a twentieth of their throughput
 _SPIN_S = 3e-4
 
-#: lines of a bell; transports share them where there are more
+#: lines of a bell; if there are more transports, several share a line
 N_LINES = 256
-#: what rings within so many seconds of the last look is heard by the next
+#: seconds after a look in which the bell is not looked at again; rings in this time are heard by the next look
 _SAME_MOMENT_S = 10e-6
 _RINGS = [bytes([line]) for line in range(N_LINES)]
 
 
 class Bell:
-    """Wakes this process when another one of its node has sent something, and tells on which line.
+    """Bell that wakes this process when another process of its node has sent something, and says on which line.
 
-    A line is a transport's, the same number at all its ends.
+    A line belongs to a transport, and has the same number at all ends of the transport.
     """
 
-    #: the one of this process
+    #: the bell of this process
     _mine: ClassVar["Bell | None"] = None
 
     def __init__(self) -> None:
         self._listening, self._ringing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._ear = select.poll()
         self._ear.register(self._listening, select.POLLIN)
-        #: by line, how often it was found rung; each grows
+        #: number of rings heard on each line; the numbers grow
         self._n_rings = [0] * N_LINES
-        #: when it was listened to last, perf_counter seconds
+        #: time of the last look, perf_counter seconds
         self._listened_at_s = 0.0
-        #: when any was last found rung, perf_counter seconds
+        #: time at which a ring was last heard, perf_counter seconds
         self.rang_at_s = -math.inf
-        #: whether any was, since the last `wait` returned
+        #: True if a ring was heard since the last `wait` returned
         self._was_rung = False
-        #: the first line that no transport of this process has
+        #: first line that no transport of this process has
         self.free_line = 0
-        #: tells others how to reach this process, HANDLE_BYTES bytes
+        #: HANDLE_BYTES bytes by which other processes reach this one
         self.handle = Handle.of(self._ringing).pack()
 
     @classmethod
     def mine(cls) -> "Bell | None":
-        """The bell of this process; None where the system has no such thing."""
+        """Return the bell of this process, or None if the system has no memory without a name."""
         if cls._mine is None:
             with suppress(OSError):
                 cls._mine = cls()
         return cls._mine
 
     def listen(self, line: int) -> int:
-        """How often `line` has rung. What was sent before a ring has come when the ring is heard."""
-        # Transports are looked at one after another: one question to the system serves them all.
+        """Return how often `line` has rung. A message sent before a ring has arrived when the ring is heard."""
+        # Transports are polled one after another: one call to the system serves all of them.
         now_s = time.perf_counter()
         if now_s - self._listened_at_s > _SAME_MOMENT_S:
             self._listened_at_s = now_s
@@ -89,8 +89,8 @@ class Bell:
         return self._n_rings[line]
 
     def wait(self, seconds: float) -> None:
-        """Sleep until somebody rings, at most `seconds`. Who has rung since the last time ends it at once."""
-        # Not by `_ear`, which knows whole milliseconds only.
+        """Sleep until a process rings, at most `seconds`. A ring since the last call ends the sleep at once."""
+        # `_ear` is not used, as it only knows whole milliseconds.
         if not self._was_rung and select.select([self._listening], [], [], seconds)[0]:
             self._answer()
         self._was_rung = False
@@ -103,19 +103,19 @@ class Bell:
 
 
 class Neighbour:
-    """Another process of this node, as seen from here."""
+    """Another process of this node, as seen from this one."""
 
-    #: by handle, as transports share them
+    #: neighbours by handle, as transports share them
     _known: ClassVar[dict[bytes, "Neighbour | None"]] = {}
 
     def __init__(self, handle: Handle) -> None:
-        """OSError where it cannot be reached from here."""
+        """Raise OSError if the process cannot be reached from here."""
         self._pid = handle.pid
         self._bell = handle.open(os.O_WRONLY | os.O_NONBLOCK)
 
     @classmethod
     def of(cls, handle: bytes) -> "Neighbour | None":
-        """The process that gave `handle`; None if it cannot be reached from here."""
+        """Return the process that gave `handle`, or None if it cannot be reached from here."""
         if handle not in cls._known:
             cls._known[handle] = None
             with suppress(OSError):
@@ -123,16 +123,16 @@ class Neighbour:
         return cls._known[handle]
 
     def ring(self, line: int) -> None:
-        """Wake it. It may have ended, or have been rung for often enough: neither is our concern."""
+        """Wake the process. If it has ended, or its bell is full of rings, there is nothing to do."""
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._bell, _RINGS[line])
 
     def join(self, place: tuple[int, int]) -> "CommonMemory":
-        """The memory that is `place` there; OSError when that process has let go of it."""
+        """Return the memory at `place` of the process; raises OSError if the process no longer keeps it."""
         return CommonMemory(open_file(self._pid, place[0], os.O_RDWR), place[1])
 
     def map(self, file: int, n_bytes: int) -> NDArray[np.uint8]:
-        """Memory of that process, (n_bytes,); OSError when it has ended."""
+        """Return memory of the process, (n_bytes,); raises OSError if the process has ended."""
         mine = open_file(self._pid, file, os.O_RDWR)
         try:
             return np.frombuffer(mmap.mmap(mine, n_bytes), np.uint8)
@@ -141,24 +141,24 @@ class Neighbour:
 
 
 class CommonMemory:
-    """Memory that processes of this node write to in turn; what of it a lock guards is theirs to agree on.
+    """Memory to which processes of this node write in turn; they agree on what each lock guards.
 
-    The locks are the kernel's (POSIX record locks of the nameless file): who dies while holding one lets go of it.
+    The locks are POSIX record locks of the nameless file: if a process dies, the kernel gives its locks back.
     """
 
     def __init__(self, file: int, n_bytes: int) -> None:
         """Map `file`, an open file of this process, which is closed with this object."""
-        #: (n_bytes,)
+        #: the memory, (n_bytes,)
         self.bytes = np.frombuffer(mmap.mmap(file, n_bytes), np.uint8)
-        #: the only file of this process that is this memory: closing any other would drop all of its locks
+        #: the only open file of this memory in this process: closing another one would drop all locks
         self._file = file
         self._closing = weakref.finalize(self, os.close, file)
-        #: by which other processes reach it, with the handle of this one
+        #: place by which other processes reach the memory, together with the handle of this process
         self.place = (file, n_bytes)
 
     @classmethod
     def create(cls, n_bytes: int) -> "CommonMemory | None":
-        """New memory of zeros; None where there is no room for it."""
+        """Return new memory of zeros, or None if there is no room for it."""
         file = memory("nnlo_opt-common")
         try:
             os.posix_fallocate(file, 0, n_bytes)
@@ -168,13 +168,13 @@ class CommonMemory:
             return None
 
     def acquire(self, lock: int) -> None:
-        """Wait for the lock of this number, which nobody else has then; no process may ask twice for one it has."""
+        """Wait until this process alone has the lock of this number; it may not ask for a lock that it has."""
         began_s = time.perf_counter()
         while not self._takes(lock):
             if time.perf_counter() - began_s > _SPIN_S:
                 fcntl.lockf(self._file, fcntl.LOCK_EX, 1, lock)
                 return
-            os.sched_yield()  # for who has it may wait for this core
+            os.sched_yield()  # the process that has the lock may wait for this core
 
     def _takes(self, lock: int) -> bool:
         try:
@@ -184,23 +184,23 @@ class CommonMemory:
         return True
 
     def release(self, lock: int) -> None:
-        """Give it back."""
+        """Give the lock back."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, lock)
 
 
 class Place(NamedTuple):
-    """Where a payload is."""
+    """Place of a payload in memory of the sender."""
 
-    #: number of the sender's open file, and how many it has had for this direction
+    #: number of the sender's open file, and number of files that it has had for this direction
     file: int = 0
     generation: int = 0
-    #: bytes of the file
+    #: size of the file
     file_bytes: int = 0
     offset: int = 0
     n_bytes: int = 0
 
 
-#: where no payload is
+#: place of a message without payload
 NOWHERE = Place()
 
 
@@ -208,7 +208,7 @@ class Outbox:
     """Memory for payloads to one end, `_N_SLOTS` of them at a time."""
 
     def __init__(self) -> None:
-        #: payloads written, and how many of them the receiver has said to be through with; it takes them in order
+        #: number of payloads written, and number that the receiver has read; it reads them in order
         self._n_written = self.n_released = 0
         self._file = -1
         self._generation = 0
@@ -216,7 +216,7 @@ class Outbox:
         self._memory: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def put(self, payload: NDArray[np.float32]) -> Place | None:
-        """Copy `payload` (n,); None when there is no room now."""
+        """Copy `payload` (n,) and return its place, or None if there is no room now."""
         in_flight = self._n_written - self.n_released
         if in_flight >= _N_SLOTS or payload.nbytes > _LARGEST_BYTES:
             return None
@@ -231,7 +231,7 @@ class Outbox:
         slot_bytes = -(-payload.nbytes // _PAGE_BYTES) * _PAGE_BYTES
         file = os.memfd_create("nnlo_opt-payloads")
         try:
-            # Taken now, as a page that is not there when it is touched ends the process.
+            # The pages are allocated now: if one were missing when it is used, the process would end.
             os.posix_fallocate(file, 0, _N_SLOTS * slot_bytes)
             memory = np.frombuffer(mmap.mmap(file, _N_SLOTS * slot_bytes), np.uint8)
         except OSError:
@@ -245,17 +245,17 @@ class Outbox:
 
 
 class Inbox:
-    """The memory of one other end, in which its payloads come."""
+    """Memory of another end, which holds its payloads."""
 
     def __init__(self, neighbour: Neighbour) -> None:
         self._neighbour = neighbour
         self._generation = 0
         self._memory: NDArray[np.uint8] = np.empty(0, np.uint8)
-        #: payloads that nobody looks at any more
+        #: number of payloads that are no longer in use
         self.n_released = 0
 
     def view(self, place: Place) -> NDArray[np.float32]:
-        """The payload at `place`, (n,); OSError when the sender has ended before it was ever mapped."""
+        """Return the payload at `place`, (n,); raises OSError if the sender ended before its memory was mapped."""
         if place.generation != self._generation:
             self._memory = self._neighbour.map(place.file, place.file_bytes)
             self._generation = place.generation

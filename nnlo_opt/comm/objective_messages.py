@@ -1,7 +1,7 @@
 """Messages between the ranks of a block that runs a user's objective.
 
-root -> the others    CallObjective, ObjectiveProceed, ObjectiveFailed
-another -> root       ObjectiveArrived, ObjectiveReturned
+root -> another rank    CallObjective, ObjectiveProceed, ObjectiveFailed
+another rank -> root    ObjectiveArrived, ObjectiveReturned
 """
 
 from nnlo_opt.comm.messages import Json, Message
@@ -15,21 +15,21 @@ class CallObjective(Message):
 
 
 class ObjectiveArrived(Message):
-    """This rank waits for the others in a collective call of the objective: `at` says in which."""
+    """Report that this rank has arrived at the collective call `at` of the objective, and waits for all ranks."""
 
     assignment: int
     at: str
 
 
 class ObjectiveProceed(Message):
-    """All ranks have arrived at the same call: make it. `go_on` is the answer of `report`."""
+    """Make the collective call at which all ranks have arrived. `go_on` is the answer of `report`."""
 
     assignment: int
     go_on: bool
 
 
 class ObjectiveReturned(Message):
-    """This rank is out of the objective; `error` is empty unless it raised."""
+    """Report that the objective has returned on this rank; `error` is empty unless it raised."""
 
     assignment: int
     error: str = ""
@@ -39,7 +39,7 @@ class ObjectiveReturned(Message):
 
 
 class ObjectiveFailed(Message):
-    """The call cannot succeed any more (a rank raised, or the ranks disagree): give it up."""
+    """Give up the call, as it cannot succeed any more (a rank raised, or the ranks disagree)."""
 
     assignment: int
     reason: str

@@ -1,4 +1,4 @@
-"""Messages about a run as a whole, between the coordinator and every rank.
+"""Messages about a run as a whole.
 
 coordinator -> every rank    OpenRun, Shutdown
 coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
@@ -10,22 +10,22 @@ from nnlo_opt.records import field
 
 
 class OpenRun(Message):
-    """The run is open: its directory, and what every rank has to know of it."""
+    """Open the run on this rank: its directory, and the settings that every rank needs."""
 
     directory: str
     settings: dict[str, Json] = field(default_factory=dict)
 
 
 class Shutdown(Message):
-    """Leave with this exit code."""
+    """End with this exit code."""
 
     exit_code: int
 
 
 class Inspect(Message):
-    """Read the model module and the data; `report`: say what they are (one rank), else only be ready.
+    """Read the model module and the data. `report`: send the findings (one rank); otherwise only get ready.
 
-    `space`: the search space where it does not come from the model module.
+    `space`: the search space, if it does not come from the model module.
     """
 
     report: bool
@@ -33,14 +33,14 @@ class Inspect(Message):
 
 
 class Inspected(Message):
-    """What a trainer rank found: `findings` as plain data, or `error`, the sentence for the user."""
+    """Report the findings of a trainer rank as plain data, or `error`, the sentence for the user."""
 
     findings: dict[str, Json] = field(default_factory=dict)
     error: str = ""
 
 
 class PreemptionHeard(Message):
-    """This rank was sent SIGUSR1; from any rank at any time, once."""
+    """Report that this rank received SIGUSR1; sent by any rank at any time, once."""
 
 
 class ExportModel(Message):
@@ -52,7 +52,7 @@ class ExportModel(Message):
 
 
 class ModelExported(Message):
-    """The model is at `path`; or `error` says why not."""
+    """Report that the model is at `path`, or the `error` that prevented it."""
 
     path: str
     error: str = ""

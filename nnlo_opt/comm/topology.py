@@ -1,12 +1,12 @@
-"""Which rank plays which role. Pure, and total: every world size has a plan.
+"""Topology: the roles of all ranks. Pure, and total: every world size has a plan.
 
-World rank 0 coordinates and the others form contiguous blocks. With k folds a block of at least 2k ranks is cut
-into k sub-blocks that train the folds at the same time. A *team* is what trains one fold: a sub-block, or the
-whole block where it was not cut. The first rank of a team is its master; the others are its workers. A team of one
-rank is a master and a worker in one process.
+World rank 0 coordinates; all other ranks form contiguous blocks. With k folds a block of at least 2k ranks is cut into
+k sub-blocks that train the folds at the same time. A *team* trains one fold: it is a sub-block, or a whole block that
+is not cut. The first rank of a team is its master; all other ranks are its workers. A team of one rank is a master and
+a worker in one process.
 
-With M masters a team is a tree: its first rank is the top master, and behind it stand M-1 *groups*, each a sub-master
-and the workers that it leads, as equal in size as can be. Ranks of a group are neighbours, and mostly on one node.
+With M masters a team is a tree. Its first rank is the top master, followed by M-1 *groups*, each a sub-master and the
+workers that it leads, as equal in size as possible. Ranks of a group are neighbours, and mostly on one node.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,9 @@ from nnlo_opt.errors import ConfigurationError
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
-    """Workers of a team of `n_ranks` without sub-masters; `every_rank`: the master trains too, as in allreduce.
+    """Return the number of workers in a team of `n_ranks` without sub-masters.
+
+    `every_rank`: the master trains, too, as in allreduce.
 
     A team of one rank has one worker, in the master's own process.
     """
@@ -31,20 +33,20 @@ def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: i
 class Group:
     """A sub-master and the workers that it leads."""
 
-    #: from 1; to the top master it is the worker of this number
+    #: number from 1; to the top master the group is the worker of this number
     number: int
-    #: position of the sub-master in its team; the ranks of its workers stand behind it
+    #: position of the sub-master in its team; the ranks of its workers follow
     head: int
-    #: numbers of its workers among all of the team, from 1
+    #: numbers of its workers among all workers of the team, from 1
     workers: range
-    #: its ranks, the sub-master's among them
+    #: number of its ranks, the sub-master included
     n_ranks: int
 
 
 def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tuple[Group, ...]:
-    """The groups of a team of `n_ranks` with `n_masters`, the top master among them.
+    """Return the groups of a team of `n_ranks` with `n_masters` masters, the top master included.
 
-    Empty for one master, and where not every sub-master can have a worker: that is for who asked to refuse.
+    Returns () for one master, and also if a sub-master would have no worker: the caller refuses this request.
     """
     n_groups = n_masters - 1
     n_workers = (n_ranks - n_masters) // ranks_per_worker
@@ -60,34 +62,34 @@ def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The ranks that train one fold: a block, or a sub-block of it."""
+    """Ranks that train one fold: a block, or a sub-block."""
 
     #: position in `Topology.teams`
     index: int
-    #: number of the block it belongs to, from 1
+    #: number of its block, from 1
     block: int
-    #: world ranks, ascending and contiguous; the first is the master's
+    #: world ranks, ascending and contiguous; the first is the master
     world_ranks: tuple[int, ...]
-    #: the top master and its sub-masters, as asked for; see `groups`
+    #: number of masters that was asked for, top master and sub-masters; see `groups`
     n_masters: int = 1
     ranks_per_worker: int = 1
 
     @property
     def master_rank(self) -> int:
-        """World rank of the master, the top one where there are several."""
+        """World rank of the master, or of the top master."""
         return self.world_ranks[0]
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups below the top master, as `plan_groups`; empty where the workers are the master's own."""
+        """Groups below the top master, as `plan_groups` returns them; () if the master leads the workers itself."""
         return plan_groups(len(self.world_ranks), self.n_masters, self.ranks_per_worker)
 
     def group_of(self, position: int) -> Group | None:
-        """The group that the rank at `position` of the team belongs to; None for one in no group."""
+        """Return the group of the rank at `position` of the team, or None if the rank is in no group."""
         return next((g for g in self.groups if g.head <= position < g.head + g.n_ranks), None)
 
     def worker_of(self, position: int) -> int:
-        """Number of the worker that the rank at `position`, not the first, belongs to; -1 for a sub-master."""
+        """Return the number of the worker of the rank at `position` (not the first); -1 for a sub-master."""
         group = self.group_of(position)
         if group is None:
             return 1 + (position - 1) // self.ranks_per_worker
@@ -99,14 +101,14 @@ class Team:
         return tuple(self.world_ranks[group.head] for group in self.groups)
 
     def n_workers(self, *, every_rank: bool = False) -> int:
-        """Number of workers, those of all groups; else as `count_workers`."""
+        """Return the number of workers of all groups; without groups as `count_workers`."""
         if self.groups:
             return self.groups[-1].workers[-1]
         n_ranks = len(self.world_ranks)
         return count_workers(n_ranks, every_rank=every_rank, ranks_per_worker=self.ranks_per_worker)
 
     def n_children(self, *, every_rank: bool = False) -> tuple[int, ...]:
-        """How many update the weights of each master: workers, or the sub-masters of the top one, which comes first."""
+        """Return how many workers or sub-masters update the weights of each master, the top master first."""
         if self.groups:
             return (len(self.groups), *(len(group.workers) for group in self.groups))
         return (self.n_workers(every_rank=every_rank),)
@@ -117,7 +119,7 @@ class Team:
         return self.trainer_ranks(every_rank=False)[0]
 
     def trainer_ranks(self, *, every_rank: bool) -> tuple[int, ...]:
-        """World ranks that need a framework; `every_rank`: the master trains too, as in allreduce."""
+        """Return the world ranks that need a framework; `every_rank`: the master trains, too, as in allreduce."""
         if every_rank:
             return self.world_ranks
         masters = {self.master_rank, *self.sub_master_ranks}
@@ -125,11 +127,16 @@ class Team:
 
 
 def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team | None:
-    """The team as it goes on with the world ranks that are left of it, ascending; None where they are too few.
+    """Return the team that the remaining ranks form, or None if they are too few.
 
-    The lowest of them leads. It has as many masters as there were if every sub-master still has a worker, else fewer;
-    and workers of fewer ranks only where there would be too few otherwise. Ranks that make no whole worker do not
-    train. `least_children`: workers that a master must have for the update rule.
+    The lowest rank leads. The team has as many masters as before if every sub-master still has a worker, otherwise
+    fewer. Its workers have fewer ranks than before only if there would be too few workers otherwise. Ranks that make no
+    whole worker do not train.
+
+    Args:
+        team: the team before ranks died.
+        alive: world ranks that are left, ascending.
+        least_children: number of workers that a master must have for the update rule.
     """
     for per_worker, n_masters in product(range(team.ranks_per_worker, 0, -1), range(team.n_masters, 0, -1)):
         n_whole = max(0, len(alive) - n_masters) // per_worker * per_worker
@@ -144,12 +151,12 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The plan of a world: the coordinator and the teams of its blocks."""
+    """Plan of a world: the coordinator and the teams of its blocks."""
 
     world_size: int
-    #: teams in rank order; those of one block are neighbours
+    #: teams in the order of their ranks; teams of one block are neighbours
     teams: tuple[Team, ...]
-    #: one sentence for the log where the world does not divide into equal blocks, else empty
+    #: one sentence for the log if the world does not divide into equal blocks, otherwise empty
     remark: str
 
     @property
@@ -158,12 +165,12 @@ class Topology:
         return self.teams[-1].block
 
     def teams_of(self, block: int) -> tuple[Team, ...]:
-        """The teams of block `block`."""
+        """Return the teams of block `block`."""
         first = bisect_left(self.teams, block, key=lambda team: team.block)
         return self.teams[first : bisect_right(self.teams, block, lo=first, key=lambda team: team.block)]
 
     def team_of_rank(self, world_rank: int) -> Team | None:
-        """The team that `world_rank` trains in; None for a rank that only coordinates."""
+        """Return the team of `world_rank`, or None for a rank that only coordinates."""
         return next((team for team in self.teams if world_rank in team.world_ranks), None)
 
     @classmethod
@@ -172,7 +179,8 @@ class Topology:
     ) -> "Topology":
         """Plan a world of `world_size` ranks in blocks of `block_size` for trials of `n_fold` folds.
 
-        `n_masters` and `ranks_per_worker` are those of every team.
+        Every team has `n_masters` masters, and workers of `ranks_per_worker` ranks. Raises ConfigurationError for a
+        `block_size` below 1.
         """
         if block_size < 1:
             raise ConfigurationError(
@@ -203,7 +211,7 @@ class Topology:
 
 
 def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1) -> Topology:
-    """Plan a world that is one block, without a coordinator of its own rank: `TrainingDriver`."""
+    """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`."""
     ranks = tuple(range(world_size))
     team = Team(index=0, block=1, world_ranks=ranks, n_masters=n_masters, ranks_per_worker=ranks_per_worker)
     return Topology(world_size=world_size, teams=(team,), remark="")
@@ -228,9 +236,9 @@ def _cut_evenly(ranks: range, n_parts: int) -> list[range]:
 
 
 def rank_label(world_rank: int, team: Team | None, *, coordinates: bool) -> str:
-    """`rank 3 (worker 1 of block 1)`; `coordinates`: the rank is the coordinator too, or only.
+    """Return the label of a rank, as "rank 3 (worker 1 of block 1)".
 
-    The ranks of a worker of several are told apart as worker 1.1, 1.2, …
+    `coordinates`: the rank is the coordinator, too, or only. Ranks of one worker are labelled worker 1.1, 1.2, …
     """
     roles = ["coordinator"] if coordinates else []
     if team is None:

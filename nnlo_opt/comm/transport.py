@@ -1,10 +1,10 @@
-"""How messages travel, and the one way to wait for them.
+"""Transport of messages between numbered ends, with a single way to wait.
 
-A transport joins numbered ends. Sending never blocks; messages between two ends arrive in the order they were sent.
-The payload of a received message is a view that holds until the next `poll` of the same transport.
+Sending never blocks; messages between two ends arrive in the order in which they were sent. The payload of a received
+message is a view that is valid until the next `poll` of the same transport.
 
-Where ranks may die and the others live on (ULFM), a transport knows which ends are *lost*, and which of them are vital
-to it. What has come before a loss is handed out first; when nothing is left, `poll` raises `RanksLost` for ever.
+If ranks may outlive ranks that die (ULFM), a transport knows which ends are *lost*, and which ends are vital to it.
+Messages that came before a loss are handed out first. When none is left, every `poll` raises `RanksLost`.
 """
 
 import time
@@ -18,16 +18,16 @@ from nnlo_opt.comm.messages import Message
 
 
 class RanksLost(BaseException):
-    """Ranks that this one cannot go on without have died, or the others have noticed that.
+    """Ranks have died without which this rank cannot continue, or another rank has noticed such deaths.
 
-    Control flow, not an error of a trial: no handler of those, ours or a user's, may take it for one, so it is no
-    `Exception`. `run.server` and the entry points take it.
+    This is control flow, not an error of a trial. No handler of trial errors, ours or a user's, may catch it, so it is
+    no `Exception`. `run.server` and the entry points catch it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message, the end that sent it, and the float32 vector that came with it."""
+    """Message with its sender and the float32 vector beside it."""
 
     source: int
     message: Message
@@ -35,18 +35,18 @@ class Received:
 
 
 class SharedMemory(Protocol):
-    """Memory that the ends of a transport write to in turn."""
+    """Memory to which the ends of a transport write in turn."""
 
-    #: uint8, one-dimensional, as every end sees it
+    #: the memory, uint8, one-dimensional
     bytes: np.ndarray
-    #: tells other ends where it is
+    #: handle by which other ends join the memory
     place: tuple[int, int]
 
     def acquire(self, lock: int) -> None:
-        """Wait for the lock of this number, which no other end has then; none may ask twice for one it has."""
+        """Wait until this end alone has the lock of this number; an end may not ask for a lock that it has."""
 
     def release(self, lock: int) -> None:
-        """Give it back. The death of who has a lock does so too."""
+        """Give the lock back. If an end that has a lock dies, the lock is given back, too."""
 
 
 class Transport(Protocol):
@@ -61,72 +61,77 @@ class Transport(Protocol):
 
     @property
     def rings(self) -> bool:
-        """Whether every end, when it sends, ends a `pause` here."""
+        """True if every end wakes this one from a `pause` when it sends."""
         return False
 
     @property
     def lost(self) -> Set[int]:
-        """Ends whose processes have died, as far as this one knows; they only become more."""
+        """Ends whose processes have died, as far as this end knows; the set only grows."""
         return frozenset()
 
     def blame(self, error: BaseException) -> None:
-        """Raise RanksLost where `error`, of a call of one's own to MPI, comes of the death of a rank."""
+        """Raise RanksLost if the death of a rank has caused `error`, which a call to MPI outside this class raised."""
         return
 
     def pause(self, seconds: float) -> None:
-        """Sleep, at most so long: an end that can ring ends it when it sends."""
+        """Sleep at most `seconds`; a message from an end that can ring ends the sleep."""
         time.sleep(seconds)
 
     def share(self, n_bytes: int, ends: Iterable[int] | None = None) -> SharedMemory | None:
-        """Return new memory, all zeros, that `ends` (None: all) may join while it is kept; None if one cannot."""
+        """Return new memory of zeros, which `ends` (None: all) may join while it is kept; None if an end cannot."""
         return None
 
     def join(self, source: int, place: tuple[int, int]) -> SharedMemory:
-        """What the end `source` shares at `place`; OSError when it has let go of it."""
+        """Return the memory that the end `source` shares at `place`; raises OSError if `source` no longer keeps it."""
         raise OSError("the ends of this transport share no memory")
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        """Send to end `dest`. The payload is copied before the call returns. To a lost end it does nothing."""
+        """Send to end `dest`; does nothing if `dest` is lost. The payload is copied before the call returns."""
 
     def poll(self) -> Received | None:
-        """Take the next message that has arrived, or None at once; RanksLost where vital ends are lost, and no more."""
+        """Return the next message that has arrived, or None at once.
+
+        Raises:
+            RanksLost: a vital end is lost, and no message is left.
+        """
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything sent has left, at most `timeout_s`."""
+        """Wait until all messages have left, at most `timeout_s` seconds."""
 
 
 class Collective(Protocol):
-    """A group of ranks that call the same things in the same order."""
+    """Group of ranks that make the same calls in the same order."""
 
     def sum_in_place(self, vector: np.ndarray) -> None:
-        """Replace `vector` (float32, one-dimensional) by the sum over all ranks, the same bits on each.
+        """Replace `vector` (float32, one-dimensional) by the sum over all ranks, with the same bits on each rank.
 
-        Collective: every rank of the group. It blocks until all have called it; RanksLost where one cannot.
+        Collective: every rank of the group. The call blocks until all ranks have made it, and raises RanksLost if a
+        rank has died.
         """
 
     def check(self) -> None:
-        """Raise RanksLost where a rank of the group has died; for who waits for the others in another way."""
+        """Raise RanksLost if a rank of the group has died; for a rank that waits in another way."""
 
 
-#: Iprobe costs 1-2 us, a sleep at least 60 us: spinning this long covers a prompt answer
+#: seconds of spinning, enough for a prompt answer: Iprobe costs 1-2 us, a sleep at least 60 us
 SPIN_S = 50e-6
-#: the longest pause between two looks; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
+#: longest pause between two looks, seconds; measured: 1 ms costs 2 % of a core and 1.7 ms of latency
 LONGEST_PAUSE_S = 1e-3
-#: who has waited this long is in no hurry: then the longest pause is twice that, for half the CPU
+#: seconds of waiting after which the longest pause doubles, which halves the CPU time
 QUIET_S = 1.0
 LONGEST_QUIET_PAUSE_S = 2e-3
-#: where all that comes rings, a look is only for what does not: signals, deadlines, failures, and messages that MPI has
-#: had to hold back. So the pause is this part of the time already waited, up to so long
+#: if every message rings, a look is only needed for signals, deadlines, failures, and messages that MPI has held back:
+#: the pause is this part of the time already waited, up to the longest, seconds
 _RUNG_PART, LONGEST_RUNG_PAUSE_S = 1 / 8, 64e-3
 _FIRST_PAUSE_S = 20e-6
 
 
 def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transport: Transport | None = None) -> bool:
-    """Call `look` until it returns True (-> True) or `timeout_s` has passed (-> False).
+    """Call `look` until it returns True, and return True; return False if `timeout_s` has passed before.
 
-    The one waiting primitive: it spins shortly, then sleeps between looks, ever longer up to a millisecond. Whatever
-    a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`. `transport` is one
-    whose messages end a sleep, where its ends can do that; if all can, there is no need to spin.
+    This is the only waiting primitive. It spins shortly, then sleeps between looks, ever longer up to a millisecond.
+    Whatever a rank has to notice while it waits (messages, signals, deadlines, failures) belongs in `look`. Messages of
+    `transport` end a sleep if its ends can ring; if all of them can, there is no need to spin.
     """
     start = time.perf_counter()
     pause = time.sleep if transport is None else transport.pause
@@ -149,7 +154,7 @@ def wait_until(look: Callable[[], bool], timeout_s: float | None = None, transpo
 def receive(
     transports: Sequence[Transport], timeout_s: float | None = None, until: Callable[[], bool] | None = None
 ) -> tuple[Transport, Received] | None:
-    """Wait for the next message on any of `transports`; None when `timeout_s` has passed, or `until` says so."""
+    """Return the next message on any of `transports`; None if `timeout_s` has passed or `until` returns True."""
     found: list[tuple[Transport, Received]] = []
 
     def look() -> bool:
@@ -160,7 +165,7 @@ def receive(
                 return True
         return until is not None and until()
 
-    # What rings on the least of them rings on all: a bell belongs to a process.
+    # All transports of a process share one bell. If a transport does not ring, the wait must not rely on rings.
     least = min(transports, key=lambda transport: transport.rings)
     wait_until(look, timeout_s, least)
     return found[0] if found else None

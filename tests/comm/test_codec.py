@@ -137,7 +137,7 @@ def test_a_figure_that_is_not_finite_never_travels(value):
     "value", [np.float32(1), np.zeros(2), {1, 2}, b"bytes", object()], ids=lambda v: type(v).__name__
 )
 def test_what_is_not_plain_data_never_travels(value):
-    with pytest.raises(ProtocolError, match="not plain data"):
+    with pytest.raises(ProtocolError, match="not plain"):
         encode(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": value}))
 
 
