@@ -1,1 +1,1 @@
-"""Who talks to whom: topology, messages, and the transports that carry them."""
+"""Communication between ranks: topology, messages, transports."""

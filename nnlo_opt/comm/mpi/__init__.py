@@ -1,6 +1,6 @@
-"""MPI, by mpi4py, which nothing outside of this package imports. To import a module of it initialises MPI."""
+"""MPI by mpi4py, which only this package imports. The import of any of its modules initialises MPI."""
 
 import mpi4py
 
-# Before anybody imports `mpi4py.MPI`: one thread of ours calls MPI, others of the process do not.
+# This must come before the first import of `mpi4py.MPI`: only one thread of the process calls MPI.
 mpi4py.rc.thread_level = "funneled"

@@ -1,4 +1,4 @@
-"""The communicator of an objective: blocking calls that can be given up when another rank has raised."""
+"""Communicator of an objective, whose blocking calls can be given up if another rank has raised."""
 
 import functools
 import inspect
@@ -12,16 +12,16 @@ from nnlo_opt.comm.transport import wait_until
 
 
 class GatedComm(MPI.Intracomm):
-    """A communicator whose blocking calls can be given up when another rank has raised.
+    """Communicator whose blocking calls can be given up if another rank has raised.
 
-    It is a duplicate of a team's communicator, for a user's objective. Before a collective, every rank calls `meet`,
-    which returns when all of them are at the same one; sends and receives poll, and look out meanwhile. So the ranks
-    that wait for one that raised raise too, instead of waiting for ever. Communicators made from it (`Split`, `Dup`)
-    are ordinary ones: without this protection, and without its cost of some 0.1 ms a collective.
+    It is a duplicate of a team's communicator, for a user's objective. Before a collective call every rank calls
+    `meet`, which returns when all ranks are at the same call. Sends and receives poll, and look out for failures. So a
+    rank that waits for a rank that has raised raises, too, instead of waiting for ever. Communicators made from it
+    (`Split`, `Dup`) are ordinary ones, without this protection, and without its cost of some 0.1 ms a collective call.
     """
 
     _gate: "Gate"
-    #: what the objective has made of it
+    #: communicators that the objective has made from this one
     _made: list[MPI.Comm]
 
     def __new__(cls, comm: MPI.Comm, gate: "Gate") -> "GatedComm":
@@ -33,11 +33,11 @@ class GatedComm(MPI.Intracomm):
 
     @property
     def communicators(self) -> list[MPI.Comm]:
-        """This and those that the objective has made of it: where ranks of it wait for one that has died."""
+        """Communicators in which ranks may wait for a dead one: this one, and all that the objective made from it."""
         return [MPI.Intracomm(self), *self._made]
 
     def close(self) -> None:
-        """Free it. Collective: every rank of it."""
+        """Free the communicator. Collective: every rank of it."""
         with suppress(MPI.Exception):  # a user's objective may have freed it
             self.Free()
 
@@ -46,7 +46,7 @@ class GatedComm(MPI.Intracomm):
         self._gate.meet(name)
 
     def wait_for(self, done: Callable[[], Any]) -> None:
-        """Return when `done()` is true; raise when the call of the objective has failed."""
+        """Return when `done()` is true; raise if the call of the objective has failed."""
 
         def look() -> bool:
             if done():
@@ -58,10 +58,10 @@ class GatedComm(MPI.Intracomm):
 
 
 class Gate(Protocol):
-    """How a `GatedComm` hears of the other ranks."""
+    """Source from which a `GatedComm` hears of the other ranks."""
 
     def meet(self, name: str) -> None:
-        """Return when every rank has called this with the same name; raise when the call has failed."""
+        """Return when every rank has called `meet` with the same name; raise if the call has failed."""
 
     def look_out(self) -> None:
         """Raise if the call has failed."""
@@ -73,7 +73,7 @@ def _collective(name: str) -> Callable[..., Any]:
     @functools.wraps(plain)
     def call(self: GatedComm, *args: Any, **kwargs: Any) -> Any:
         self.meet(name)
-        # As an ordinary communicator: what is made from it must be one.
+        # The call is made on an ordinary communicator, as a communicator made by it must be ordinary.
         result = plain(MPI.Intracomm(self), *args, **kwargs)
         if isinstance(result, MPI.Comm):
             self._made = [comm for comm in (*self._made, result) if comm != MPI.COMM_NULL]
@@ -83,7 +83,7 @@ def _collective(name: str) -> Callable[..., Any]:
 
 
 def _receiving(name: str) -> Callable[..., Any]:
-    """A call that waits for a message, polled for before; `Recv` and `recv` take a buffer in front of the source."""
+    """Return a call that polls for a message before it receives; `Recv` and `recv` take a buffer before the source."""
     plain = getattr(MPI.Intracomm, name)
     n_before = 1 if name in ("Recv", "recv") else 0
 
@@ -99,7 +99,7 @@ def _receiving(name: str) -> Callable[..., Any]:
 
 
 def _sending(name: str) -> Callable[..., Any]:
-    """A send, made by its non-blocking form, which takes the same arguments."""
+    """Return a send that uses the non-blocking form, which takes the same arguments."""
     start = getattr(MPI.Intracomm, ("I" if name[0].isupper() else "i") + name.lower())
 
     @functools.wraps(getattr(MPI.Intracomm, name))

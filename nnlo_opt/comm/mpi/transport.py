@@ -1,10 +1,10 @@
-"""Messages and sums between ranks of a communicator.
+"""Transport over MPI: the ranks of a communicator as ends.
 
-Messages travel point to point, one MPI message each, with one tag on a communicator of their own; waiting is by Iprobe,
-never by a blocking call, so that a rank that fails leaves nobody stuck.
+Messages travel point to point, one MPI message each, on a communicator of their own. A rank waits by Iprobe, never by a
+blocking call, so that a rank that fails blocks no other rank.
 
-Where MPI lets ranks outlive others (`ulfm`), an error of MPI is what a dead rank looks like from here: a transport
-notes who is lost, and its owner hears of it by `RanksLost`.
+If MPI lets ranks outlive ranks that die (`ulfm`), a dead rank shows as an error of MPI. The transport notes which ranks
+are lost, and raises `RanksLost` to its owner.
 """
 
 import logging
@@ -36,57 +36,57 @@ from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
 
-#: a message as `codec` writes it; and one to a neighbour, without its payload and behind a `_Head`
+#: tags: a message as `codec` writes it; a message to a neighbour, without payload, behind a `_HEAD`
 _PLAIN, _LOCAL = 1, 2
-#: payloads released by the sender of this message, and the `Place` of the payload, all 0 where there is none
+#: number of payloads that the sender of this message has read, and `Place` of its payload, all 0 without payload
 _HEAD = struct.Struct("<QIIQQQ")
-#: (rank, free line of its bell, its handle): what a rank tells those of its node
+#: (rank, free line of its bell, its handle), which a rank sends to all ranks of its node
 _ROW = struct.Struct(f"<QQ{HANDLE_BYTES}s")
-#: what is smaller travels in the message
+#: a smaller payload travels in the message
 _SMALL_BYTES = 2048
-#: where every end rings, MPI is asked this often all the same: it may have had to send later, and notices failures. An
-#: Iprobe that finds nothing gives the core away, as Open MPI yields where there are more ranks than cores, and comes
-#: back after milliseconds. So less often where a ring has just been heard: somebody waits for what came with that
+#: seconds between two Iprobes although every end rings: MPI may have sent a message late, and notices failures. If
+#: there are more ranks than cores, an Iprobe that finds nothing yields the core (Open MPI), and returns after
+#: milliseconds. So the time is longer after a ring, as a rank then waits for the answer to the message that rang
 SILENCE_S, LONG_SILENCE_S = 1e-3, 16e-3
-#: how long MPI may take to know who has died, where one of its calls has failed; it took 1.4 s at most
+#: seconds in which MPI must know the dead ranks after one of its calls has failed; it took 1.4 s at most
 NOTICE_S = 3.0
 
 
 class MpiTransport(Transport):
-    """The ranks of a communicator as ends. The communicator carries nothing else.
+    """Transport between the ranks of a communicator, which carries nothing else.
 
-    Between ranks of one node payloads stay in shared memory where that is possible (`comm.node`).
+    Between ranks of one node payloads stay in shared memory if possible (`comm.node`).
     """
 
-    #: every transport of this process, to be drained before it leaves MPI
+    #: all transports of this process, to be drained before the process leaves MPI
     open_transports: ClassVar[list["MpiTransport"]] = []
 
     def __init__(self, comm: MPI.Comm, vital: Collection[int] | None = None) -> None:
-        """Collective: every rank of `comm`. `vital`: the ends without which nothing goes on here; None: all."""
+        """Join the ranks of `comm`. Collective: every rank. `vital`: ends without which this one cannot continue."""
         self.open_transports.append(self)
         self._vital = frozenset(range(comm.Get_size()) if vital is None else vital)
         self._lost: set[int] = set()
-        #: whether vital ends are lost, or others have seen that and revoked the communicator
+        #: True if a vital end is lost, or another rank has noticed a loss and revoked the communicator
         self._is_broken = False
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = self.n_processes = comm.Get_size()
         self._status = MPI.Status()
-        #: sends under way, with the buffers that must live as long
+        #: unfinished sends, with their buffers, which must be kept
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
-        #: reused for every message received; grows to the largest seen
+        #: buffer of every message received; grows to the largest message
         self._buffer = aligned_bytes(1 << 16)
         self._bell = Bell.mine()
-        #: by rank, those that share memory with this one, itself included; and the line on which they ring
+        #: ranks that share memory with this one, itself included; and the line on which they ring
         self._neighbours, self._line = _neighbours(comm, self._bell)
-        #: by neighbour, made when first needed
+        #: outgoing and incoming payloads of each neighbour
         self._outboxes = {rank: Outbox() for rank in self._neighbours}
         self._inboxes = {rank: Inbox(neighbour) for rank, neighbour in self._neighbours.items()}
-        #: where the payload handed out last lies; None: not in shared memory
+        #: inbox of the payload that was handed out last; None: it is not in shared memory
         self._shown: Inbox | None = None
-        #: rings that say nothing new: of messages that have been received, or before a look that found nothing
+        #: number of rings without news: their messages have been received, or a later look found nothing
         self._n_rings_past = 0
-        #: when MPI was asked last, perf_counter seconds
+        #: time of the last Iprobe, perf_counter seconds
         self._looked_at_s = 0.0
 
     @property
@@ -114,7 +114,7 @@ class MpiTransport(Transport):
         return self._is_broken
 
     def _take_losses(self, error: MPI.Exception) -> None:
-        """Learn from an error of MPI who is lost; without ULFM it is an error as any other."""
+        """Learn from an error of MPI which ranks are lost; without ULFM raise the error."""
         if not IS_ON:
             raise error
         self._lost |= acknowledge(self._comm)
@@ -170,7 +170,7 @@ class MpiTransport(Transport):
                 return None
         self._looked_at_s = now_s
         try:
-            # Open MPI looks first and makes progress after: what has just come is seen by the second look only.
+            # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
             if not (
                 self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
                 or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
@@ -188,7 +188,7 @@ class MpiTransport(Transport):
             return None
 
     def _receive(self) -> Received | None:
-        """Take the message that was seen."""
+        """Receive the message that Iprobe has found."""
         n_bytes = self._status.Get_count(MPI.BYTE)
         source, tag = self._status.Get_source(), self._status.Get_tag()
         if n_bytes > self._buffer.size:
@@ -206,7 +206,7 @@ class MpiTransport(Transport):
         try:
             payload = self._inboxes[source].view(place)
         except OSError:
-            logger.warning("rank %d has ended before what it sent was read: %s", source, message)
+            logger.warning("rank %d ended before its payload was read: %s", source, message)
             return None
         self._shown = self._inboxes[source]
         return Received(source, message, payload)
@@ -218,7 +218,7 @@ class MpiTransport(Transport):
             time.sleep(1e-4)
 
     def drain(self) -> bool:
-        """Throw away what has come; -> whether something sent from here has not been received yet."""
+        """Drop all messages that have come, and return True if a message sent from here is not received yet."""
         while self.poll() is not None:
             pass
         return bool(self._sending)
@@ -238,9 +238,9 @@ class MpiTransport(Transport):
 
 
 def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour], int]:
-    """The ranks of `comm` that this one shares memory with, and a line of their bells that no other transport has.
+    """Return the ranks of `comm` that share memory with this one, and a line of their bells for this transport alone.
 
-    Collective: every rank of `comm`. Two ranks share memory where both can reach each other.
+    Collective: every rank of `comm`. Two ranks share memory if each can reach the other.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
     mine = _ROW.pack(comm.Get_rank(), bell.free_line if bell else 0, bell.handle if bell else b"")
@@ -265,7 +265,7 @@ def _neighbours(comm: MPI.Comm, bell: Bell | None) -> tuple[dict[int, Neighbour]
 
 
 class MpiCollective(Collective):
-    """All ranks of a communicator, which carries nothing else."""
+    """Collective of all ranks of a communicator, which carries nothing else."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
@@ -281,7 +281,7 @@ class MpiCollective(Collective):
 
 @contextmanager
 def _losing_is_known() -> Iterator[None]:
-    """An error of MPI comes of the death of a rank, where ranks outlive others."""
+    """Turn an error of MPI into RanksLost if ranks outlive ranks that die, as a death has caused it."""
     try:
         yield
     except MPI.Exception as error:

@@ -1,10 +1,11 @@
-"""User-level failure mitigation (ULFM): ranks that outlive others, in Open MPI 5 under `mpirun --with-ft ulfm`.
+"""User-level failure mitigation (ULFM): ranks that outlive ranks that die.
 
-Bland, Bouteiller, Herault, Bosilca, Dongarra, "Post-failure recovery of MPI communication capability" (IJHPCA 2013):
-an operation with a dead rank raises; `Ack_failed` lets a receive from anybody go on without it; `Revoke` ends all that
-is under way on a communicator at every rank; `Shrink` makes one of the ranks that are left. What was found of Open MPI:
-any error of MPI may be what a death looks like; `Get_failed` sees none before another call has progressed; `Finalize`
-may hang after a failure, so a process that has seen one leaves by `os._exit`.
+Open MPI 5 has it under `mpirun --with-ft ulfm`. Bland, Bouteiller, Herault, Bosilca, Dongarra, "Post-failure recovery
+of MPI communication capability" (IJHPCA 2013): an operation with a dead rank raises; `Ack_failed` lets a receive from
+any rank continue without the dead one; `Revoke` ends all operations on a communicator at every rank; `Shrink` makes a
+communicator of the remaining ranks. Observed in Open MPI: a death may show as any error of MPI; `Get_failed` sees no
+death before another call has made progress; `Finalize` may hang after a failure, so a process that has seen one ends by
+`os._exit`.
 """
 
 import logging
@@ -24,17 +25,17 @@ from nnlo_opt.runtime.environment import ranks_outlive_others
 
 logger = logging.getLogger(__name__)
 
-#: whether ranks outlive others here
+#: True if ranks of this job outlive ranks that die
 IS_ON = ranks_outlive_others()
-#: ends this process with an exit code, and leaves the others to end by themselves
+#: ends this process with an exit code, without the notice of other ranks
 leave_unnoticed = os._exit
 
 
 def be_missed() -> None:
-    """Where ranks outlive others, have `os._exit` kill this process: the others hear of signals, and of no exit.
+    """Let `os._exit` kill this process by a signal if ranks outlive ranks that die.
 
-    They would wait for a rank whose watchdog, or whose user's code, has ended it so. A process that it has forked
-    leaves as ever.
+    Other ranks notice a death by a signal, and no exit: they would wait for a rank that its watchdog, or a user's code,
+    has ended by `os._exit`. A process forked from this one exits as usual.
     """
     pid = os.getpid()
 
@@ -48,14 +49,14 @@ def be_missed() -> None:
 
 
 class Losses:
-    """What this process knows of deaths."""
+    """Deaths that this process has noticed."""
 
-    #: whether any rank has died: then nobody finalizes MPI
+    #: True if a rank has died: then no rank finalizes MPI
     any: ClassVar[bool] = False
 
 
 def acknowledge(comm: MPI.Comm) -> set[int]:
-    """Go on without the ranks of `comm` that have died; -> all that have, as far as is known here."""
+    """Continue without the ranks of `comm` that have died, and return these ranks, as far as they are known."""
     Losses.any = True
     with suppress(MPI.Exception):
         comm.Ack_failed()
@@ -66,13 +67,13 @@ def acknowledge(comm: MPI.Comm) -> set[int]:
 
 
 def is_revoked(comm: MPI.Comm) -> bool:
-    """Whether a rank has given `comm` up for all."""
+    """Return True if a rank has revoked `comm`."""
     return IS_ON and bool(comm.Is_revoked())
 
 
 @contextmanager
 def losing_ranks() -> Iterator[None]:
-    """Errors of MPI inside are RanksLost, where there is such a thing."""
+    """Turn errors of MPI inside into RanksLost if ranks outlive ranks that die."""
     try:
         yield
     except MPI.Exception as error:
@@ -83,10 +84,10 @@ def losing_ranks() -> Iterator[None]:
 
 
 def shrink(comm: MPI.Comm, made: Iterable[MPI.Comm] = ()) -> tuple[MPI.Comm, list[int]]:
-    """A communicator of the ranks of `comm` that live, and which ranks of `comm` they were, ascending.
+    """Return a communicator of the living ranks of `comm`, and their numbers in `comm`, ascending.
 
-    `made`: communicators that were made from it. They and `comm` are revoked, so that every rank comes here, whatever
-    call it waits in. Collective: every rank of `comm` that lives.
+    `made`: communicators that were made from `comm`. All of them are revoked, so that every rank gets here, whatever
+    call it waits in. Collective: every living rank of `comm`.
     """
     Losses.any = True
     left: MPI.Comm = comm
@@ -100,15 +101,15 @@ def shrink(comm: MPI.Comm, made: Iterable[MPI.Comm] = ()) -> tuple[MPI.Comm, lis
             left.Agree(1)
             break
         except MPI.Exception:
-            logger.info("another rank has died meanwhile")
+            logger.info("another rank died at the same time")
     return left, list(MPI.Group.Translate_ranks(left.Get_group(), None, comm.Get_group()))
 
 
 class Watch(Transport):
-    """Carries nothing: a rank that does not train hears by it that ranks of its team have died."""
+    """Transport without messages, by which a rank that does not train notices that ranks of its team have died."""
 
     def __init__(self, comm: MPI.Comm) -> None:
-        """`comm` is that of the team; nothing is sent on it."""
+        """Watch `comm`, the communicator of the team, on which this rank sends nothing."""
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = self.n_processes = comm.Get_size()
@@ -122,4 +123,4 @@ class Watch(Transport):
         return None
 
     def flush(self, timeout_s: float) -> None:
-        """Nothing is sent."""
+        """Return at once, as nothing is sent."""

@@ -1,4 +1,4 @@
-"""All ranks: this process's place among them, how it ends them, and how it leaves."""
+"""World of all ranks, as one process sees it."""
 
 import os
 import signal
@@ -14,34 +14,37 @@ from nnlo_opt.comm.mpi.transport import MpiTransport
 from nnlo_opt.comm.mpi.ulfm import IS_ON, Losses, losing_ranks
 from nnlo_opt.comm.transport import RanksLost, wait_until
 
-#: a communicator of mpi4py, as other modules name it
+#: communicator of mpi4py, under a name for other modules
 Communicator: TypeAlias = MPI.Comm
 #: communicator of all ranks
 WORLD: Communicator = MPI.COMM_WORLD
-#: how long a rank that leaves waits for the others
+#: seconds for which a rank that leaves waits for the other ranks
 LEAVE_TIMEOUT_S = 60.0
 
 
 class World:
-    """This process's place in the MPI world, and the communicators cut from it."""
+    """Place of this process in the MPI world, with the communicators that are made from the world.
+
+    Args:
+        comm: another world than the one of all ranks.
+    """
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
-        """`comm`: another world than that of all ranks."""
         self._comm = comm or MPI.COMM_WORLD
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
-        #: communicators cut from it
+        #: communicators that were made from the world
         self._made: list[Communicator] = []
 
     def transport(self) -> MpiTransport:
-        """A transport between all ranks, of which none but rank 0 is vital. Collective: every rank of the world."""
+        """Return a transport between all ranks; only rank 0 is vital. Collective: every rank of the world."""
         self._made.append(self._comm.Dup())
         return MpiTransport(self._made[-1], vital={0} - {self.rank})
 
     def team_communicator(self, teams: Sequence[Sequence[int]]) -> Communicator | None:
-        """The communicator of this rank's team (world ranks per team). Collective: every rank of the world.
+        """Return the communicator of this rank's team, or None for a rank in no team, as the coordinator.
 
-        None for a rank in no team, which is the coordinator's.
+        `teams`: world ranks of each team. Collective: every rank of the world.
         """
         color = next((i for i, ranks in enumerate(teams) if self.rank in ranks), MPI.UNDEFINED)
         comm = self._comm.Split(color, self.rank)
@@ -51,9 +54,9 @@ class World:
         return comm
 
     def let_go(self, made: Sequence[Communicator]) -> None:
-        """Take in what comes late, and free what was cut from this world, and `made` of that.
+        """Receive late messages, and free `made` and all communicators that were made from this world.
 
-        Collective: every rank of the world, which is not that of all ranks. No transport is used after that.
+        Collective: every rank of the world, which is not the one of all ranks. No transport may be used afterwards.
         """
         mine = [*made, *self._made]
         transports = [one for one in MpiTransport.open_transports if one.comm in mine]
@@ -65,9 +68,9 @@ class World:
         self._made.clear()
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
-        """The ranks (of the world) on this node, each with what it gave. Collective: every rank of the world.
+        """Return the bytes that each world rank of this node has given; all ranks give equally many bytes.
 
-        All give equally many bytes.
+        Collective: every rank of the world.
         """
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
         mine = np.frombuffer(self.rank.to_bytes(8, "little") + given, np.uint8)
@@ -77,14 +80,14 @@ class World:
         return {int.from_bytes(row[:8].tobytes(), "little"): row[8:].tobytes() for row in rows}
 
     def alone(self) -> Communicator:
-        """A communicator of this rank only."""
+        """Return a communicator of this rank alone."""
         return MPI.COMM_SELF
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once, whatever they do.
+        """End all ranks at once.
 
-        Where ranks outlive others (ULFM), this one dies, and the others go on without it or, if it coordinates, end
-        too: there `Abort` ended this rank only, and nobody was told.
+        If ranks outlive ranks that die (ULFM), this rank dies; the other ranks continue without it, or end, too, if
+        this rank coordinates. With ULFM `Abort` ended this rank only, and no other rank noticed.
         """
         if IS_ON:
             for stream in (sys.stdout, sys.stderr):
@@ -95,11 +98,11 @@ class World:
 
 
 def finalize() -> bool:
-    """Leave MPI; -> False where ranks have died: then nobody can, and the caller has to end by `os._exit`.
+    """Leave MPI and return True. Return False if ranks have died: the caller must then end by `os._exit`.
 
-    Collective: every rank of the world that lives. A worker may still be sending to a master that has dropped its
-    assignment: all take in what comes until all are through, as no rank may finalize before its messages have been
-    received.
+    Collective: every living rank of the world. A worker may still be sending to a master that has dropped its
+    assignment. So every rank receives messages until all ranks are here, as no rank may finalize before its messages
+    have been received.
     """
     if MPI.Is_finalized():
         return True
@@ -112,10 +115,10 @@ def finalize() -> bool:
 
 
 def drain(comm: MPI.Comm, transports: Sequence[MpiTransport]) -> None:
-    """Take in what still comes on `transports` until all ranks have sent all. Collective: every rank of `comm`."""
+    """Receive messages on `transports` until all ranks have sent all of theirs. Collective: every rank of `comm`."""
 
     def all_sent() -> bool:
-        # All of them: each must take in what comes, also while another still waits.
+        # A list, not a generator: every transport must receive, also while another one still waits.
         return Losses.any or not sum([transport.drain() for transport in transports])
 
     wait_until(all_sent, LEAVE_TIMEOUT_S)
