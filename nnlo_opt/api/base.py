@@ -1,112 +1,170 @@
-"""What `MPIManager` and `MPIKFoldManager` are both made of."""
+"""Trainings by the ranks of a user's own script, in the session of the drivers."""
 
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnlo_opt.api.recipe import FileTasks, GeneratedTasks, ModelMaker, Request, Tasks, count, cut_pools, reads_files
 from nnlo_opt.api.settings import Settings
-from nnlo_opt.api.team import Ranks, Team, abort_on_error, check_outcome
-from nnlo_opt.clock import SystemClock
-from nnlo_opt.comm.messages import EpochReported
 from nnlo_opt.data.generated import Pool
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.callbacks import EpochCallbacks
 from nnlo_opt.reporting.lines import metrics_text
-from nnlo_opt.runtime.monitor import make_monitor
+from nnlo_opt.run.agreement import RankGroup, abort_on_error
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.embedded import (
+    ScriptWorkload,
+    Seat,
+    ledger_of,
+    noting_environment,
+    read_shared_events,
+    temporary_run,
+)
+from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.roles import RoleSetup
+from nnlo_opt.run.session import Script
+from nnlo_opt.run.training import TrainingSession, history_of
 from nnlo_opt.training.history import in_reference_form
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.trials.events import AssignmentFailed, EpochEnded, Event
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.registry import RULES
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import Communicator
+
+#: lines of the traceback of another rank that an error shows
+_N_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldOutcome:
+    """Result of one fold, which every rank knows."""
+
+    figure_of_merit: float
+    #: as its master wrote it
+    history: dict[str, Any]
+    #: number of ranks that trained the fold
+    n_ranks: int
+
+
+class _Workload(ScriptWorkload):
+    """Workload of a rank that trains; its tasks are made when the first is wanted."""
+
+    def __init__(self, make: Callable[[], Tasks]) -> None:
+        self._make = make
+        self._tasks: Tasks | None = None
+
+    def tasks(self) -> Tasks:
+        """Return the maker of this rank's tasks."""
+        self._tasks = self._tasks or self._make()
+        return self._tasks
+
+
+class _EpochLines:
+    """Prints a line after every epoch."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def observe(self, event: Event, ledger: Ledger) -> None:
+        """Take in an event of the journal."""
+        if isinstance(event, EpochEnded):
+            fold = ledger.assignments[event.assignment].fold
+            of_fold = f"fold {fold}, " if self._settings.n_fold > 1 else ""
+            n_epochs = self._settings.num_epochs
+            print(f"{of_fold}epoch {event.epoch}/{n_epochs}: {metrics_text(event.metrics)}", flush=True)
 
 
 class Manager:
-    """The folds of a training on the ranks of a communicator, from its arguments to the trained model."""
+    """Folds of a training on the ranks of a communicator, from its arguments to the trained model."""
 
-    def __init__(self, comm: Any, settings: Settings) -> None:
-        data, algo, model_builder = settings.data, settings.algo, settings.model_builder
-        n_fold, num_processes = settings.n_fold, settings.num_processes
+    def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
+        data, algo = settings.data, settings.algo
         self._settings = settings
-        self.data, self.algo, self.model_builder = data, algo, model_builder
-        self.num_epochs, self.num_masters, self.num_processes = settings.num_epochs, settings.num_masters, num_processes
+        self.data, self.algo, self.model_builder = data, algo, settings.model_builder
+        self.num_epochs, self.num_masters = settings.num_epochs, settings.num_masters
+        self.num_processes = settings.num_processes
         self.train_list = tuple(str(name) for name in settings.train_list)
         self.val_list = tuple(str(name) for name in settings.val_list)
         self.synchronous, self.verbose = settings.synchronous, settings.verbose
         self.callbacks = list(settings.callbacks)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        #: what came of every fold; None before the training is over
-        self._outcomes: list[dict[str, Any]] | None = None
-        #: of the best fold
+        #: of every fold; None before the training is over
+        self._outcomes: list[FoldOutcome] | None = None
+        #: error with which the training has failed; None while it has not
+        self._error: TrialError | None = None
+        #: weights and model state of the best fold
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
-        self._best_fold = 0
         self._adapter: Any = None
-        self._world = Ranks(comm)
+        self._group = group = RankGroup(comm)
         self._forgive: Callable[[], None] = lambda: None
-        if self._world.comm is not None:
-            self._forgive = abort_on_error(self._world.comm)
-        self._n_fold = n_fold
-        #: groups of ranks that train folds at the same time
-        self._n_teams = n_fold if n_fold > 1 and self._world.size >= 2 * n_fold else 1
-        self._team_number = self._world.rank * self._n_teams // self._world.size
-        self._ranks = self._world if self._n_teams == 1 else self._world.split(self._team_number)
-        #: whether this rank gives the orders
-        self.is_master = self._ranks.rank == 0
-        self.should_validate = self.is_master
-        plan = self._world.attempt(lambda: settings.plan(self._ranks.size))
+        if group.comm is not None:
+            self._forgive = abort_on_error(group.comm)
+        #: True on the rank that gives the orders
+        self.is_master = self.should_validate = group.rank == 0
+        self._topology = topology = group.attempt(lambda: settings.topology(group.size))
         trains_all = RULES[algo.mode].averages_every_batch
-        trainers = set(plan.trainer_ranks(every_rank=trains_all))
-        #: workers of this rank's team, and the number of this one from 1; -1 on a master
-        self.num_workers = plan.n_workers(every_rank=trains_all)
-        self.worker_id = -1 if self.is_master else plan.worker_of(self._ranks.rank)
-
-        def make_request() -> Request:
-            return Request(
-                data=data,
-                algo=algo,
-                model_builder=model_builder,
-                train_list=self.train_list,
-                val_list=self.val_list if algo.validates or n_fold > 1 else (),
-                options=settings.training_options(plan),
-                n_fold=n_fold,
-                custom_objects=dict(settings.custom_objects or {}) | getattr(model_builder, "custom_objects", {}),
-                seed=settings.seed,
-                n_shares=len(trainers),
-            )
-
-        self._request = self._world.attempt(make_request)
-        masters = {plan.master_rank, *plan.sub_master_ranks}
-        share = self._ranks.node_share(trainers, masters)
-        share.take()
-        self._maker = ModelMaker(self._request, share.n_threads)
-        self._gathers_ahead = share.has_spare_core
-        #: made when it is wanted on a rank that does not train
-        self._tasks: Tasks | None = None
-        self._make_tasks = self._world.attempt(lambda: self._prepare(sorted(trainers)))
-        gauges = make_monitor(SystemClock(), share.gpu) if settings.monitor and self._ranks.rank in trainers else None
-        self._team = Team(self._ranks, plan, self._request.options, self._get_tasks, gauges)
-        if self.callbacks and self._ranks.rank == plan.first_trainer_rank:
-            self._team.callbacks = self._make_callbacks()
-        if self.is_master:
-            self._open_directory()
-        else:
-            self._team.serve()
-            self._conclude([])
+        trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=trains_all)}
+        team = next(team for team in topology.teams if group.rank in team.world_ranks)
+        position = group.rank - team.master_rank
+        #: number of workers of this rank's team, and number of this one from 1; -1 on a master
+        self.num_workers = team.n_workers(every_rank=trains_all)
+        self.worker_id = team.worker_of(position) if position else -1
+        options = group.attempt(lambda: settings.training_options(team))
+        self._options = settings.options(options)
+        self._request = Request(
+            data=data,
+            algo=algo,
+            model_builder=self.model_builder,
+            train_list=self.train_list,
+            val_list=self.val_list if algo.validates or settings.n_fold > 1 else (),
+            options=options,
+            n_fold=settings.n_fold,
+            custom_objects=dict(settings.custom_objects or {}) | getattr(self.model_builder, "custom_objects", {}),
+            seed=settings.seed,
+            n_shares=max(len(team.trainer_ranks(every_rank=trains_all)) for team in topology.teams),
+        )
+        with noting_environment() as self._undo_environment:
+            context = ProcessContext().settled(group, topology, self._options)
+        self._maker = ModelMaker(self._request, context.n_threads)
+        ahead = context.has_spare_core
+        self._workload = _Workload(group.attempt(lambda: self._prepare(sorted(trainers), gathers_ahead=ahead)))
+        roles = RoleSetup(
+            topology=topology,
+            training=options,
+            comparison=Comparison(),
+            workload=self._workload,
+            context=context if group.rank in trainers else replace(context, monitor=None),
+            is_one_training=True,
+            writes_checkpoints=settings.checkpoint is not None,
+            make_callbacks=self._make_callbacks if self.callbacks else None,
+            ends_with_a_death="A rank has died: the training ends here; a manager that restores goes on from its "
+            "checkpoint.",
+        )
+        self._seat = Seat(group, roles)
+        if not self.is_master:
+            self._seat.serve()
+            self._conclude(lambda: None)
 
     # ------------------------------------------------------------ the data
 
-    def _prepare(self, trainers: list[int]) -> Callable[[], Tasks]:
-        """Look at the data, together with the team; -> what makes this rank's tasks."""
-        request, ranks = self._request, self._ranks
+    def _prepare(self, trainers: list[int], *, gathers_ahead: bool) -> Callable[[], Tasks]:
+        """Look at the data, together with all ranks; return a function that makes this rank's tasks."""
+        request, group = self._request, self._group
         if reads_files(request.data):
 
             def of_files() -> FileTasks:
-                return FileTasks(request, self._maker, gathers_ahead=self._gathers_ahead)
+                return FileTasks(request, self._maker, gathers_ahead=gathers_ahead)
 
-            tasks = ranks.attempt(lambda: of_files() if ranks.rank in trainers else None)
+            tasks = group.attempt(lambda: of_files() if group.rank in trainers else None)
             return lambda: tasks or of_files()
         train, validation = cut_pools(request)
-        index = trainers.index(ranks.rank) if ranks.rank in trainers else None
+        index = trainers.index(group.rank) if group.rank in trainers else None
 
         def count_mine() -> np.ndarray:
             if index is not None and train.by_files:
@@ -115,67 +173,96 @@ class Manager:
                 return count(request.data, train)
             return np.zeros(len(train.files) if train.by_files else 0, np.int64)
 
-        mine = ranks.attempt(count_mine)
-        length = ranks.sum(np.array([0 if train.by_files else len(mine)], np.int64))[0] or len(mine)
+        mine = group.attempt(count_mine)
+        length = group.sum(np.array([0 if train.by_files else len(mine)], np.int64))[0] or len(mine)
         mine.resize(int(length), refcheck=False)
-        train = replace(train, sizes=tuple(ranks.sum(mine).tolist()))
-        ranks.attempt(lambda: _check_shares(request, train) if ranks.rank == 0 else None)
+        train = replace(train, sizes=tuple(group.sum(mine).tolist()))
+        group.attempt(lambda: _check_shares(request, train) if group.rank == 0 else None)
         return lambda: GeneratedTasks(request, self._maker, train, validation)
 
-    def _get_tasks(self) -> Tasks:
-        self._tasks = self._tasks or self._make_tasks()
-        return self._tasks
-
-    # ------------------------------------------------------------ the training
-
-    def _train(self) -> list[dict[str, Any]]:
-        """What came of every fold; on the master it is trained by the first call. TrialError if one has failed."""
-        if self._outcomes is None:
-            folds = list(range(self._team_number, self._n_fold, self._n_teams))
-            self._conclude(self._team.train(folds, calls_back=bool(self.callbacks)))
-        assert self._outcomes is not None
-        for outcome in self._outcomes:
-            check_outcome(outcome)
-        return self._outcomes
-
-    def _conclude(self, outcomes: list[dict[str, Any]]) -> None:
-        """Tell all ranks what came of it, and let go of what training needs. Collective: every rank."""
-        self._team.close()
-        roots = [-(-number * self._world.size // self._n_teams) for number in range(self._n_teams)]
-        of_teams = [self._world.share_json({"outcomes": outcomes, "root": root}, root) for root in roots]
-        found = [(outcome, part["root"]) for part in of_teams for outcome in part["outcomes"]]
-        self._outcomes = sorted((outcome for outcome, _ in found), key=lambda outcome: outcome["fold"])
-        good = [(o["figure_of_merit"], o["fold"], root) for o, root in found if "error" not in o]
-        if good:
-            _, self._best_fold, root = min(good)
-            weights, state = None, None
-            if self._world.rank == root:
-                weights, state = self._team.weights_of(self._best_fold)
-            self._trained = self._world.share(weights, root), self._world.share(state, root)
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
-
-    def _open_directory(self) -> None:
-        self._team.on_epoch = self._tell
-        if self._settings.checkpoint is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="nnlo_opt-")
-            self._team.directory = Path(self._temporary.name)
-        else:
-            self._team.directory = Path(self._settings.checkpoint).resolve()
-            self._team.keeps_checkpoints = True
-
-    def _make_callbacks(self) -> Any:
+    def _make_callbacks(self) -> EpochCallbacks:
         from nnlo_opt.models.keras_callbacks import KerasCallbacks
 
         return KerasCallbacks(self.callbacks, self.num_epochs)
 
-    def _tell(self, reported: EpochReported) -> None:
-        if self.verbose:
-            of_fold = f"fold {reported.assignment}, " if self._n_fold > 1 else ""
-            print(f"{of_fold}epoch {reported.epoch}/{self.num_epochs}: {metrics_text(reported.metrics)}", flush=True)
+    # ------------------------------------------------------------ the training
 
-    # ------------------------------------------------------------ what is left
+    def _train(self) -> list[FoldOutcome]:
+        """Return the outcome of every fold; on the master the first call trains. TrialError if a fold has failed."""
+        if self._outcomes is None:
+            self._run()
+        if self._error is not None:
+            raise self._error
+        assert self._outcomes is not None
+        return self._outcomes
+
+    def _run(self) -> None:
+        folder = self._settings.checkpoint
+        script = Script(
+            program=type(self).__name__,
+            space=None,
+            findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
+            keeps_files=folder is not None,
+            observers=[_EpochLines(self._settings)] if self.verbose else [],
+        )
+        with temporary_run() as temporary:
+            run = temporary if folder is None else self._options.run
+            self._conclude(self._seat.coordinate(replace(self._options, run=run), script, TrainingSession))
+
+    def _conclude(self, result: Callable[[], Path | None]) -> None:
+        """Share what has come of the training, and let go of what it needs. Collective: every rank.
+
+        `result` returns, on rank 0, the run directory, or None if there was no training.
+        """
+        group = self._group
+        self._seat.close()
+        self._outcomes = []
+        group.attempt(result)
+        shared = group.share_json(str(result() or ""))
+        if not shared:
+            return
+        directory = Path(str(shared))
+        try:
+            self._take_in(directory, read_shared_events(group, directory))
+        finally:
+            if self._settings.checkpoint is None:
+                shutil.rmtree(directory, ignore_errors=True)  # also on the nodes of other masters
+
+    def _take_in(self, directory: Path, events: Sequence[Event]) -> None:
+        """Learn from the journal what has come of the training, and share the weights of the best fold."""
+        group, ledger = self._group, ledger_of(events)
+        trial = ledger.trials[-1]
+        if len(trial.folds) < self._settings.n_fold:
+            self._error = TrialError(trial.reason)
+            traces = [event.traceback for event in events if isinstance(event, AssignmentFailed)]
+            for line in traces[-1].splitlines()[-_N_LINES:] if traces else []:
+                self._error.add_note(line)
+            return
+        # Each master reads what it has written, as it may be on another node; an earlier start may have had more.
+        teams = dict.fromkeys(trial.folds, self._topology.teams[0])
+        for assignment in trial.assignments:
+            if ledger.sessions[-1].started_at_s <= assignment.assigned_at_s:
+                teams[assignment.fold] = self._topology.teams[assignment.team]
+        outcomes = []
+        for fold, found in sorted(trial.folds.items()):
+            root = teams[fold].master_rank
+            history = history_of(directory, trial.number, fold) if group.rank == root else None
+            outcomes.append(
+                FoldOutcome(
+                    figure_of_merit=found.figure_of_merit,
+                    history=group.share_json(history, root),
+                    n_ranks=len(teams[fold].world_ranks),
+                )
+            )
+        self._outcomes = outcomes
+        best = min(trial.folds, key=lambda fold: (trial.folds[fold].figure_of_merit, fold))
+        root = teams[best].master_rank
+        weights, state = None, None
+        if group.rank == root:
+            weights, state = load_weights(fold_directory(directory, trial.number, best))
+        self._trained = group.share(weights, root), group.share(state, root)
+
+    # ------------------------------------------------------------ the model
 
     @property
     def model(self) -> Any:
@@ -184,7 +271,7 @@ class Manager:
 
     def save(self, path: str | Path) -> None:
         """Write the trained model: Keras's format for a path that ends in .keras. Rank 0 writes, others do nothing."""
-        if self._world.rank == 0:
+        if self.is_master:
             adapter = self._trained_adapter()
             try:
                 adapter.save(Path(path))
@@ -193,34 +280,36 @@ class Manager:
                 raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
 
     def close(self) -> None:
-        """Let go of communicators and copied files; an untrained manager's workers are told to leave."""
+        """Let go of communicators and copied files; workers of a manager that has not trained are told to leave."""
         if self._outcomes is None:
-            self._conclude(self._team.train([], calls_back=False))
+            self._seat.dismiss()
+            self._conclude(lambda: None)
         if self._adapter is not None:
             self._adapter.release()
             self._adapter = None
         self.data.finalize()
-        if self._ranks is not self._world:
-            self._ranks.close()
-        self._world.close()
+        self._undo_environment()
+        self._group.close()
         self._forgive()
 
     def free_comms(self) -> None:
-        """As `close`."""
+        """Close the manager."""
         self.close()
 
     def _trained_adapter(self) -> Any:
         if self._adapter is None:
             if not len(self._trained[0]):
                 raise ConfigurationError("There is no trained model yet. Call `train` first.")
-            self._adapter = self._maker.build(*self._get_tasks().sample(), self._request.options, self._request.seed)
+            self._adapter = self._maker.build(
+                *self._workload.tasks().sample(), self._request.options, self._request.seed
+            )
             self._adapter.write_weights(self._trained[0])
             self._adapter.write_state(self._trained[1])
         return self._adapter
 
-    def _history_of(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = {**self._request.options.to_json(), **self.algo.get_config()}
-        return {**in_reference_form(outcome["history"], self._ranks.size), "args": arguments}
+    def _history_of(self, outcome: FoldOutcome) -> dict[str, Any]:
+        arguments: Mapping[str, Any] = {**self._request.options.to_json(), **self.algo.get_config()}
+        return {**in_reference_form(outcome.history, outcome.n_ranks), "args": arguments}
 
 
 def _check_shares(request: Request, train: Pool) -> None:

@@ -81,7 +81,7 @@ class MPIManager(Manager):
 
     def figure_of_merit(self) -> float:
         """1 - validation accuracy of the last epoch (with early stopping, the best); without accuracy the loss."""
-        return float(self._train()[0]["figure_of_merit"])
+        return self._train()[0].figure_of_merit
 
 
 class _Process:
@@ -152,7 +152,7 @@ class MPIKFoldManager(Manager):
 
     def figures_of_merit(self) -> list[float]:
         """Of every fold."""
-        return [float(outcome["figure_of_merit"]) for outcome in self._train()]
+        return [outcome.figure_of_merit for outcome in self._train()]
 
     def figure_of_merit(self) -> float:
         """The mean over all folds."""

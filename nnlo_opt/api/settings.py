@@ -8,9 +8,12 @@ from typing import Any
 from nnlo_opt.api.algo import Algo
 from nnlo_opt.api.data import Data
 from nnlo_opt.api.model import ModelBuilder
-from nnlo_opt.comm.topology import Team, plan_single_block
+from nnlo_opt.comm.topology import Team, Topology, plan_single_block
+from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.options import Options
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.update_rules.registry import RULES
 
 
@@ -44,8 +47,39 @@ class Settings:
         named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
         return cls(**named | others)
 
-    def plan(self, n_ranks: int) -> Team:
-        """The roles of a team of `n_ranks`; ConfigurationError where they cannot be dealt out."""
+    def topology(self, n_ranks: int) -> Topology:
+        """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
+        for team in plan_single_block(n_ranks, n_fold=self.n_fold).teams:
+            self._check_roles(len(team.world_ranks))
+        return plan_single_block(n_ranks, self.num_masters, self.num_processes, self.n_fold)
+
+    def options(self, training: TrainingOptions) -> Options:
+        """Return the options of a session that trains so."""
+        name = type(self.model_builder).__name__
+        folder = Path(self.checkpoint or name).resolve()
+        # A training in a folder of the user's goes on with whatever options it is given.
+        changes = frozenset(field.name for field in fields(TrainingOptions))
+        run = RunRequest(
+            root=folder.parent,
+            name=folder.name,
+            restore=True,
+            restore_option="checkpoint",
+            may_change=changes,
+            is_folder=True,
+        )
+        return Options(
+            model=name,
+            training=training,
+            run=run,
+            seed=self.seed,
+            monitor=self.monitor,
+            n_processes=self.num_processes,
+            n_masters=self.num_masters,
+            plan=SearchPlan(num_iterations=1, n_fold=self.n_fold),
+        )
+
+    def _check_roles(self, n_ranks: int) -> None:
+        """Raise ConfigurationError if a team of `n_ranks` cannot have these masters and workers."""
         n_masters, n_processes = self.num_masters, self.num_processes
         n_left = n_ranks - n_masters if _is_whole(n_masters) else 0
         if not _is_whole(n_masters) or (n_masters > 1 and n_left < n_masters - 1):
@@ -70,7 +104,6 @@ class Settings:
             raise ConfigurationError(
                 f"`num_masters` must be 1 in mode allreduce, where no master is asked. Received: {n_masters}."
             )
-        return plan_single_block(n_ranks, n_masters, n_processes).teams[0]
 
     def training_options(self, plan: Team) -> TrainingOptions:
         """The options of a team; ConfigurationError for what cannot be."""

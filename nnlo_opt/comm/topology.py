@@ -210,11 +210,17 @@ class Topology:
         return cls(world_size=world_size, teams=tuple(teams), remark=remark)
 
 
-def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1) -> Topology:
-    """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`."""
-    ranks = tuple(range(world_size))
-    team = Team(index=0, block=1, world_ranks=ranks, n_masters=n_masters, ranks_per_worker=ranks_per_worker)
-    return Topology(world_size=world_size, teams=(team,), remark="")
+def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1, n_fold: int = 1) -> Topology:
+    """Plan a world that is one block, in which no rank only coordinates, as in `TrainingDriver`.
+
+    `n_fold` folds are trained at the same time if each can have two ranks.
+    """
+    parts = _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)
+    teams = (
+        Team(index=index, block=1, world_ranks=tuple(part), n_masters=n_masters, ranks_per_worker=ranks_per_worker)
+        for index, part in enumerate(parts)
+    )
+    return Topology(world_size=world_size, teams=tuple(teams), remark="")
 
 
 def _cut_blocks(world_size: int, block_size: int) -> tuple[list[range], str]:

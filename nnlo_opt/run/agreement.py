@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +11,7 @@ import numpy as np
 from nnlo_opt.block.answers import reason_of
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.runtime.log import wait_until_read
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import Communicator
@@ -102,15 +102,6 @@ class RankGroup:
             comm.Free()
 
 
-@contextmanager
-def _flushed() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
 def abort_on_error(comm: "Communicator") -> Callable[[], None]:
     """Have an exception that nobody catches end all ranks of `comm`, which else would wait for this one.
 
@@ -123,8 +114,10 @@ def abort_on_error(comm: "Communicator") -> Callable[[], None]:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if is_on[0] and isinstance(error, FailedElsewhereError):
             return
-        with _flushed():
+        try:
             before(kind, error, trace)
+        finally:
+            wait_until_read(sys.stdout, sys.stderr)
         if is_on[0]:
             comm.Abort(EXIT_WRONG_REQUEST if isinstance(error, ConfigurationError) else EXIT_FAILURE)
 

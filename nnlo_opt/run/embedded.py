@@ -3,19 +3,21 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from nnlo_opt.block.task import TaskFactory
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Json
+from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator.coordinator import Observer
-from nnlo_opt.errors import ConfigurationError, NnloError, ProtocolError, TrialError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, ProtocolError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
 from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_error
@@ -30,6 +32,7 @@ from nnlo_opt.run.serving_ranks import WithOwnRank
 from nnlo_opt.run.session import Script, Session, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
@@ -90,8 +93,7 @@ def run_search(setup: SearchSetup) -> SearchOutcome:
     """
     group = RankGroup(setup.comm)
     forgive = _nothing if setup.comm is None else abort_on_error(setup.comm)
-    with own_environment():
-        outcome = _search(group, setup)
+    outcome = _search(group, setup)
     forgive()
     group.close()
     return outcome
@@ -104,7 +106,8 @@ def _search(group: RankGroup, setup: SearchSetup) -> SearchOutcome:
             group.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
         )
     )
-    context, findings, workload = _workload(group, topology, setup)
+    with noting_environment() as undo:
+        context, findings, workload = _workload(group, topology, setup)
     roles = RoleSetup(
         topology=topology,
         training=options.training,
@@ -123,27 +126,40 @@ def _search(group: RankGroup, setup: SearchSetup) -> SearchOutcome:
         catch=setup.catch,
         observers=setup.observers,
     )
-    folder = None if setup.keeps_files else make_temporary(group)
-    if folder is not None:
-        options = replace(options, run=RunRequest(root=folder, name="run"))
     try:
-        seat = Seat(group, roles)
-        if group.rank == 0:
-            result: Callable[[], Path | None] = seat.coordinate(options, script, SearchSession)
-        else:
-            seat.serve()
-            result = _nothing
-        seat.close()
-        group.attempt(result)
-        directory = Path(str(group.share_json(str(result()))))
-        return SearchOutcome(ledger=read_shared_ledger(group, directory), directory=None if folder else directory)
+        with temporary_run() as temporary:
+            if not setup.keeps_files:
+                options = replace(options, run=temporary)
+            return _start(group, roles, options, script)
     except (TrialError, FailedElsewhereError):
         if isinstance(workload, CalledObjective) and workload.raised is not None:
             raise workload.raised from None
         raise
     finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        undo()
+
+
+def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script) -> SearchOutcome:
+    seat = Seat(group, roles)
+    result: Callable[[], Path | None] = _nothing
+    if group.rank == 0:
+        result = seat.coordinate(options, script, SearchSession)
+    else:
+        seat.serve()
+    seat.close()
+    group.attempt(result)
+    directory = Path(str(group.share_json(str(result()))))
+    ledger = ledger_of(read_shared_events(group, directory))
+    if not script.keeps_files and group.rank:
+        shutil.rmtree(directory, ignore_errors=True)  # what masters on other nodes have written
+    return SearchOutcome(ledger=ledger, directory=directory if script.keeps_files else None)
+
+
+@contextmanager
+def temporary_run() -> Iterator[RunRequest]:
+    """Yield a run in a new folder, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="nnlo_opt-") as folder:
+        yield RunRequest(root=Path(folder), name="run")
 
 
 def _workload(
@@ -162,7 +178,35 @@ def _workload(
     return context, None, ModuleWorkload(options, context.n_threads, True, gathers_ahead=ahead, given=setup.model)
 
 
-class CalledObjective:
+class ScriptWorkload:
+    """Workload of a rank of a user's script; a subclass overrides what the rank is to do."""
+
+    def prepare(self) -> None:
+        """Import nothing: the script does."""
+
+    def inspect(self, space: Space | None) -> Findings:
+        """Raise ProtocolError: the script knows model and data."""
+        raise ProtocolError("A script has nothing to inspect.")
+
+    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
+        """Raise ProtocolError: the script saves its model itself."""
+        raise ProtocolError("A script has nothing to export.")
+
+    def tasks(self) -> TaskFactory:
+        """Return the maker of this rank's tasks."""
+        raise ProtocolError("An objective of a script trains by itself.")
+
+    def judge(self, fold: dict[str, Json]) -> object:
+        """Raise ProtocolError: there is no figure of merit of the user."""
+        raise ProtocolError("A script has no figure of merit.")
+
+    @property
+    def objective(self) -> Objective:
+        """The user's function."""
+        raise ProtocolError("A training has no objective.")
+
+
+class CalledObjective(ScriptWorkload):
     """Workload of a search whose objective is a function of the user's script."""
 
     def __init__(self, function: Objective) -> None:
@@ -188,26 +232,6 @@ class CalledObjective:
         except Exception as error:
             self._raised = self._raised or error
             raise
-
-    def prepare(self) -> None:
-        """Import nothing."""
-
-    def inspect(self, space: Space | None) -> Findings:
-        """Raise ProtocolError, as do the other methods: nothing is trained here."""
-        raise _no_model()
-
-    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
-        raise _no_model()
-
-    def tasks(self) -> NoReturn:
-        raise _no_model()
-
-    def judge(self, fold: dict[str, Json]) -> object:
-        raise _no_model()
-
-
-def _no_model() -> ProtocolError:
-    return ProtocolError("An objective of a script has no model and no data.")
 
 
 def _nothing() -> None:
@@ -281,6 +305,11 @@ class Seat:
             return partial(_fail, error)
         return lambda: directory
 
+    def dismiss(self) -> None:
+        """Have every other rank leave without a run, on rank 0."""
+        for rank in range(1, self._group.size):
+            self._ranks.send(rank, Shutdown(exit_code=EXIT_OK))
+
     def close(self) -> None:
         """Release the models, take in what has come late, and free the communicators. Collective: every rank."""
         if self._roles is not None:
@@ -305,28 +334,35 @@ def _fail(error: Exception) -> NoReturn:
     raise error
 
 
-def make_temporary(group: RankGroup) -> Path:
-    """Return a new folder of rank 0's node, which every rank removes. Collective: every rank of `group`."""
-    return Path(str(group.share_json(tempfile.mkdtemp(prefix="nnlo_opt-") if group.rank == 0 else None)))
-
-
-def read_shared_ledger(group: RankGroup, directory: Path) -> Ledger:
-    """Return the ledger of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
+def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
+    """Return the events of the run that rank 0 has in `directory`. Collective: every rank of `group`."""
     path = directory / JOURNAL_NAME
-    text = str(group.share_json(path.read_text() if group.rank == 0 else None))
+    text = group.share_json(path.read_text() if group.rank == 0 else None)
+    return read_events(str(text).encode(), str(path))[0]
+
+
+def ledger_of(events: Iterable[Event]) -> Ledger:
+    """Return the ledger that knows these events."""
     ledger = Ledger()
-    for event in read_events(text.encode(), str(path))[0]:
+    for event in events:
         ledger.apply(event)
     return ledger
 
 
 @contextmanager
-def own_environment() -> Iterator[None]:
-    """Undo, at the end, what a start has changed of the environment variables."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+def noting_environment() -> Iterator[Callable[[], None]]:
+    """Yield a function that takes back what the block has changed of the environment variables."""
+    before, after = dict(os.environ), dict[str, str]()
+
+    def undo() -> None:
+        for name, value in after.items():
+            if os.environ.get(name) != value:
+                continue  # the script has changed it since
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+        after.clear()
+
+    yield undo
+    after.update({name: value for name, value in os.environ.items() if before.get(name) != value})

@@ -97,15 +97,15 @@ class Options:
     """Everything a driver was asked for."""
 
     model: str
-    data: DataOptions
     training: TrainingOptions
     run: RunRequest
+    data: DataOptions = DataOptions()
     #: name for history files
-    trial_name: str
-    seed: int
-    log_level: str
-    log_file: Path | None
-    command_line: tuple[str, ...]
+    trial_name: str = "train"
+    seed: int = 0
+    log_level: str = "info"
+    log_file: Path | None = None
+    command_line: tuple[str, ...] = ()
     gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
     #: measure what each worker takes of its machine
     monitor: bool = False

@@ -77,19 +77,21 @@ class TrainingSession(Session):
         trials = directory.ledger.trials
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
-        done = trials[-1].folds.get(0)
-        if done is not None and (
-            done.n_epochs >= self.options.training.epochs or self._has_had_enough(directory, trials[-1])
-        ):
+        n_fold = self.options.plan.n_fold
+        if all(self._is_done(directory, trials[-1], fold) for fold in range(n_fold)):
             return replace(self.options.plan, num_iterations=len(trials))
-        source = fold_directory(directory.path, trials[-1].number, 0)
-        if source.is_dir():
-            shutil.copytree(source, fold_directory(directory.path, len(trials), 0), dirs_exist_ok=True)
+        for fold in range(n_fold):
+            source = fold_directory(directory.path, trials[-1].number, fold)
+            if source.is_dir():
+                shutil.copytree(source, fold_directory(directory.path, len(trials), fold), dirs_exist_ok=True)
         return replace(self.options.plan, num_iterations=len(trials) + 1)
 
-    def _has_had_enough(self, directory: RunDirectory, trial: Trial) -> bool:
-        """Whether early stopping or the target has ended it, and the target is still the same."""
-        ended_because = str(_history_of(directory, trial).get("ended_because", ""))
+    def _is_done(self, directory: RunDirectory, trial: Trial, fold: int) -> bool:
+        """Return True if a fold has all its epochs, or was ended by early stopping or by the same target."""
+        done = trial.folds.get(fold)
+        if done is None or done.n_epochs >= self.options.training.epochs:
+            return done is not None
+        ended_because = str(history_of(directory.path, trial.number, fold).get("ended_because", ""))
         asked, known = self.options.training, directory.ledger.identity["training"]
         return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
 
@@ -139,7 +141,7 @@ class TrainingSession(Session):
         # A run that was started under another name goes on in the file it has.
         written = sorted(directory.path.glob(f"{model}_*_history.json"))
         path = written[0] if written else directory.path / f"{model}_{self.options.trial_name}_history.json"
-        fold = _history_of(directory, trial)
+        fold = history_of(directory.path, trial.number, 0)
         atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
         result = trial.folds[0]
         self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
@@ -149,9 +151,9 @@ class TrainingSession(Session):
         return EXIT_OK
 
 
-def _history_of(directory: RunDirectory, trial: Trial) -> dict[str, Any]:
-    """What the fold of a trial has written down."""
-    text = (fold_directory(directory.path, trial.number, 0) / "history.json").read_text()
+def history_of(directory: Path, trial: int, fold: int) -> dict[str, Any]:
+    """Return the history that the master of a fold has written."""
+    text = (fold_directory(directory, trial, fold) / "history.json").read_text()
     history: dict[str, Any] = json.loads(text)
     return history
 

@@ -4,14 +4,21 @@ Whatever libraries and user code print on the other ranks, from C or Python, goe
 directory is known, an unnamed file keeps the output.
 """
 
+import fcntl
 import logging
 import os
+import stat
 import sys
 import tempfile
+import termios
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
 
 TRACE = 5
+#: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
+READ_S, FORWARD_S = 2.0, 0.05
 _LEVELS = {
     "trace": TRACE,
     "debug": logging.DEBUG,
@@ -25,6 +32,33 @@ logging.addLevelName(TRACE, "TRACE")
 def log_path(run_directory: Path, world_rank: int) -> Path:
     """Return the path of the log file of a rank."""
     return run_directory / "logs" / f"rank-{world_rank:05d}.log"
+
+
+def wait_until_read(*streams: TextIO) -> None:
+    """Return when what was written to `streams` has left this process and been read, or after `READ_S` seconds.
+
+    Under mpirun they are pipes, and what is still in them when the job is ended is lost. So a reason is shown only if
+    this is called before the job is ended.
+    """
+    deadline_s = time.monotonic() + READ_S
+    for stream in streams:
+        with suppress(OSError, ValueError):  # closed, or nobody reads any more
+            stream.flush()
+            while _unread_bytes(stream.fileno()) and time.monotonic() < deadline_s:
+                time.sleep(1e-3)
+            if stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+                time.sleep(FORWARD_S)
+
+
+def _unread_bytes(fd: int) -> int:
+    """Return the number of bytes in a pipe or in the queue of a terminal; 0 for a file."""
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        request = termios.FIONREAD
+    elif os.isatty(fd):
+        request = termios.TIOCOUTQ
+    else:
+        return 0
+    return int.from_bytes(fcntl.ioctl(fd, request, bytes(4)), sys.byteorder)
 
 
 class RankOutput:
@@ -73,7 +107,7 @@ class RankOutput:
     def tell_terminal(self, text: str) -> None:
         """Write `text` to the terminal, from any rank."""
         self.terminal_error.write(text.rstrip() + "\n")
-        self.terminal_error.flush()
+        wait_until_read(self.terminal_error)
 
     def _turn_to(self, fd: int) -> None:
         sys.stdout.flush()

@@ -36,9 +36,11 @@ class RunRequest:
     restore_option: str = "--opt-restore"
     #: training options that may differ on resume: those that change no figure of a trial that has ended
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
+    #: the name is that of a folder of a user's script, which may be any
+    is_folder: bool = False
 
     def __post_init__(self) -> None:
-        if self.name is not None and not _NAME.fullmatch(self.name):
+        if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of letters, digits, "
                 f"`.`, `_`, `+` and `-`, for `--checkpoint` behind the folder it is to lie in. Received: {self.name!r}."

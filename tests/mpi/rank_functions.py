@@ -6,12 +6,10 @@ A function that returns has passed on its rank; one that raises ends all ranks w
 import sys
 import traceback
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import numpy as np
 
-from nnlo_opt.api.team import Ranks, Team
 from nnlo_opt.block.task import FoldTaskFactory
 from nnlo_opt.comm import codec
 from nnlo_opt.comm.messages import FoldRecorded, Message
@@ -23,12 +21,22 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.comm.transport import receive, wait_until
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import TrialError
+from nnlo_opt.run.agreement import RankGroup
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.embedded import ScriptWorkload, Seat, ledger_of, read_shared_events, temporary_run
+from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.options import Options
+from nnlo_opt.run.roles import RoleSetup
+from nnlo_opt.run.session import Script
+from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.runtime.devices import cores, pack_cores, unpack_cores
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.testing.transport_conformance import SCENARIOS, play
 from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import Comparison
 
 LIMIT_S = 30.0
 
@@ -154,16 +162,38 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
 
                 return tasks_from(build, linear_source(60, 4), [single_fold(50, 10)], options)
 
-            plan = plan_single_block(world.size, ranks_per_worker=n_processes).teams[0]
-            team = Team(Ranks(world._comm), plan, options, make_tasks, None)
-            with TemporaryDirectory() as directory:
-                team.directory = Path(directory)
-                if world.rank:
-                    team.serve()
-                else:
-                    (outcome,) = team.train([0], calls_back=False)
-                    assert outcome.get("error") == (None if faulty is None else "RuntimeError: no weights, please")
-            team.close()
+            (trial,) = train(RankGroup(world._comm), options, n_processes, make_tasks).trials
+            assert trial.reason == ("" if faulty is None else "RuntimeError: no weights, please")
+
+
+class Tasks(ScriptWorkload):
+    def __init__(self, make) -> None:
+        self.tasks = make
+
+
+def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tasks) -> Ledger:
+    """Train as a manager does; the ledger of it."""
+    roles = RoleSetup(
+        topology=plan_single_block(group.size, ranks_per_worker=n_processes),
+        training=options,
+        comparison=Comparison(),
+        workload=Tasks(make_tasks),
+        context=ProcessContext(),
+        is_one_training=True,
+        writes_checkpoints=False,
+    )
+    seat = Seat(group, roles)
+    found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
+    script = Script(program="test", space=None, findings=found, keeps_files=False)
+    with temporary_run() as run:
+        result = Path
+        if group.rank:
+            seat.serve()
+        else:
+            asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
+            result = seat.coordinate(asked, script, TrainingSession)
+        seat.close()
+        return ledger_of(read_shared_events(group, result()))
 
 
 if __name__ == "__main__":

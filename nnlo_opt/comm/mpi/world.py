@@ -13,6 +13,7 @@ from mpi4py import MPI
 from nnlo_opt.comm.mpi.transport import MpiTransport
 from nnlo_opt.comm.mpi.ulfm import IS_ON, Losses, losing_ranks
 from nnlo_opt.comm.transport import RanksLost, wait_until
+from nnlo_opt.runtime.log import wait_until_read
 
 #: communicator of mpi4py, under a name for other modules
 Communicator: TypeAlias = MPI.Comm
@@ -84,15 +85,13 @@ class World:
         return MPI.COMM_SELF
 
     def abort(self, exit_code: int) -> None:
-        """End all ranks at once.
+        """End all ranks at once, as soon as everything that this rank has written has been read.
 
         If ranks outlive ranks that die (ULFM), this rank dies; the other ranks continue without it, or end, too, if
         this rank coordinates. With ULFM `Abort` ended this rank only, and no other rank noticed.
         """
+        wait_until_read(sys.stdout, sys.stderr)
         if IS_ON:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
-                    stream.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         self._comm.Abort(exit_code)
 
