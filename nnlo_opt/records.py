@@ -32,7 +32,7 @@ class Record(msgspec.Struct, metaclass=_RecordType, tag=True, forbid_unknown_fie
     """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields by name; the values are those of the record itself, to be read only."""
+        """Return the fields by name, with the record's own values, which are to be read only."""
         return msgspec.structs.asdict(self)
 
     def to_json(self) -> str:

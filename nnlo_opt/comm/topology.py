@@ -1,4 +1,4 @@
-"""Topology: the roles of all ranks. Pure, and total: every world size has a plan.
+"""Topology: the roles of all ranks. It is pure; every world size has a plan.
 
 World rank 0 coordinates; all other ranks form contiguous blocks. With k folds a block of at least 2k ranks is cut into
 k sub-blocks that train the folds at the same time. A *team* trains one fold: it is a sub-block, or a whole block that

@@ -1,1 +1,1 @@
-"""What makes up the process of one rank: signals, watchdog, devices, log, monitor, timeline."""
+"""Process of one rank: signals, watchdog, devices, log, monitor, timeline."""

@@ -1,4 +1,4 @@
-"""Environment variables and commands with which this package starts its processes.
+"""Environment with which this package starts its processes.
 
 Some of the variables let ranks under Open MPI's mpirun outlive ranks that die (ULFM); `comm.mpi.ulfm` says what the
 remaining ranks do then.

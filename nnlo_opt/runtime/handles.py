@@ -2,7 +2,7 @@
 
 `/proc/<pid>/fd` leads to an open file of another process of the same user. The file needs no name, so nothing is left
 behind, however a process ends. A process gives a handle of the file to other processes. If a handle was made in another
-container, its process number may be that of another process here. So a handle also holds a token, which stands in a
+container, its process number may belong to another process here. So a handle also holds a token, which stands in a
 second file of the process that made the handle.
 """
 

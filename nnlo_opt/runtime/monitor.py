@@ -1,4 +1,4 @@
-"""Load of a rank per epoch (`--monitor`): CPU, memory, and the NVIDIA GPU if the rank has one.
+"""Load of a rank per epoch (`--monitor`): CPU, memory, its NVIDIA GPU.
 
 Gauges read figures. A `Monitor` samples the gauges in a daemon thread and sums up, epoch by epoch. The figures:
 

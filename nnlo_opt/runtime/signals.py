@@ -2,8 +2,8 @@
 
 While oneDNN multiplies matrices for TensorFlow (before oneDNN 3.12: github.com/uxlfoundation/oneDNN/issues/4845), the
 stack pointer of the thread points into the heap. A signal that is handled at this moment breaks the heap, unless the
-thread has another stack for signals. `faulthandler` gives such a stack to the main thread, which receives the signals
-of a process, and Python's handlers run on it (SA_ONSTACK).
+thread has another stack for signals. `faulthandler` gives this stack to the main thread, which receives the signals of
+a process, and Python's handlers run on it (SA_ONSTACK).
 
 `faulthandler` also writes the stacks of a process that crashes, and lets it end. Open MPI installs a crash handler of
 its own if there is none when MPI starts. That handler allocates memory: it waits for ever if the heap is broken.

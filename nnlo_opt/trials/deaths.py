@@ -1,8 +1,8 @@
-"""Which ranks died by themselves, as others saw it: notes in the run directory, read by the next start.
+"""Deaths of ranks: notes in the run directory, which the next start reads.
 
-Without ULFM the death of a rank ends the whole job, and the coordinator with it before it hears why. Ranks of the same
-node see who was first (`runtime.watchdog`), the launcher that a job has ended which nobody asked to. Each leaves a
-file of its own, so that nobody needs a lock.
+Without ULFM the death of a rank ends the whole job, and the coordinator ends before it learns the reason. Ranks of the
+same node see which rank died first (`runtime.watchdog`); the launcher sees that a job has ended without a request. Each
+observer writes a file of its own, so no lock is needed.
 """
 
 import json
@@ -23,12 +23,12 @@ FOLDER = "deaths"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """What somebody saw."""
+    """Observed death of a rank, or of a job."""
 
-    #: the rank that died, and its team; None: the job did, and nobody knows why
+    #: the rank and its team; None: the job died for an unknown reason
     world_rank: int | None = None
     team: int | None = None
-    #: of the rank
+    #: host of the rank
     host: str = ""
     how: str = ""
 
@@ -37,7 +37,7 @@ class Death:
 
 
 def leave_note(run: Path, death: Death) -> None:
-    """Write it down, as far as that is possible."""
+    """Write `death` to a file of the run directory; does nothing if it cannot be written."""
     with suppress(OSError):
         (run / FOLDER).mkdir(parents=True, exist_ok=True)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.json"
@@ -45,7 +45,7 @@ def leave_note(run: Path, death: Death) -> None:
 
 
 def read_notes(run: Path) -> list[Death]:
-    """What was seen since the notes were removed last, the oldest first; what cannot be read is passed over."""
+    """Return all notes, the oldest first; a note that cannot be read is skipped."""
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
@@ -54,12 +54,12 @@ def read_notes(run: Path) -> list[Death]:
 
 
 def remove_notes(run: Path) -> None:
-    """When the journal has what follows from them."""
+    """Remove all notes, as the journal has recorded the deaths."""
     shutil.rmtree(run / FOLDER, ignore_errors=True)
 
 
 def first_by_team(deaths: Sequence[Death]) -> dict[int, str]:
-    """The first death in each team of which one is known, in words."""
+    """Return, in words, the first death in each team in which a rank has died."""
     known: dict[int, str] = {}
     for death in deaths:
         if death.team is not None and death.world_rank is not None:

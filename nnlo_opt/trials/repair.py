@@ -28,43 +28,43 @@ _LINE = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 @dataclass(slots=True)
 class Salvage:
-    """What was kept, and what was not."""
+    """Result of `salvage`: the events that were kept, with a report of the lost ones."""
 
-    #: the events of the new journal
+    #: events of the new journal
     events: list[ev.Event] = field(default_factory=list)
-    #: number of the first of each run of lines that are missing or damaged, and of its last; from 1
+    #: (first, last) line of each sequence of lines that are missing or damaged; lines count from 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    #: lines of the file that are no sound line of a journal, or repeat one
+    #: number of lines that are not sound, or repeat another line
     n_damaged: int = 0
     #: sound events that depend on lost ones, in words
     dropped: list[str] = field(default_factory=list)
     #: number in the damaged journal -> number in the new one, of all trials that were kept
     moved: dict[int, int] = field(default_factory=dict)
-    #: trials that are kept and have not ended, by their new number: they go on when the run does
+    #: new numbers of trials that are kept and have not ended: they continue when the run is resumed
     still_open: list[int] = field(default_factory=list)
-    #: trials that are gone, by their old number
+    #: old numbers of lost trials
     lost: list[int] = field(default_factory=list)
 
     @property
     def renumbers(self) -> bool:
-        """Whether a trial has another number than before."""
+        """True if a trial has another number than before."""
         return any(old != new for old, new in self.moved.items())
 
 
 def salvage(data: bytes, name: str) -> Salvage:
-    """Keep what is sound of a journal's bytes; JournalError where nothing can be gone on with."""
+    """Return the sound part of a journal's bytes; JournalError if nothing is left that could be resumed."""
     result = Salvage()
     sound = _sound_lines(data, result)
     result.gaps = _gaps(sound)
     starts = [event for _, event in sorted(sound.items()) if isinstance(event, ev.RunStarted)]
     if not starts:
         raise JournalError(
-            f"A journal must have a sound RunStarted, which says what was searched. Received: `{name}` without one; "
+            f"A journal must have a sound RunStarted, which names the search. Received: `{name}` without one; "
             "restore the file from a copy, or start a new run under another name."
         )
     first = min(sound)
     if not isinstance(sound[first], ev.RunStarted):
-        # What does not change between starts is in each: a later one tells the first.
+        # Each RunStarted holds all that does not change between starts: a later one replaces the first.
         start = starts[0]
         sound[-1] = start.replaced(time_s=0.0, unix_s=start.unix_s - start.time_s)
     with without_collection():
@@ -73,7 +73,7 @@ def salvage(data: bytes, name: str) -> Salvage:
 
 
 def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
-    """Sequence number -> event of every line that is sound; of several with one number the first."""
+    """Return sequence number -> event of every sound line; the first line counts if several have the same number."""
     sound: dict[int, ev.Event] = {}
     for line in data.split(b"\n"):
         if not line:
@@ -104,13 +104,13 @@ def _gaps(sound: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class _Renumbering:
-    """Numbers of trials or assignments as they become without those that are lost."""
+    """New numbers of trials or assignments, without the lost ones."""
 
     def __init__(self) -> None:
         self.new: dict[int, int] = {}
 
     def add(self, old: int) -> int:
-        """The new number of the next one kept."""
+        """Return the new number of `old`, which is kept."""
         return self.new.setdefault(old, len(self.new))
 
     def __getitem__(self, old: int) -> int:
@@ -120,7 +120,7 @@ class _Renumbering:
 
 
 def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
-    """Fill `result` with the events that a fresh ledger takes."""
+    """Fill `result` with the events that a fresh ledger accepts."""
     ledger, trials, assignments = Ledger(), _Renumbering(), _Renumbering()
     seen: set[int] = set()
     for event in events:
@@ -137,7 +137,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
             result.dropped.append(_in_words(event))
             continue
         result.events.append(kept)
-        # Only now: an event that the ledger refuses takes no number.
+        # This comes last, as an event that the ledger refuses takes no number.
         if isinstance(event, ev.TrialSuggested):
             trials.add(event.trial)
         elif isinstance(event, ev.FoldAssigned):
@@ -148,7 +148,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
 
 
 def _ends_lost_before(event: ev.Event, ledger: Ledger) -> list[ev.Event]:
-    """Ends of assignments that must have been, as their fold is assigned again."""
+    """Return ends of assignments that must have been lost, as their fold is assigned again."""
     if not isinstance(event, ev.FoldAssigned) or event.trial >= len(ledger.trials):
         return []
     return [
@@ -159,14 +159,14 @@ def _ends_lost_before(event: ev.Event, ledger: Ledger) -> list[ev.Event]:
 
 
 def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering) -> ev.Event:
-    """`event` with the new numbers; ProtocolError where what it is about is lost."""
+    """Return `event` with the new numbers; ProtocolError if its trial or assignment is lost."""
     changes: dict[str, Any] = {}
     match event:
         case ev.TrialSuggested():
             changes["trial"] = len(trials.new)
         case ev.FoldAssigned():
             changes = {"assignment": len(assignments.new), "trial": trials[event.trial]}
-        case ev.RanksLost():  # news of ranks, whatever they were at
+        case ev.RanksLost():  # the event is about ranks, with or without their assignment
             changes["assignment"] = assignments.new.get(event.assignment, -1)
         case _:
             for name, numbers in (("trial", trials), ("assignment", assignments)):
@@ -176,7 +176,7 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
 
 
 def _check_folds(ledger: Ledger, number: int) -> None:
-    """ProtocolError where the end of a fold was lost: the trial has no model then, and the fold is trained again."""
+    """Raise ProtocolError if the end of a fold is lost: the trial has no model then, and the fold is trained again."""
     if len(ledger.trials[number].folds) < ledger.identity.get("n_fold", 1):
         raise ProtocolError(f"Trial {number} has lost a fold.")
 
@@ -192,9 +192,11 @@ def _in_words(event: ev.Event) -> str:
 
 
 def repair(run: Path) -> tuple[Salvage, Path] | None:
-    """Repair the journal of `run`: what was kept, and where the damaged one is; None where it was sound.
+    """Repair the journal of `run`; return the result and the path of the damaged journal, or None if it is sound.
 
-    Raises ConfigurationError where a coordinator holds the run, JournalError where nothing can be kept.
+    Raises:
+        ConfigurationError: a coordinator holds the run.
+        JournalError: nothing can be kept.
     """
     with hold(run):
         path = run / JOURNAL_NAME
@@ -214,7 +216,7 @@ def repair(run: Path) -> tuple[Salvage, Path] | None:
 
 
 def _place_for(data: bytes, run: Path) -> Path:
-    """Where the damaged journal goes: where a repair that was cut short has put it, or a name that is not used."""
+    """Return the path for the damaged journal: the one that an interrupted repair has used, or else a free one."""
     number = 1
     while (path := run / f"{JOURNAL_NAME}.damaged-{number}").exists() and path.read_bytes() != data:
         number += 1
@@ -222,7 +224,7 @@ def _place_for(data: bytes, run: Path) -> Path:
 
 
 def _move_files(trials: Path, aside: Path, moved: dict[int, int]) -> None:
-    """Put the folders of trials where their new numbers say; what is left in `aside` belongs to none."""
+    """Rename the folders of trials to their new numbers; folders that stay in `aside` belong to no trial."""
     if not aside.exists():
         if not trials.exists():
             return

@@ -1,6 +1,6 @@
-"""The directory of a run: its name, its lock, its journal.
+"""Directory of a run: its name, its lock, its journal.
 
-A relaunch after a kill waits for the old coordinator to be gone before it reads the journal.
+A relaunch after a kill waits until the old coordinator has ended before it reads the journal.
 """
 
 import json
@@ -18,23 +18,23 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock
 
 JOURNAL_NAME = "journal.jsonl"
-#: ranks of a killed mpirun live for 1.5-3.5 s more
+#: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """Which run a command means."""
+    """Request of a command for a run: a new one, or one to resume or replace."""
 
     root: Path
     #: --checkpoint, else --trial-name; None: `<model>-001`, …
     name: str | None
     restore: bool = False
     overwrite: bool = False
-    #: the command's option that goes on with a run, for messages
+    #: option of the command that resumes a run, for messages
     restore_option: str = "--opt-restore"
-    #: training options that may differ on resume: those that change no figure of a trial that has ended
+    #: training options that may differ on resume, as they change no figure of a trial that has ended
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
     #: the name is that of a folder of a user's script, which may be any
     is_folder: bool = False
@@ -43,22 +43,22 @@ class RunRequest:
         if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of letters, digits, "
-                f"`.`, `_`, `+` and `-`, for `--checkpoint` behind the folder it is to lie in. Received: {self.name!r}."
+                f"`.`, `_`, `+` and `-`; `--checkpoint` may name its folder in front. Received: {self.name!r}."
             )
         if self.restore and self.overwrite:
             raise ConfigurationError(
-                f"`{self.restore_option}` goes on with a run and `--overwrite` replaces it. Received: both; give one."
+                f"`{self.restore_option}` resumes a run and `--overwrite` replaces it. Received: both; give one."
             )
 
 
 class RunDirectory:
-    """An open run directory; one process holds it."""
+    """Open run directory, held by one process."""
 
     def __init__(self, path: Path, lock: RunLock, journal: Journal) -> None:
         self.path = path
         self._lock = lock
         self.journal = journal
-        #: all events of earlier sessions applied
+        #: the trials of the run, after all events of earlier sessions
         self.ledger = Ledger()
         with without_collection():
             for event in journal.events:
@@ -67,34 +67,35 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """Name of the run."""
         return self.path.name
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write `config.json` for people to read; the journal holds what a resume relies on."""
+        """Write `config.json` for people to read; a resume only relies on the journal."""
         atomic_write(self.path / "config.json", json.dumps(config, indent=2, default=str) + "\n")
 
     def close(self) -> None:
-        """Close the journal and let go of the lock."""
+        """Close the journal, then release the lock."""
         self.journal.close()
         self._lock.release()
 
 
 def refuse_existing(request: RunRequest) -> None:
-    """Raise ConfigurationError where the run exists and the command says neither to go on nor to replace it."""
+    """Raise ConfigurationError if the run exists, but the command neither resumes nor replaces it."""
     if request.name is None or request.restore or request.overwrite:
         return
     if (request.root / request.name / JOURNAL_NAME).exists():
         raise ConfigurationError(
-            f"The run `{request.root / request.name}` exists and is never touched without a word: go on with it by "
-            f"`{request.restore_option}`, choose another name by `--checkpoint NAME`, or replace it by `--overwrite`."
+            f"The run `{request.root / request.name}` already exists. Resume it with `{request.restore_option}`, "
+            "choose another name with `--checkpoint NAME`, or replace it with `--overwrite`."
         )
 
 
 def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:
-    """(name of the run, one sentence for the log or ""). A name that was not given is `<model>-001`, `-002`, …
+    """Return (name of the run, one sentence for the log or "").
 
-    With `restore` it is the newest run of the model that is not complete.
+    A run without a given name is `<model>-001`, `-002`, …; with `restore` it is the newest run of the model that is not
+    complete.
     """
     if request.name is not None:
         return request.name, ""
@@ -107,7 +108,7 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
         for number in reversed(numbers):
             path = request.root / f"{safe}-{number:03d}"
             if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
-                return path.name, f"Going on with `{path}`, the newest unfinished run of {model}."
+                return path.name, f"Resuming `{path}`, the newest unfinished run of {model}."
         fresh = f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}"
         return fresh, f"No unfinished run of {model} in `{request.root}`: starting afresh as {fresh}."
     return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
@@ -116,7 +117,7 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
 def open_run(
     request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S, *, syncs: bool = True
 ) -> RunDirectory:
-    """Open or create the run `name`, locked for this process; a lock that another one holds is waited for."""
+    """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
     path = request.root / name
     try:
         make_directory(path)
@@ -144,9 +145,9 @@ def open_run(
 
 
 def _remove_run(path: Path) -> None:
-    """Remove what a run writes, and nothing else: a wrong name must not cost a user's own files.
+    """Remove the files of a run and nothing else: a wrong name must not cost a user's own files.
 
-    A directory without a journal is no run. So the journal goes last: a removal cut short can be repeated.
+    A directory without a journal is no run. So the journal is removed last: an interrupted removal can be repeated.
     """
     if not (path / JOURNAL_NAME).exists():
         return
@@ -160,12 +161,12 @@ def _remove_run(path: Path) -> None:
 
 
 def _is_unfinished(path: Path, program: str) -> bool:
-    """Whether it is a run of `program` that is not complete."""
+    """Return True if `path` is a run of `program` that is not complete."""
     ledger = Ledger()
     try:
         for event in read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0]:
             ledger.apply(event)
     except (OSError, JournalError):
-        return True  # opening it will say what is wrong
+        return True  # the error is shown when the run is opened
     command_line = ledger.settings.get("command_line") or [program]
     return not ledger.complete and command_line[0] == program

@@ -1,7 +1,7 @@
-"""Results of folds that no journal has: written by their masters where the coordinator has died.
+"""Unrecorded results: folds that finished after the coordinator had died.
 
-One file a fold in `unrecorded/` of the run, whole or not at all, with a checksum: the next start takes them into the
-journal, so that no finished fold is trained again, and removes them.
+The master of each fold writes a file in `unrecorded/` of the run, whole or not at all, with a checksum. The next start
+adds the results to the journal, so that no finished fold is trained again, and removes the files.
 """
 
 import logging

@@ -64,7 +64,7 @@ def test_a_training_is_restored_by_its_own_option_once():
 def test_an_existing_run_is_refused_before_anything_starts():
     Path("checkpoints/R").mkdir(parents=True)
     Path("checkpoints/R/journal.jsonl").touch()
-    with pytest.raises(ConfigurationError, match="never touched without a word"):
+    with pytest.raises(ConfigurationError, match=r"already exists\. Resume it"):
         DriverCommand.parse(["OptimizationDriver", "--model", "m.py", "--checkpoint", "R"])
 
 
