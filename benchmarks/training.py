@@ -100,6 +100,10 @@ CONFIGURATIONS = (
     ),
     Configuration("allreduce_2_ranks", 2, 2, ALLREDUCE, {"mlp": {"control": 0.95}, "cnn": {"control": 0.97}}),
 )
+#: workers of two ranks, which `versions.py` measures
+GROUPS = tuple(
+    Configuration(f"{n}_group{'s' * (n > 1)}_of_2", 1 + 2 * n, n, ("--n-processes", 2), {"mlp": {}}) for n in (1, 2)
+)
 #: references of a configuration by its number of workers, where they are measured
 REFERENCES = {1: ("lean", "fit", "protocol_1_worker"), 2: ("control", "lean", "protocol_2_workers")}
 

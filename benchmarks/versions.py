@@ -4,6 +4,7 @@
 both do each part once, in random order, and the figure of a turn is the ratio after / before (above 1: faster now).
 
   training   samples a second of the MLP; the trainings of both checkouts run in turns of a quarter of a second
+  groups     the same of workers of two ranks (`--n-processes 2`), on 3 and 5 ranks
   dispatch   share of the time that 4 blocks spend inside an objective of 0.1 s (`dispatch.py`)
   search     CPU seconds of a suggestion after 100 trials (`search.py`); the regrets must be equal
   healthy    trials and samples a second under `nnlo-opt launch` (`healthy.py`)
@@ -19,7 +20,7 @@ import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 import harness as h
 import training_runs as runs
 from scipy.stats import t as student
-from training import CONFIGURATIONS, SIZES
+from training import CONFIGURATIONS, GROUPS, SIZES, Configuration
 from turns import Contestant, rate, take_turns
 
 #: the least lower end of an interval that does not contain 1
@@ -47,7 +48,9 @@ SCRIPTS: dict[str, tuple[str, list[str], dict[str, bool]]] = {
         {"downpour_with_samples_per_s": True, "search_with_trials_per_s": True},
     ),
 }
-PARTS = ("training", *SCRIPTS)
+#: part -> configurations of the trainer
+TRAININGS = {"training": [c for c in CONFIGURATIONS if c.targets.get("mlp")], "groups": list(GROUPS)}
+PARTS = (*TRAININGS, *SCRIPTS)
 
 
 def main() -> None:
@@ -63,8 +66,8 @@ def main() -> None:
         data = {n: runs.make_data(folder / f"data-{n}", n * SIZES["mlp"].n_train) for n in (1, 2)}
         for turn in range(arguments.turns):
             for part in arguments.parts:
-                if part == "training":
-                    found = train_both(roots, data, folder / f"training-{turn}")
+                if part in TRAININGS:
+                    found = train_both(TRAININGS[part], roots, data, folder / f"{part}-{turn}")
                 else:
                     found = run_both(part, roots)
                 for name, ratio in found.items():
@@ -75,10 +78,11 @@ def main() -> None:
     h.report("versions", results, targets, where)
 
 
-def train_both(roots: Mapping[str, Path], data: Mapping[int, runs.Data], folder: Path) -> dict[str, float]:
+def train_both(
+    configurations: Sequence[Configuration], roots: Mapping[str, Path], data: Mapping[int, runs.Data], folder: Path
+) -> dict[str, float]:
     """Ratio of every configuration; all trainings of both checkouts run in turns, and are started anew."""
     folder.mkdir()
-    configurations = [c for c in CONFIGURATIONS if c.targets.get("mlp")]
     contestants: dict[tuple[str, str], Contestant] = {}
     with ExitStack() as stack:
         for c in configurations:

@@ -101,7 +101,7 @@ class FoldTask:
         self.write_model(weights_and_state)
         n_samples, sums = 0, dict[str, float]()
         PULSE.expect(SLOW)  # the first batch may have to be compiled
-        for x, y in self._validation_batches():
+        for x, y in self.validation_batches():
             metrics = self.adapter.evaluate(x, y)
             PULSE.ticks += 1
             n_samples += metrics.n_samples
@@ -112,7 +112,7 @@ class FoldTask:
                 raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
         return n_samples, sums
 
-    def _validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
+    def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
         """The validation samples in order, each counting as much as each other."""
         for samples in self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
