@@ -1,7 +1,7 @@
-"""The assignment that a master has under way: carries out what its decisions (`MasterState`) say.
+"""The assignment that a master has under way, which carries out the instructions of its decisions (`MasterState`).
 
-`MasterAssignment` speaks to the workers and tells the coordinator how far it is; it owns the central weights
-(`CentralWeights`) and the checkpoints (`Checkpoints`). That it has begun and ended is for `block.master.master` to say.
+`MasterAssignment` sends to the workers and reports to the coordinator; it owns the central weights (`CentralWeights`)
+and the checkpoints (`Checkpoints`). `master.master` begins and ends it.
 """
 
 import json
@@ -46,12 +46,12 @@ class MasterAssignment:
     orders: Transport
     clock: Clock
     timeline: Timeline
-    #: seconds this team was idle before the order came
+    #: seconds for which this team was idle before the order came
     waited_s: float | None
     began_s: float
     #: seconds trained before the checkpoint
     trained_before_s: float
-    #: whether the workers have begun, and hold weights of their own where the update rule has such
+    #: True if the workers have begun, and so hold weights of their own if the update rule has any
     has_begun: bool = False
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class MasterAssignment:
             self.ends.send(worker, start)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
-        """Go on from the central weights as they are, with the workers that stand at `ends`, and new shards."""
+        """Continue from the central weights as they are, with the workers at `ends`, which have new shards."""
         n_workers, shared = ends.n_workers(self.options), self.weights.shared
         self.ends = ends
         if shared is None:
@@ -83,22 +83,23 @@ class MasterAssignment:
         self.start()
 
     def end(self) -> None:
-        """It is over: let the workers go."""
+        """Let the workers go, as the assignment is over."""
         for worker in self.state.workers:
             self.ends.send(worker, msg.EndFold(assignment=self.order.assignment))
         self.checkpoints.abandon()
 
     def take_ready(self, received: Received) -> None:
-        """A worker has built its model; TrialError where that is another than the others'."""
+        """Take note that a worker has built its model; TrialError if it differs from that of another worker."""
         worker, message = self.ends.worker_at(received.source), received.message
         self.weights.take_ready(worker, received)
         assert isinstance(message, msg.WorkerReady)
         logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
 
     def carry_out(self, instruction: ins.Instruction, received: Received | None) -> msg.Message | None:
-        """Do what the decisions say about `received`, None where that was not a worker's.
+        """Carry out an instruction about `received`, the message of a worker; None for no message.
 
-        -> what the coordinator is to be told of the end; None where this was not the last instruction.
+        Returns:
+            The message that ends the assignment, for the coordinator; None if this was not the last instruction.
         """
         weights, assignment = self.weights, self.order.assignment
         match instruction:
@@ -158,7 +159,7 @@ class MasterAssignment:
     # ------------------------------------------------------------ to the workers
 
     def _answer(self, instruction: ins.SendWeights, received: Received | None) -> None:
-        """Send what is to be trained on after an update."""
+        """Send the answer to an update."""
         weights, kind = self.weights, self.weights.rule.answers
         for worker in instruction.workers:
             train = msg.Train(
@@ -172,7 +173,7 @@ class MasterAssignment:
             self.ends.send(worker, train, answer)
 
     def _begin_epoch(self, instruction: ins.SendWeights) -> None:
-        """Send what an epoch begins with, and where workers go on that begin with it."""
+        """Send the weights that an epoch begins with, and the positions of workers that begin or resume with it."""
         weights, checkpoints = self.weights, self.checkpoints
         keeps_own = weights.rule.answers == Answer.DIFFERENCE
         weights.open_to_workers()
@@ -198,7 +199,7 @@ class MasterAssignment:
         checkpoints.have_gone_on()
 
     def _as_sent_to(self, worker: int, positions: dict[int, dict[str, Any]] | None) -> dict[str, Any] | None:
-        """The position of a worker, or those of all that a sub-master leads."""
+        """Return the position of a worker, or the positions of all workers of a sub-master."""
         if positions is None:
             return None
         return {str(n): position for n, position in positions.items()} if self.ends.groups else positions[worker]
@@ -254,7 +255,7 @@ class MasterAssignment:
         self.orders.send(COORDINATOR, started)
 
     def _report_epoch(self, instruction: ins.ReportEpoch) -> None:
-        written = self.checkpoints.resumed is not None  # of the epoch that was gone on from
+        written = self.checkpoints.resumed is not None  # of the epoch it has resumed from
         if instruction.checkpoint:
             written = self.checkpoints.save(self.state, self.weights, self._train_s) or written
         reported = msg.EpochReported(
@@ -269,7 +270,7 @@ class MasterAssignment:
         self.timeline.flush()
 
     def _finish(self, instruction: ins.Finish) -> msg.FoldFinished:
-        """Write weights and history; TrialError where the trained fold has nothing to be compared by."""
+        """Write weights and history; TrialError if an objective of the comparison was not measured."""
         weights, n_weights = self.weights.result(restore_best=instruction.restore_best), self.weights.n_weights
         comparison, train_s = self.state.plan.comparison, self._train_s
         objectives = _values(comparison, instruction, n_weights, train_s)
@@ -294,7 +295,7 @@ class MasterAssignment:
 
 
 def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s: float) -> dict[str, float]:
-    """The value of every objective; TrialError for one that is not measured."""
+    """Return the value of every objective; TrialError for one that is not measured."""
     values = {
         **finish.metrics,
         "figure_of_merit": finish.figure_of_merit,

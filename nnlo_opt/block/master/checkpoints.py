@@ -1,7 +1,8 @@
-"""The checkpoints of an assignment at its master: what goes into one, and how an assignment goes on from one.
+"""Checkpoints of one assignment, written and restored by its master.
 
-Their files are those of `trials.checkpoint`. One is begun when a fence is sent, so that the workers can write to it
-what their update rule remembers, and written when the epoch has ended.
+Writing takes two steps. `begin` creates the folder when the master sends the fence of an epoch, so that each worker can
+add the memory of its update rule. `save` completes the checkpoint once the epoch has ended. The file format is defined
+in `trials.checkpoint`.
 """
 
 import logging
@@ -21,27 +22,35 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Of one assignment."""
+    """Writes the checkpoints of one assignment and supplies the positions from which workers resume.
+
+    Args:
+        directory: folder that holds the checkpoints of this fold.
+        resumed: checkpoint from which the assignment resumes, or None for a fresh start.
+        writes: if False, no checkpoint is written.
+    """
 
     def __init__(self, directory: Path, resumed: Checkpoint | None, *, writes: bool) -> None:
-        """They lie in `directory`, and it goes on from the one that was `resumed`. `writes`: others follow."""
         self.directory = directory
         self._writes = writes
-        #: where it goes on from; None when it begins afresh, and when the workers have gone on
+        #: checkpoint from which the assignment resumes; None for a fresh start, or once the workers have resumed
         self.resumed = resumed
-        #: pass over the data that workers begin with which are new in the middle of a training; None once they have
+        #: pass with which workers begin that are new in the middle of a training; None once they have begun
         self._next_pass: int | None = None
         #: worker -> position handed in at the last fence
         self._positions: dict[int, dict[str, Any]] = {}
-        #: the folder of the checkpoint that workers write to; None where none is due
+        #: the folder of the checkpoint that workers write to; None if none is due
         self._writing: Path | None = None
-        #: what the workers have written to it: file name -> fingerprint
+        #: files that the workers have written to it: name -> fingerprint
         self._written: dict[str, Any] = {}
 
-    # ------------------------------------------------------------ making one
+    # ------------------------------------------------------------ writing
 
     def begin(self, epoch: int) -> None:
-        """Let the workers write to that of `epoch`, where that is possible."""
+        """Create the folder to which workers write their state at the fence of `epoch`.
+
+        A folder that cannot be created (disk full, no permission) is logged; training goes on without checkpoint.
+        """
         if self._writes and self._writing is None:
             try:
                 self._writing = checkpoint.begin(self.directory, epoch)
@@ -50,18 +59,26 @@ class Checkpoints:
 
     @property
     def begun(self) -> str:
-        """The folder that workers write to; "" where none is due."""
+        """Folder that workers write to; "" if no checkpoint is due."""
         return "" if self._writing is None else str(self._writing.resolve())
 
     def hold(self, worker: int, reached: msg.FenceReached) -> None:
-        """Keep what `worker`, and those behind it, have handed in."""
+        """Keep the positions and files that `worker`, or the workers of its group, have handed in."""
         self._written.update(reached.files)
         for number, own in reached.by_worker(worker).items():
             self._positions[number] = own.position
             self._written.update(own.files)
 
     def save(self, state: MasterState, weights: CentralWeights, train_s: float, n_samples_inside: int = 0) -> bool:
-        """Write one, `n_samples_inside` the epoch under way; -> whether that was wanted and possible."""
+        """Complete the checkpoint that `begin` started.
+
+        Args:
+            train_s: training time of the fold so far, in seconds.
+            n_samples_inside: samples of the current epoch already trained, if saved in the middle of an epoch.
+
+        Returns:
+            True if a checkpoint was written.
+        """
         if not self._writes:
             return False
         writing, written = self._writing, self._written
@@ -94,19 +111,19 @@ class Checkpoints:
         )
 
     def abandon(self) -> None:
-        """Remove what was begun and will not be written."""
+        """Remove a checkpoint that was begun and will not be written."""
         checkpoint.abandon(self._writing)
         self._writing, self._written = None, {}
 
-    # ------------------------------------------------------------ going on from one
+    # ------------------------------------------------------------ resuming
 
     def resumed_by(self, workers: Sequence[int], ends: WorkerEndpoints) -> Checkpoint | None:
-        """The one that is gone on from, where it was made by the same `workers`; None where by others."""
+        """Return the checkpoint from which the assignment resumes, if the same `workers` have made it; else None."""
         resumed = self.resumed
-        return resumed if resumed is not None and are_the_same(resumed, workers, ends) else None
+        return resumed if resumed is not None and made_by_same_workers(resumed, workers, ends) else None
 
     def positions(self, workers: Iterable[int], *, same_workers: bool) -> dict[int, dict[str, Any]] | None:
-        """Where each of `workers` goes on in its data; None where it is there already."""
+        """Return the data position (pass and offset) from which each worker resumes; None if workers keep theirs."""
         if self.resumed is not None:
             return {number: _position_of(self.resumed, number, same_workers=same_workers) for number in workers}
         if self._next_pass is not None:
@@ -114,11 +131,15 @@ class Checkpoints:
         return None
 
     def have_gone_on(self) -> None:
-        """The workers have been told where they go on."""
+        """Forget the positions, as the workers have been sent them."""
         self.resumed = self._next_pass = None
 
     def regroup(self, epoch: int | None) -> None:
-        """Have others go on, in passes not yet made; `epoch`: how many are done, None before anything is trained."""
+        """Have new workers continue, in passes not yet made.
+
+        Args:
+            epoch: number of epochs done; None before anything is trained.
+        """
         self.abandon()
         if epoch is not None:
             passes = [int(position["pass"]) for position in self._positions.values()]
@@ -127,7 +148,7 @@ class Checkpoints:
 
 
 def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
-    """The decisions of an assignment at the fence that the checkpoint was made at."""
+    """Return the decisions of an assignment at the fence of its checkpoint."""
     master = resumed.master
     state = MasterState(
         plan, FoldHistory.from_json(master["history"]), n_samples=master["n_samples"], version=master["version"]
@@ -138,14 +159,14 @@ def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
     return state
 
 
-def are_the_same(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
-    """Whether the checkpoint was made by these workers, of as many ranks, in whatever groups."""
+def made_by_same_workers(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
+    """Return True if `resumed` was written by these workers with the same number of ranks each, in any groups."""
     n_followers = {len(position.get("followers", ())) for position in resumed.workers.values()}
     return set(resumed.workers) == set(ends.all_led_by(workers)) and n_followers <= {ends.ranks_per_worker - 1}
 
 
 def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpoints) -> bool:
-    """Whether every worker, and the sub-master of every group, has left what its update rule remembers."""
+    """Return True if the checkpoint has the memory of the update rule of every worker and of every sub-master."""
     of_groups = {(group.workers[0], group.workers[-1]) for group in ends.groups}
     return set(ends.all_led_by(workers)) <= resumed.remembering and of_groups <= resumed.groups_remembering
 
@@ -153,6 +174,6 @@ def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpo
 def _position_of(resumed: Checkpoint, worker: int, *, same_workers: bool) -> dict[str, Any]:
     if same_workers:
         return dict(resumed.workers[worker])
-    # Another number of workers: the shards are others too, so each begins a pass not yet made.
+    # Another number of workers has other shards, so each begins a pass not yet made.
     passes = (int(position["pass"]) for position in resumed.workers.values())
     return {"pass": 1 + max(passes, default=resumed.epoch), "offset": 0}

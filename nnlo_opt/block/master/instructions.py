@@ -1,4 +1,4 @@
-"""What `MasterState` wants `block.master.assignment` to do: plain values, one class for each kind of instruction."""
+"""Instructions of `MasterState` to `master.assignment`: plain values, one class for each kind."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,14 +6,14 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialise:
-    """All workers are ready: take the initial weights of worker 1 unless a checkpoint gave some; say so above."""
+    """Take the weights of a checkpoint or of worker 1; report to the coordinator that all workers are ready."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyUpdate:
-    """Apply the update that just came from `worker`, multiplied by `weight`."""
+    """Apply the update that has just come from `worker`, multiplied by `weight`."""
 
     worker: int
     weight: float
@@ -21,7 +21,7 @@ class ApplyUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldUpdate:
-    """Keep the update that just came from `worker` until its round is complete."""
+    """Keep the update that has just come from `worker` until its round is complete."""
 
     worker: int
     n_samples: int
@@ -45,9 +45,9 @@ class SendWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFence:
-    """Ask for model state and position; `epoch` is about to end, and a checkpoint of it is due or not.
+    """Ask for model state and position at the end of `epoch`.
 
-    `mid_epoch`: it may not be full, and goes on from that checkpoint.
+    `checkpoint`: a checkpoint of the epoch is due. `mid_epoch`: the epoch may not be full, and continues from it later.
     """
 
     workers: tuple[int, ...]
@@ -58,19 +58,19 @@ class SendFence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldState:
-    """Keep the model state and position that just came from `worker`."""
+    """Keep the model state and position that have just come from `worker`."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendValidate:
-    """Send the central weights and the averaged model state to all workers, to be validated."""
+    """Send the central weights and the averaged model state to all workers for validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendCallBack:
-    """Have worker 1 call the callbacks; `metrics` of the epoch that has ended, None at the beginning."""
+    """Have worker 1 call the callbacks with the `metrics` of the epoch that has ended; None at the beginning."""
 
     epoch: int
     metrics: dict[str, float] | None
@@ -79,17 +79,17 @@ class SendCallBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeWishes:
-    """Take the learning rate, and the weights where there are any, that the callbacks have just answered."""
+    """Take over the learning rate that the callbacks have just answered, and their weights if they changed these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepBest:
-    """Keep a copy of weights and model state: the best so far."""
+    """Keep a copy of weights and model state, the best so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEpoch:
-    """Tell the coordinator; write a checkpoint first if `checkpoint`. `waits`: its word is awaited."""
+    """Report the epoch to the coordinator, after a checkpoint if `checkpoint`; `waits` for its decision if true."""
 
     epoch: int
     metrics: dict[str, float]
@@ -99,14 +99,14 @@ class ReportEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveMidEpoch:
-    """Write a checkpoint of the epoch under way, of which `n_samples` are trained."""
+    """Write a checkpoint of the epoch under way, with `n_samples` of it trained."""
 
     n_samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendJudge:
-    """Have worker 1 call the user's figure of merit; `epoch` (from 1) is the one whose weights and metrics count."""
+    """Have worker 1 call the user's figure of merit; the weights and `metrics` of `epoch` (from 1) count."""
 
     epoch: int
     metrics: dict[str, float]
@@ -114,7 +114,7 @@ class SendJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The fold is trained."""
+    """End the assignment: the fold is trained."""
 
     figure_of_merit: float
     metrics: dict[str, float]
@@ -125,26 +125,26 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHalt:
-    """Tell a worker to end the epoch."""
+    """Have a worker end the epoch."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The assignment is over, as it was told to be."""
+    """End the assignment without a result, as the coordinator asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """The assignment is over, and its checkpoint is gone on with later."""
+    """End the assignment, which continues later from its checkpoint."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """The fold cannot be trained."""
+    """End the assignment: the fold cannot be trained."""
 
     reason: str
     traceback: str = ""

@@ -1,8 +1,8 @@
-"""A master: takes the orders of the coordinator and the messages of its workers, for one assignment after another.
+"""A master: it takes orders of the coordinator with the messages of its workers, one assignment after another.
 
-NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` one of a
-worker; neither waits. With sub-masters (`master.submaster`) each of these is one worker to it. What follows from a
-message is decided by `master.state` and carried out by `master.assignment`.
+NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` a message of a
+worker; neither waits. A sub-master (`master.submaster`) is one worker to it. `master.state` decides what follows from a
+message, `master.assignment` carries it out.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 from nnlo_opt.block.answers import Results, failures_to, fold_failed, worker_failed
 from nnlo_opt.block.master.assignment import COORDINATOR, MasterAssignment
 from nnlo_opt.block.master.central_weights import CentralWeights
-from nnlo_opt.block.master.checkpoints import Checkpoints, are_the_same, state_from
+from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, state_from
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.state import MasterState, fold_plan
 from nnlo_opt.clock import Clock
@@ -37,12 +37,12 @@ class MasterSetup:
     orders: Transport
     #: the workers of the team
     endpoints: WorkerEndpoints
-    #: the run's; folds have folders in it
+    #: the run directory, in which each fold has a folder
     directory: Path
     options: TrainingOptions
     clock: Clock
     timeline: Timeline = NO_TIMELINE
-    #: what trials are compared by
+    #: objectives that trials are compared by
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: checkpoints are written at all
     writes_checkpoints: bool = True
@@ -58,18 +58,18 @@ class Master:
     def __init__(self, setup: MasterSetup) -> None:
         self._setup = setup
         self._endpoints = setup.endpoints
-        #: the one under way; None when idle
+        #: the assignment under way; None when idle
         self._assignment: MasterAssignment | None = None
-        #: when the last assignment ended; None before there was one
+        #: time at which the last assignment ended, by the clock; None before the first
         self._idle_since_s: float | None = None
-        #: assignment -> where its checkpoints are, until the coordinator has recorded its end
+        #: assignment -> folder of its checkpoints, until the coordinator has recorded its end
         self._unrecorded: dict[int, Path] = {}
-        #: what came of those of them that are finished
+        #: results of finished assignments, until the coordinator has recorded them
         self.results = Results()
-        #: the last assignment that was taken; -1 before there was one
+        #: the last assignment that this master has taken; -1 before the first
         self.taken = -1
 
-    # ------------------------------------------------------------ the coordinator's messages
+    # ------------------------------------------------------------ messages of the coordinator
 
     def handle_order(self, message: msg.Message) -> None:
         """Take in one message of the coordinator."""
@@ -122,7 +122,7 @@ class Master:
     def _state(
         self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEndpoints, resumed: Checkpoint | None
     ) -> MasterState:
-        """The decisions of an assignment that begins, or goes on from what was `resumed`."""
+        """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
         plan = replace(
             fold_plan(options, ends.n_workers(options)),
             calls_back=self._setup.calls_back,
@@ -134,14 +134,14 @@ class Master:
         if resumed is None:
             return MasterState(plan)
         state = state_from(plan, resumed)
-        if not are_the_same(resumed, state.workers, ends):
+        if not made_by_same_workers(resumed, state.workers, ends):
             state.begin_epoch_anew()
         return state
 
     def _hear(self, message: msg.GoOn | msg.PauseFold | msg.PreemptFold | msg.StopFold) -> None:
         assignment = self._assignment
         if assignment is None or assignment.order.assignment != message.assignment:
-            return  # it has ended by itself, and that message is under way
+            return  # it has ended by itself, and its last message is under way
         match message:
             case msg.GoOn():
                 instructions = assignment.state.go_on()
@@ -158,11 +158,17 @@ class Master:
                 self._end(assignment, ending)
 
     def regroup(self, block: Transport, team: Team | None) -> int:
-        """Ranks have died, and `block` joins those of the `team` that are left; -> the assignment that goes on, or -1.
+        """Continue with the ranks of the `team` that are left after deaths, on the transport `block` that joins them.
 
-        One whose workers wait for each other does not: it is repeated from its last checkpoint, since a step in which
-        some have taken part and some have not is no step of it. Another goes on from the central weights as they are,
-        with new shards; nothing is lost but what workers had not pushed.
+        An assignment whose workers wait for each other is repeated from its last checkpoint, since a step in which only
+        some of them have taken part is no step of it. Any other continues from the central weights as they are, with
+        new shards; only updates that workers had not pushed are lost.
+
+        Args:
+            team: None if too few ranks are left to train.
+
+        Returns:
+            The assignment that continues; -1 for none.
         """
         if team is not None:
             self._endpoints = WorkerEndpoints.of(block, team)
@@ -177,7 +183,7 @@ class Master:
         assignment.regroup(self._endpoints)
         return assignment.order.assignment
 
-    # ------------------------------------------------------------ the workers' messages
+    # ------------------------------------------------------------ messages of the workers
 
     def handle(self, received: Received) -> None:
         """Take in one message of a worker and carry out what follows from it."""
@@ -200,10 +206,10 @@ class Master:
         return fold_failed(worker_failed(assignment, error, self._setup.orders.rank))
 
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
-        """It is over, and the coordinator is told by `message`."""
+        """Let go of an assignment that is over, and send the coordinator `message`."""
         order = assignment.order
         if not isinstance(message, msg.FoldPaused):
-            # Of one that is paused the checkpoints stay when the journal has this end.
+            # The checkpoints of a paused assignment stay when the journal has this end.
             self._unrecorded[order.assignment] = assignment.checkpoints.directory
         if isinstance(message, msg.FoldFinished):
             self.results.add(order, message)

@@ -9,14 +9,14 @@ vectors. An assignment goes through these phases:
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
-    JUDGING      the user's figure of merit, where there is one, is called on worker 1 when all is trained
-    CALLING_BACK the user's callbacks, where there are any, run on worker 1: before the first epoch and after each
-    AWAITING     the epoch is reported, and the coordinator is to say what becomes of the trial
-    HALTING      allreduce: told to stop, the workers end the step under way together, as none may miss it
+    JUDGING      the user's figure of merit, if there is one, is called on worker 1 when all epochs are trained
+    CALLING_BACK the user's callbacks, if there are any, run on worker 1 before the first epoch and after each
+    AWAITING     the epoch is reported; the decision of the coordinator about the trial is awaited
+    HALTING      allreduce: the assignment is stopped; the workers end the step under way together, as none may miss it
     OVER         finished, failed, paused or stopped
 
 Preempted, an assignment ends at a fence in the middle of an epoch: from TRAINING to FENCING as soon as no worker waits
-for others, and from there to OVER. It goes on with that very epoch.
+for others, and from there to OVER. It resumes with that very epoch.
 
 An epoch is full when the workers together have trained as many samples as the training set has. Synchronously every
 worker passes over its shard exactly once an epoch; a worker that is through waits at the fence.
@@ -63,7 +63,7 @@ from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldPlan:
-    """What one assignment is to do."""
+    """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
     n_workers: int
     epochs: int
@@ -83,16 +83,16 @@ class FoldPlan:
     waits_for_decision: bool = False
     #: epochs after which it may be paused, and so has a checkpoint
     pause_epochs: frozenset[int] = frozenset()
-    #: the workers can be brought to a fence in the middle of an epoch; not synchronously in groups, each of which may
-    #: have a worker that has passed over its shard, which only its sub-master knows
+    #: the workers can be brought to a fence in the middle of an epoch; synchronous groups cannot, as a group may have a
+    #: worker that has passed over its shard, and only its sub-master knows
     can_stop_mid_epoch: bool = True
 
     def checkpoint_due(self, epoch: int) -> bool:
-        """Whether `epoch` has a checkpoint, other than for being the last."""
+        """Return True if `epoch` has a checkpoint even if it is not the last."""
         return epoch % self.checkpoint_interval == 0 or epoch in self.pause_epochs
 
     def reason_to_end(self, history: FoldHistory) -> str:
-        """Why the fold is trained, after at least one epoch; empty while it is not."""
+        """Return why the fold is trained, after at least one epoch; "" while it is not."""
         target, stopping = self.target_metric, self.early_stopping
         if target and target.reached(history.values(target.metric)[-1]):
             return f"{target.metric} is past its target of {target.value:g}"
@@ -101,7 +101,7 @@ class FoldPlan:
         return f"{history.n_epochs} epochs are done" if history.n_epochs >= self.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
-        """Index of the epoch whose weights are kept, as far as is known; None: those of the last are."""
+        """Return the index of the best epoch so far, whose weights are kept; None if the last weights are."""
         stopping = self.early_stopping
         if self.comparison.epoch == "best":
             return best_epoch(self.comparison.objectives[0], history.epochs)
@@ -109,7 +109,7 @@ class FoldPlan:
 
 
 def fold_plan(options: TrainingOptions, n_workers: int) -> FoldPlan:
-    """The plan of one assignment from the options of its trial."""
+    """Return the plan of one assignment from the options of its trial."""
     return FoldPlan(
         n_workers=n_workers,
         epochs=options.epochs,
@@ -123,7 +123,7 @@ def fold_plan(options: TrainingOptions, n_workers: int) -> FoldPlan:
 
 
 class Phase(Enum):
-    """Where an assignment stands; see the top of the module."""
+    """Phases of an assignment; see the top of the module."""
 
     STARTING = auto()
     TRAINING = auto()
@@ -136,7 +136,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-#: which messages of a worker each phase takes; anything else is a bug of ours
+#: messages of a worker that each phase takes; any other is a bug of this package
 ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
     Phase.STARTING: frozenset({msg.WorkerReady, msg.WorkerFailed}),
     Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
@@ -149,7 +149,7 @@ ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
     Phase.OVER: frozenset(),
 }
 
-#: in which workers may be exchanged for others, as long as they do not wait for each other
+#: phases in which workers may be exchanged, as long as they do not wait for each other
 REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
 
 
@@ -159,13 +159,13 @@ class MasterState:
     def __init__(
         self, plan: FoldPlan, history: FoldHistory | None = None, n_samples: int = 0, version: int = 0
     ) -> None:
-        """Begin afresh, or at the fence a checkpoint was made at (`history` of the epochs done)."""
+        """Begin afresh, or at the fence of a checkpoint (`history` of the epochs done)."""
         self.plan = plan
         #: metrics of the epochs done
         self.history = history or FoldHistory()
         #: number of updates applied to the central weights
         self.version = version
-        #: training samples in the updates taken in, over all epochs
+        #: training samples in all updates so far, over all epochs
         self.n_samples = n_samples
         self.phase = Phase.STARTING
         self.staleness = StalenessStatistics()
@@ -180,19 +180,19 @@ class MasterState:
         self.computing: set[int] = set()
         #: workers that were sent a fence and have not yet reached it
         self.fenced: set[int] = set()
-        #: synchronous: who of them is to push, and has, in the epoch under way
+        #: synchronous: rounds of the epoch under way
         self.rounds = SynchronousRounds(self.workers)
-        #: whether the last fence writes a checkpoint; before there was one, all that is trained is in one
+        #: True if the last fence writes a checkpoint; before the first fence, all training is in a checkpoint
         self.checkpoints = True
-        #: told to end at the next fence that writes a checkpoint
+        #: True if the assignment ends at the next fence that writes a checkpoint
         self.preempting = False
-        #: samples of the epoch under way that a checkpoint has been gone on from with; 0 where that was a whole epoch
+        #: samples of the epoch under way in the checkpoint it was resumed from; 0 for a whole epoch
         self.n_samples_inside = 0
-        #: the workers that start are others in the middle of a training, as ranks have died
+        #: True if new workers start in the middle of a training, as ranks have died
         self._is_midway = False
-        #: metrics of the epoch that the callbacks were told of, None at the beginning, and why it was the last, or ""
+        #: metrics of the epoch that the callbacks were called with, None at the beginning; why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
-        #: how the fold will finish; None before it is trained
+        #: result of the fold, but for its figure of merit; None before it is trained
         self._finished: Finish | None = None
 
     @property
@@ -201,18 +201,18 @@ class MasterState:
         return self.history.n_epochs
 
     def resume_epoch(self, n_samples_inside: int, under_way: Mapping[str, Any]) -> None:
-        """Go on in the middle of an epoch; `under_way`: what its history was."""
+        """Resume in the middle of an epoch, with the history of what was `under_way`."""
         self.n_samples_inside = n_samples_inside
         self.history.resume_epoch(under_way)
 
     def begin_epoch_anew(self) -> None:
-        """Forget what of the epoch under way was done by other workers, whose passes these cannot go on with."""
+        """Forget the part of the epoch that earlier workers have done, whose passes these workers cannot continue."""
         if self.plan.synchronous:
             self.n_samples -= self.n_samples_inside
             self.history.resume_epoch({})
 
     def handle(self, worker: int, message: msg.Message) -> list[Instruction]:
-        """Take in a message of `worker`; ProtocolError, and no change, for one the phase does not take."""
+        """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
         if type(message) not in ACCEPTED[self.phase]:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         match message:
@@ -244,30 +244,32 @@ class MasterState:
         return [Stopped()]
 
     def go_on(self) -> list[Instruction]:
-        """The coordinator wants the next epoch."""
+        """Begin the next epoch, as the coordinator has decided."""
         self._heard()
         return self._begin_epoch()
 
     def pause(self) -> list[Instruction]:
-        """The coordinator wants to go on later."""
+        """End the assignment, to be resumed later, as the coordinator has decided."""
         self._heard()
         self.phase = Phase.OVER
         return [Paused(epoch=self.epoch)]
 
     @property
     def can_regroup(self) -> bool:
-        """Whether other workers can go on from the central weights as they are; else from the last checkpoint only."""
+        """True if new workers can continue from the central weights as they are; else from the last checkpoint only."""
         return not self.plan.synchronous and self.phase in REGROUPING
 
     def regroup(self, n_workers: int, n_samples: int | None = None, version: int | None = None) -> None:
-        """Begin again with `n_workers` where the training stands; what others had not pushed is lost.
-
-        `n_samples` and `version`: how far they had come where they made updates themselves, as they have not told.
+        """Continue the training with `n_workers` new workers; updates that were not pushed are lost.
 
         A fence under way is left: the epoch is full, so the first update of each worker leads to it again.
+
+        Args:
+            n_samples: training samples so far, if the earlier workers made updates in shared memory; else None.
+            version: updates so far, in the same case.
         """
         if not self.can_regroup:
-            raise ProtocolError(f"Other workers cannot go on in phase {self.phase.name}.")
+            raise ProtocolError(f"New workers cannot continue in phase {self.phase.name}.")
         self.n_samples = self.n_samples if n_samples is None else n_samples
         self.version = self.version if version is None else version
         self.plan = replace(self.plan, n_workers=n_workers)
@@ -284,13 +286,13 @@ class MasterState:
             raise ProtocolError(f"The coordinator answered a report in phase {self.phase.name}.")
 
     def preempt(self) -> list[Instruction]:
-        """End the assignment without a result where it can go on from: at once before it has begun, else at a fence.
+        """End the assignment without a result, but with a checkpoint: at once before it has begun, else at a fence.
 
-        Where the workers are at a fence already, without a checkpoint, that is the next one.
+        If the workers are at a fence already that writes no checkpoint, it is the next fence.
         """
         self.preempting = True
         if self.phase is Phase.AWAITING and not self.checkpoints:
-            return self._begin_epoch()  # no word comes any more
+            return self._begin_epoch()  # no decision comes any more
         if self.phase is Phase.TRAINING and self.plan.together:
             return [SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
         is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
@@ -311,7 +313,7 @@ class MasterState:
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
         if self.epoch and self.plan.waits_for_decision:
-            # The coordinator may have died before it had the report, or said what follows from it.
+            # The coordinator may have died before it had the report, or before it had sent its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.metrics_of(self.epoch - 1)
             return [*out, ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
@@ -371,7 +373,7 @@ class MasterState:
         out.append(ApplyRound(workers=complete))
         self.version += 1
         training = self.rounds.training
-        # Who has passed over its shard must not begin another pass: then the epoch's own fence is near.
+        # A worker that has passed over its shard must not begin another pass: then the epoch's own fence is near.
         stops_here = self.preempting and self.plan.can_stop_mid_epoch and training == set(self.workers)
         if training and not stops_here:
             self.computing = set(training)
@@ -381,7 +383,7 @@ class MasterState:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the workers have trained as many samples in this epoch as there are."""
+        """True if the workers have trained as many samples in this epoch as there are."""
         return self.n_samples >= (self.epoch + 1) * self.n_train
 
     def _begin_fence(self) -> None:
@@ -437,7 +439,7 @@ class MasterState:
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
-        """Close the epoch, and begin the next or, for a reason, finish; or wait for a word, or stop where preempted."""
+        """Close the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
         waits = self.plan.waits_for_decision and not reason and not self.preempting
         report = ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
@@ -468,7 +470,7 @@ class MasterState:
         best = self.plan.best_index(self.history)
         index = self.epoch - 1 if best is None else best
         metrics = self.history.metrics_of(index)
-        # All but the figure is known.
+        # The figure alone is not known yet.
         self._finished = Finish(
             figure_of_merit=math.nan,
             metrics=metrics,

@@ -69,7 +69,7 @@ class SubMasterSetup:
     The ranks of its workers stand at the ends 1, 2, … of `below`, ranks of one worker side by side.
     """
 
-    #: leads to the top master (end 0), where this end has the group's number
+    #: leads to the top master (end 0); this end has the number of the group
     above: Transport
     #: leads to the workers of the group
     below: Transport

@@ -51,7 +51,7 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SayReady:
-    """Send up, with the initial weights where a worker has sent them."""
+    """Send up, with the initial weights if a worker has sent them."""
 
     message: msg.WorkerReady
 
