@@ -64,7 +64,7 @@ class Results:
     """Results that this rank has sent and the coordinator has not recorded: kept in files if the coordinator dies."""
 
     def __init__(self) -> None:
-        #: by assignment; those that finished and of which FoldRecorded has not come
+        #: assignment -> result, until FoldRecorded comes
         self._folds: dict[int, UnrecordedFold] = {}
 
     def add(self, order: msg.RunFold, finished: msg.FoldFinished) -> None:

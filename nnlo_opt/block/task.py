@@ -1,7 +1,7 @@
-"""What a worker needs to train one fold, and how it is put together.
+"""Tasks of a worker: model, shard of the training samples, share of the validation samples of one fold.
 
-A worker's samples are held in memory from trial to trial where they fit; where they do not, they are read from the
-files in every pass, window by window. Either way they come in the same order (`data.order`).
+Samples that fit into memory are held there from trial to trial; others are read from the files in every pass, window by
+window. Either way they come in the same order (`data.order`).
 """
 
 import logging
@@ -45,7 +45,7 @@ class FoldTask:
     adapter: ModelAdapter
     #: endless batches of the shard
     stream: Stream
-    #: makes the validation samples of this worker, part by part in order; there may be none
+    #: makes the validation samples of this worker, part by part in order; possibly none
     validation: Callable[[], Iterator[Samples]]
     options: TrainingOptions
     #: training samples of all workers and of this one; validation samples of all
@@ -54,7 +54,7 @@ class FoldTask:
     n_validation: int
     #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
     steps_a_pass: int | None = None
-    #: whether the first batch has been trained, for which something may have to be compiled
+    #: True once the first batch has been trained, for which a framework may have to compile
     has_begun: bool = False
 
     def ready(self, assignment: int) -> WorkerReady:
@@ -113,16 +113,16 @@ class FoldTask:
         return n_samples, sums
 
     def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
-        """The validation samples in order, each counting as much as each other."""
+        """Yield the validation samples in order, in batches without weights."""
         for samples in self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
 
 
 class TaskFactory(Protocol):
-    """Makes the tasks of this rank."""
+    """Maker of the tasks of this rank."""
 
     def open(self, start: StartFold) -> FoldTask:
-        """Build model and data for `start`; whatever it raises fails the trial."""
+        """Build model and data for `start`; any exception fails the trial."""
 
     def close(self) -> None:
         """Release the model of the last task."""
@@ -130,13 +130,13 @@ class TaskFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """How samples are held, read and weighted."""
+    """Settings by which samples are held, read and weighted."""
 
-    #: what a rank may hold of samples; None: a quarter of the node's free memory, divided among its ranks
+    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
     memory_bytes: int | None = None
-    #: windows read ahead by a thread where samples are not held in memory; 0: no thread
+    #: windows read ahead by a thread if samples are not held in memory; 0: no thread
     n_ahead: int = 1
-    #: whether a thread gathers shuffled batches ahead of need, for which it wants a core of its own
+    #: True if a thread gathers shuffled batches ahead of need, for which it wants a core of its own
     gathers_ahead: bool = False
     #: weights of the classes, for every fold; None: all alike
     class_tables: Sequence[ClassTable] | None = None
@@ -152,7 +152,7 @@ def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldT
 
 
 def release(tasks: TaskFactory) -> None:
-    """Release the model of the last task; the fold is over, so what a framework says on its way out is only logged."""
+    """Release the model of the last task; the fold is over, so a failure of the framework is only logged."""
     try:
         tasks.close()
     except Exception:
@@ -227,7 +227,7 @@ class FoldTaskFactory:
     def _validation(
         self, numbers: Indices, start: StartFold, options: TrainingOptions
     ) -> tuple[Callable[[], Iterator[Samples]], int]:
-        """(what makes the validation samples, bytes of memory left for training samples)."""
+        """Return the maker of the validation samples, and the bytes of memory left for training samples."""
         n_bytes = len(numbers) * self._setup.source.info.sample_bytes
         if len(numbers) <= self._cut.window or n_bytes <= self._memory_bytes // 2:
             samples = self._load("validation", start, lambda: self._read(numbers))
@@ -243,7 +243,7 @@ class FoldTaskFactory:
         )  # fmt: skip
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
-        """The training samples, in memory if `memory_bytes` are enough."""
+        """Return the training samples, in memory if `memory_bytes` are enough."""
         tables, name = self._setup.feeding.class_tables, self._setup.feeding.sample_weights_name
         table = tables[start.fold] if tables else None
         n_bytes = len(numbers) * self._setup.source.info.sample_bytes
@@ -291,17 +291,17 @@ class FoldTaskFactory:
 
 
 def validation_batch(options: TrainingOptions) -> int:
-    """Samples of a validation batch."""
+    """Return the number of samples of a validation batch."""
     return max(options.batch, _SMALLEST_VALIDATION_BATCH)
 
 
 def _place(start: StartFold) -> tuple[int, int, int]:
-    """What a worker's samples depend on."""
+    """Return the fields of an order that determine the samples of a worker."""
     return start.fold, start.worker, start.n_workers
 
 
 def _weighted(samples: Samples, table: ClassTable | None, weights: NDArray[np.float32] | None) -> Samples:
-    """The samples with their class's weight times their own."""
+    """Return the samples with the weight of their class times their own."""
     if table is not None:
         of_class = table.of(samples.y)
         weights = of_class if weights is None else weights * of_class

@@ -1,7 +1,7 @@
 """A team in one process: a real master and real workers on loopback transports, one message at a time.
 
-The messages move only when told to, in an order of the test's choice, so every interleaving can be replayed; dropping
-a team is a crash of all its ranks, and `regroup` one of some of its workers.
+A message moves only when the test says so, in the order that it chooses, so every interleaving can be replayed. To drop
+a team is a crash of all its ranks; `regroup` is a crash of some of its workers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,17 +46,17 @@ class Delivery:
     dest: int
     message: Message
     payload: np.ndarray | None
-    #: number of the group it was handed over in, whose end 0 is the sub-master's; 0: between the master and its workers
+    #: number of the group in which it was handed over, with its sub-master at end 0; 0: between master and workers
     group: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What few teams want."""
+    """Settings that few teams want."""
 
     #: as if every rank had a process of its own, so that workers overlap
     apart: bool = False
-    #: ranks of a worker, whose ends stand side by side
+    #: ranks of a worker, which stand side by side
     ranks_per_worker: int = 1
     #: as `MasterSetup` has them
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
@@ -72,7 +72,7 @@ PLAIN = Extras()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An end, who takes what comes there, and the worker that may have to train first."""
+    """An end, the function that takes its messages, and the worker that may have to train first."""
 
     end: Transport
     take: Callable[[Received], None]
@@ -97,7 +97,7 @@ class LoopbackTeam:
     ) -> None:
         """`orders` leads to the coordinator; `tasks` makes one factory for each worker.
 
-        `n_workers`: their number, or the plan of a team with sub-masters, whose workers are of one rank each.
+        `n_workers`: their number, or the plan of a team with sub-masters and workers of one rank each.
         """
         self.clock = ManualClock()
         self._orders = orders
@@ -128,9 +128,10 @@ class LoopbackTeam:
         return end
 
     def regroup(self, n_workers: int) -> int:
-        """Let workers die, the last ones, until `n_workers` are left; -> the assignment that goes on, -1 for none.
+        """Let the last workers die until `n_workers` are left; messages under way are lost.
 
-        What was under way in the team is lost.
+        Returns:
+            The assignment that continues, -1 for none.
         """
         memories = [worker.abandon() for worker in self.workers]
         self.plan = plan_single_block(1 + n_workers).teams[0]
@@ -140,11 +141,11 @@ class LoopbackTeam:
         return goes_on
 
     def _seat(self, memories: Sequence[Memory | None] = ()) -> None:
-        """Everybody but the master, on the network as it is; `memories`: of the workers before."""
+        """Make all roles but the master on the present network; `memories` of the workers before."""
         options = self._options
         self.factories = [self._tasks() for _ in range(self.plan.n_workers())]
         self.sub_masters: list[SubMaster] = []
-        #: where something may be waiting to be taken
+        #: ends at which a message may wait
         self._places = [Place(self._orders, self._take_order), Place(self._network.end(MASTER), self.master.handle)]
         ends = [] if self.plan.groups else [(0, self._network.end(i)) for i in range(1, self._network.size)]
         for group in self.plan.groups:
@@ -172,13 +173,13 @@ class LoopbackTeam:
             self._places.append(Place(own, worker.handle, worker, number))
 
     def step(self, rng: np.random.Generator | None = None) -> bool:
-        """Hand over one message or have one batch trained, where there is one first (`rng`: anywhere); -> whether."""
+        """Hand over the first message or have the first batch trained (`rng`: any); return False if there is none."""
         n_ends = len(self._places)
         order = range(n_ends + len(self.workers)) if rng is None else rng.permutation(n_ends + len(self.workers))
         return any(self._deliver(i) if i < n_ends else self._work(self.workers[i - n_ends]) for i in order)
 
     def _deliver(self, i: int) -> bool:
-        """Hand over a message at the end `i`, unless it waits for a batch; -> whether there was any."""
+        """Hand over a message at the end `i`, unless it waits for a batch; return False if there is none."""
         place = self._places[i]
         end, worker = place.end, place.worker
         received = None if worker is not None and worker.works_first else end.poll()
@@ -192,21 +193,21 @@ class LoopbackTeam:
         return True
 
     def _work(self, worker: Worker) -> bool:
-        """Let a worker train a batch; -> whether it had one to train."""
+        """Let a worker train a batch; return False if it has none to train."""
         if not worker.can_work:
             return False
         worker.work()
         return True
 
     def delivered(self, kind: type[Message], dest: int | None = None) -> list[Delivery]:
-        """What was handed over of one kind, to one end or to any."""
+        """Return the messages of one kind that were handed over, to one end or to any."""
         return [d for d in self.deliveries if isinstance(d.message, kind) and dest in (None, d.dest)]
 
     def _take_order(self, received: Received) -> None:
         self.master.handle_order(received.message)
 
 
-#: what can go wrong with a point, as the parameter `fault`
+#: faults of a point, by the parameter `fault`
 FAULTS = (
     "build",
     "build out of memory",
@@ -302,7 +303,7 @@ class LoneTeam(LoopbackTeam):
         self.directory = directory
         self.n_workers = self.plan.n_workers()
         self._coordinator = network.end(0)
-        #: everything the master has told the coordinator
+        #: all messages of the master to the coordinator
         self.reports: list[Message] = []
         self._n_assignments = 0
 
@@ -318,7 +319,7 @@ class LoneTeam(LoopbackTeam):
         return number
 
     def step(self, rng: np.random.Generator | None = None) -> bool:
-        """As a team does, and collect what the coordinator is told."""
+        """Do a step of the team, and collect the messages to the coordinator."""
         stepped = super().step(rng)
         while (received := self._coordinator.poll()) is not None:
             self.reports.append(received.message)

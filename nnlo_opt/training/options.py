@@ -1,7 +1,7 @@
-"""Options as frozen values, validated where they are made.
+"""Options of one training as frozen values, validated when they are made.
 
-`TrainingOptions.with_point` is how a search space reaches the training: a parameter named
-`train.<option>` replaces that option for one trial.
+A search space reaches the training by `TrainingOptions.with_point`: a parameter named `train.<option>` replaces that
+option for one trial.
 """
 
 import math
@@ -24,7 +24,7 @@ OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How one trial is trained."""
+    """Options of the training of one trial."""
 
     #: samples a worker takes for one gradient
     batch: int = 100
@@ -35,7 +35,7 @@ class TrainingOptions:
     #: None: the optimizer's own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: epochs over which the learning rate rises to its value, and how it goes on then; see `training.schedules`
+    #: epochs over which the learning rate rises to its value, and its course after that; see `training.schedules`
     warmup_epochs: float = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
@@ -44,17 +44,17 @@ class TrainingOptions:
     synchronous: bool = False
     #: batches a worker trains between two exchanges
     sync_every: int = 1
-    #: auto: where all workers of a master share memory with it they move its weights themselves, or, in allreduce, each
-    #: a part of them; messages: no
+    #: auto: workers that share memory with their master move its weights themselves, or, in allreduce, each a part of
+    #: them; messages: all updates are sent
     exchange: str = "auto"
-    #: a worker computes its next batch while the master answers; None: where the update rule is asynchronous
+    #: a worker computes its next batch while the master answers; None: if the training is asynchronous
     overlap: bool | None = None
-    #: what the master makes of an update, by its staleness: none, scale or drop:N (downpour)
+    #: weight of an update by its staleness: none, scale or drop:N (downpour)
     staleness: str = "none"
-    #: optimizer of a worker's own steps between exchanges; None: easgd takes `optimizer`, the others plain sgd
+    #: optimizer of a worker's own steps between exchanges; None: easgd takes `optimizer`, any other rule plain sgd
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: easgd: the paper's beta, of which each of n workers has the n-th part
+    #: easgd: the paper's beta, divided among the workers
     elastic_force: float = 0.9
     #: easgd: learning rate of the workers' own steps, in place of `learning_rate`
     elastic_lr: float | None = None
@@ -111,7 +111,7 @@ class TrainingOptions:
 
     @property
     def schedule(self) -> LearningRateSchedule:
-        """What becomes of the learning rates in the course of the training."""
+        """The course of the learning rates."""
         return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
 
     @property
@@ -166,7 +166,7 @@ class TrainingOptions:
         update_rule.check(self)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
-        """These options with the `train.*` parameters of `point` put in; ConfigurationError for one unknown."""
+        """Return these options with the `train.*` parameters of `point` put in; ConfigurationError for one unknown."""
         changes: dict[str, Any] = {}
         for name, value in point.items():
             if not name.startswith(TRAIN_PREFIX):
@@ -181,11 +181,11 @@ class TrainingOptions:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the options as plain data."""
         return asdict(self)
 
 
-#: what `train.<option>` may name
+#: options that `train.<option>` may name
 SEARCHABLE = tuple(
     f.name
     for f in fields(TrainingOptions)
@@ -194,10 +194,10 @@ SEARCHABLE = tuple(
 
 
 def option_name(field_name: str) -> str:
-    """The command-line option of a field."""
+    """Return the command-line option of a field."""
     return "--" + field_name.replace("_", "-")
 
 
 def model_parameters(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a point that goes to `get_model`: every parameter that does not begin with `train.`."""
+    """Return the part of a point for `get_model`: every parameter that does not begin with `train.`."""
     return {name: value for name, value in point.items() if not name.startswith(TRAIN_PREFIX)}

@@ -1,8 +1,9 @@
 """The learning rate in the course of a training: a warm-up, then a schedule. Pure functions of the progress.
 
 Progress is counted in epochs, as samples trained over all workers / samples of the training set, so a schedule depends
-neither on the number of workers nor on the size of a batch. With p the progress, E the epochs of the training, W those
-of the warm-up and q = (p - W) / (E - W) the part of the rest that is done, the base learning rate is multiplied by
+neither on the number of workers nor on the size of a batch. With p the progress, E the epochs of the training, W the
+epochs of the warm-up and q = (p - W) / (E - W) the part of the rest that is done, the base learning rate is multiplied
+by
 
     p < W              p / W                       Goyal et al., arXiv:1706.02677, section 2.2, begun at 0
     constant           1
@@ -34,7 +35,7 @@ _SLACK = 1e-9
 
 
 def progress(n_samples_before: int, n_samples_after: int, n_train: int) -> float:
-    """Progress, in epochs, in the middle of an update that takes the samples trained from `before` to `after`.
+    """Return the progress, in epochs, in the middle of an update that covers samples `before` to `after`.
 
     In the middle, so that neither the first update of a warm-up nor the last one of a decay to 0 is lost.
     """
@@ -72,11 +73,11 @@ class LearningRateSchedule:
 
     @property
     def changes(self) -> bool:
-        """Whether the factor is ever another than 1."""
+        """True if the factor is not always 1."""
         return self.kind != "constant" or self.warmup_epochs > 0
 
     def check(self, epochs: int) -> None:
-        """ConfigurationError where the warm-up is longer than a training of `epochs` epochs."""
+        """Raise ConfigurationError if the warm-up is longer than a training of `epochs` epochs."""
         if self.warmup_epochs > epochs:
             raise ConfigurationError(
                 f"`--warmup-epochs` must be at most `--epochs`, which is {epochs}. Received: {self.warmup_epochs:g}; "
@@ -84,7 +85,7 @@ class LearningRateSchedule:
             )
 
     def factor(self, epoch_progress: float, epochs: int) -> float:
-        """What the base learning rate is multiplied by, 0 to 1, in a training of `epochs` epochs.
+        """Return the factor of the base learning rate, 0 to 1, in a training of `epochs` epochs.
 
         Progress before the beginning or after the end counts as the beginning or the end.
         """
@@ -107,28 +108,32 @@ class LearningRateSchedule:
         return 1.0
 
     def factor_of_update(self, n_samples_before: int, n_samples_after: int, n_train: int, epochs: int) -> float:
-        """`factor` for an update that takes the samples trained, over all workers, from `before` to `after`."""
+        """Return `factor` for an update that covers the samples `before` to `after`, over all workers."""
         return self.factor(progress(n_samples_before, n_samples_after, n_train), epochs)
 
 
 class LearningRates:
-    """What those of an assignment are multiplied by, as schedule and callbacks have it."""
+    """Factor of the learning rates of one assignment, by schedule and callbacks.
+
+    Args:
+        n_train: training samples of all workers, which are an epoch.
+        epochs: epochs of the whole training.
+    """
 
     def __init__(self, schedule: LearningRateSchedule, n_train: int, epochs: int) -> None:
-        """`n_train`: training samples of all workers, which are an epoch; `epochs`: of the whole training."""
         self._schedule = schedule
         self._n_train, self._epochs = n_train, epochs
-        #: what the callbacks of worker 1 want; 1 as long as they have not been heard
+        #: factor that the callbacks of worker 1 want; 1 until they have answered
         self._of_callbacks = 1.0
-        #: whether the factor may be another than 1; never false again
+        #: False as long as the factor is 1; never False again
         self.vary = schedule.changes
 
     def take_wish(self, factor: float) -> None:
-        """Take what the callbacks want."""
+        """Take the factor that the callbacks want."""
         self._of_callbacks, self.vary = factor, True
 
     def factor(self, before: int, after: int) -> float:
-        """In an update that takes the samples trained by all workers from one number to the other."""
+        """Return the factor for an update that covers samples `before` to `after`, over all workers."""
         return self._schedule.factor_of_update(before, after, self._n_train, self._epochs) * self._of_callbacks
 
 

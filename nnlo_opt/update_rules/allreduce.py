@@ -21,7 +21,7 @@ from nnlo_opt.update_rules.vectors import FloatVector
 
 
 class PartedStep(Protocol):
-    """A step of the optimizer of which each rank makes a part, in memory that all ranks see."""
+    """A step of the optimizer in memory that all ranks see; each rank makes a part of it."""
 
     weights: FloatVector
     #: this rank's gradient
@@ -35,7 +35,7 @@ Step = TypeVar("Step", bound=PartedStep)
 
 
 class AllreduceMaster(MasterHalf):
-    """The master's half: the weights of the first worker, which are those of all, are the central weights."""
+    """The master's half: the weights of the first worker are the central weights, as all workers have the same."""
 
     answers = Answer.NOTHING
 

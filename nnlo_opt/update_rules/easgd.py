@@ -60,7 +60,7 @@ def exchange(central: FloatVector, local: FloatVector, alpha: float, out: FloatV
     All float32 (n_weights,). `out` may be `local` itself, which otherwise is only read. Allocates nothing.
     """
     _check(central, local, out)
-    # What is not finite stays visible in the weights, here and below; whoever applies updates looks at them.
+    # Numbers that are not finite stay visible in the weights, here and below; the master looks at these.
     with np.errstate(all="ignore"):
         for block in blocks(len(central)):
             difference = out[block]
@@ -134,7 +134,7 @@ class ElasticMomentum(Optimizer):
         return ("velocity",) if self.values["momentum"] else ()
 
     def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
-        """Where the next gradient is wanted, x + delta v: `weights` itself without momentum, else `out`, filled."""
+        """Return the point of the next gradient, x + delta v: `weights` itself without momentum, else `out`, filled."""
         if not self._slots:
             return weights
         velocity, delta = self._slots["velocity"], self.values["momentum"]
@@ -203,7 +203,7 @@ class EasgdWorker(SteppingWorker):
 
 
 class EasgdGroup(GroupHalf):
-    """The sub-master's half: a centre between the central weights and those of the workers, tied to both."""
+    """The sub-master's half: a centre between the central weights and the weights of its workers, tied to both."""
 
     answers = Answer.DIFFERENCE
 

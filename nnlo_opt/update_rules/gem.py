@@ -8,13 +8,13 @@ element, with the gradient u of a sync period and c the movement of the central 
     pi = clip((kappa |m| - |c|) / |g|, 0, 5)                         |pi g| + |c| is at most kappa |m|     (2)
     w <- w + pi g                                                    at the master                         (3)
 
-The clip at 5 is that of the authors' own program (there "for numerical stability"), without its 1e-12 beside g: we
-compute pi g = sign(g) min(max(kappa |m| - |c|, 0), 5 |g|), which is the same and zero where g is.
+The clip at 5 is from the authors' own program (there "for numerical stability"), without its 1e-12 beside g: this code
+computes pi g = sign(g) min(max(kappa |m| - |c|, 0), 5 |g|), which is the same, and zero if g is.
 
 Departures from the paper:
 - One round trip. Its worker waits for its turn, pulls w, computes pi and commits before anybody else does. Ours
-  pushes pi g and gets back the w after it, where it trains on: so c is the movement between the last two answers. Of
-  the worker's own updates it holds the same one; what the others did it counts one exchange later. One worker alone
+  pushes pi g and gets back the w after it, at which it trains on: so c is the movement between the last two answers.
+  It holds the same update of the worker itself; updates of other workers count one exchange later. One worker alone
   does exactly what the paper says.
 - A sync period of k batches. u is its update as `update_rules.downpour` defines it, (1) there: the gradient at k = 1,
   the sum over the period with local SGD steps of the same lr in between at k > 1. So g is the worker's own way
@@ -73,7 +73,7 @@ class Gem:
 
     def adopt(self, central: FloatVector) -> None:
         """Take note of `central` (n_weights,), which is only read: once for every answer to train on."""
-        # What is not finite stays visible in the weights; whoever applies updates looks at them.
+        # Numbers that are not finite stay visible in the weights; the master looks at these.
         with np.errstate(all="ignore"):
             for block in blocks(len(self._stale)):
                 # The first has nothing before it; against zeros all weights would count as movement, and pi be 0.

@@ -1,7 +1,7 @@
 """Optimizers on flat float32 vectors: Keras 3's formulas and defaults, in place, with NumPy alone.
 
 An optimizer keeps its *slots* (running averages, as long as the weights) and works block by block, so that the
-temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/algorithms` compares
+temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/update_rules` compares
 every one of them with Keras's own, step by step.
 """
 
@@ -89,7 +89,7 @@ class Optimizer(ABC):
                     f"Received: {vector.dtype} {vector.shape}."
                 )
         self.n_steps += 1
-        # What is not finite stays visible in the weights; whoever applies updates looks at them.
+        # Numbers that are not finite stay visible in the weights; the master looks at these.
         with np.errstate(all="ignore"):
             for block in blocks(self._n_weights):
                 self.apply_block(weights, gradient, block)
@@ -97,7 +97,7 @@ class Optimizer(ABC):
     def apply_block(self, weights: FloatVector, gradient: FloatVector, block: slice) -> None:
         """Do the part of step `n_steps` that is of one of the `blocks` of all weights.
 
-        It is the caller's to ignore floating-point errors, as `apply` does.
+        The caller ignores floating-point errors, as `apply` does.
         """
         slots, scratch = self._parts.get((block.start, block.stop)) or self._part(block)
         if self.n_steps % FLUSH_EVERY == 0:
@@ -106,7 +106,7 @@ class Optimizer(ABC):
         self._update(weights[block], gradient[block], slots, *scratch)
 
     def _part(self, block: slice) -> tuple[Slots, list[FloatVector]]:
-        """Of the slots and the temporaries what a block needs; kept, as cutting it out takes longer than one pass."""
+        """Return slots and temporaries cut to a block; kept, as cutting them takes longer than one pass."""
         scratch = [array[: block.stop - block.start] for array in self._scratch]
         part = {name: array[block] for name, array in self._slots.items()}, scratch
         self._parts[block.start, block.stop] = part

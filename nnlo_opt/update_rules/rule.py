@@ -1,8 +1,8 @@
 """An update rule as the ranks of a team see it: its traits, its master's, its worker's, its group's half.
 
 A rule is one module of this folder, with a line in `update_rules.registry`. A worker hands its update to the master, or
-applies it itself in shared memory; either way the master's half moves the central weights. Sub-masters make one update
-out of those of their workers first. All vectors are float32 (n_weights,).
+applies it itself in shared memory; either way the master's half moves the central weights. A sub-master first makes one
+update of the updates of its workers. All vectors are float32 (n_weights,).
 """
 # ruff: noqa: B027  (what most rules leave alone is empty here)
 
@@ -20,7 +20,7 @@ from nnlo_opt.vectors import aligned_empty
 
 
 class Answer(StrEnum):
-    """What a worker adopts when its update has been applied."""
+    """Kinds of vectors that a worker adopts when its update has been applied."""
 
     #: the central weights
     WEIGHTS = "weights"

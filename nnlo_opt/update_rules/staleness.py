@@ -1,6 +1,6 @@
-"""How old the weights behind an update are: measured for every update, never guessed; and what old ones count.
+"""Staleness of updates: the age of the weights behind each, measured for every update, never guessed.
 
-The policy says what the master makes of an update, the statistics say what it met.
+The policy is the weight that the master gives an update; the statistics count the staleness that occurred.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from nnlo_opt.errors import ConfigurationError, ProtocolError
 
 _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 
-#: key of `n_dropped` beside the staleness in JSON; only where updates were dropped
+#: key of `n_dropped` beside the staleness in JSON; only if updates were dropped
 _DROPPED = "dropped"
 
 
@@ -20,9 +20,9 @@ class StalenessPolicy:
 
     none      1
     scale     1 / (1 + tau). Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for Distributed Deep Learning"
-              (arXiv:1511.05950), divide the learning rate by tau, and leave it as it is at tau = 0; theirs makes no
-              difference between 0 and 1, ours does, and is one form for every tau.
-    drop:N    0 where tau is more than N, else 1
+              (arXiv:1511.05950), divide the learning rate by tau, and leave it as it is at tau = 0; so 0 and 1 count
+              alike in the paper, but not here, with one form for every tau.
+    drop:N    0 if tau is more than N, else 1
     """
 
     #: "none", "scale" or "drop"
@@ -41,7 +41,7 @@ class StalenessPolicy:
         raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out to apply every update as it is.")
 
     def weight(self, staleness: int) -> float:
-        """The factor, in [0, 1], for an update of this staleness; 0 says that it is dropped."""
+        """Return the factor, in [0, 1], for an update of this staleness; 0 if it is dropped."""
         match self.kind:
             case "scale":
                 return 1 / (1 + staleness)
@@ -74,7 +74,7 @@ class StalenessStatistics:
         self.n_dropped += 1
 
     def merge(self, other: "StalenessStatistics") -> None:
-        """Count what `other` has met, too."""
+        """Add the counts of `other`."""
         for staleness, count in other.histogram.items():
             self._histogram[staleness] = self._histogram.get(staleness, 0) + count
         self.n_dropped += other.n_dropped
@@ -101,7 +101,7 @@ class StalenessStatistics:
         return max(self._histogram, default=0)
 
     def to_json(self) -> dict[str, int]:
-        """The histogram with text keys, as JSON wants them; and `dropped`, where updates were."""
+        """Return the histogram with text keys, as JSON wants them, and `dropped` if updates were dropped."""
         counts = {str(staleness): count for staleness, count in self.histogram.items()}
         return {**counts, _DROPPED: self.n_dropped} if self.n_dropped else counts
 

@@ -15,27 +15,27 @@ SHORT_BLOCK = 4_096
 
 
 def block_size(n: int, n_blocks: int = 1) -> int:
-    """Elements of a block of a vector of `n` elements: all but the last are as long, and none much shorter.
+    """Return the length of a block of a vector of `n` elements; only the last block is shorter, and not much.
 
-    `n_blocks`: about as many are wanted at least, where the vector is long enough.
+    `n_blocks`: about as many are wanted at least, if the vector is long enough.
     """
     n_blocks = max(1, round(n / BLOCK), min(n_blocks, n // SHORT_BLOCK))
     return -(-n // n_blocks)
 
 
 def blocks(n: int, n_blocks: int = 1) -> Iterator[slice]:
-    """The slices that cut a vector of `n` elements into blocks of `block_size`."""
+    """Return the slices that cut a vector of `n` elements into blocks of `block_size`."""
     size = block_size(n, n_blocks)
     return (slice(start, min(start + size, n)) for start in range(0, n, size or 1))
 
 
 def scratch_for(n: int) -> FloatVector:
-    """Room, uninitialised, for one block of a vector of `n` elements."""
+    """Return an uninitialised block of a vector of `n` elements, for temporaries."""
     return np.empty(block_size(n), np.float32)
 
 
 def add_scaled(target: FloatVector, vector: FloatVector, factor: float, scratch: FloatVector) -> None:
-    """target += factor * vector, in place; `scratch` is room for a block."""
+    """Add factor * vector to `target` in place; `scratch` holds a block."""
     for block in blocks(len(target)):
         part = scratch[: block.stop - block.start]
         np.multiply(vector[block], factor, out=part)
@@ -43,20 +43,20 @@ def add_scaled(target: FloatVector, vector: FloatVector, factor: float, scratch:
 
 
 def decay(average: FloatVector, rho: float, value: FloatVector) -> None:
-    """average = rho average + (1 - rho) value, in place; spoils `value`."""
+    """Replace `average` by rho average + (1 - rho) value in place; spoils `value`."""
     average *= rho
     value *= 1 - rho
     average += value
 
 
-#: what is smaller counts as zero in a running average: no step that uses it could tell
+#: smaller numbers count as zero in a running average: no step that uses it could differ
 TINY = np.float32(1e-30)
-#: steps between two looks for it, in which an average shrinks to a millionth at the most usual rates
+#: steps between two searches for them, in which an average shrinks to a millionth at the most usual rates
 FLUSH_EVERY = 128
 
 
 def flush_tiny(average: FloatVector, scratch: FloatVector) -> None:
-    """Set what is smaller than `TINY` to zero, in place; `scratch` is as long.
+    """Set numbers smaller than `TINY` to zero in place; `scratch` is as long.
 
     An average whose input has become zero (a dead unit) shrinks step by step into the subnormal numbers, below 1.2e-38,
     and stays there, since these round to themselves: arithmetic with them takes processors three times as long.

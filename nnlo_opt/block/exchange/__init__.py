@@ -1,1 +1,1 @@
-"""How gradients and weights travel between the ranks of a team."""
+"""Ways of gradients and weights between the ranks of a team: messages, shared memory, allreduce."""

@@ -1,9 +1,9 @@
-"""Where the gradient of a step comes from: a worker's own batch, or the batches of several ranks together.
+"""Gradients of a step, of a worker's own batch or of the batches of several ranks together.
 
 Together means one collective sum a step: synchronous SGD with averaged gradients, as in Sergeev and Del Balso,
-"Horovod" (arXiv:1802.05799), section 3. Every rank adds n_i g_i, the gradient of its n_i samples, and what it has to
-say to the others travels behind it in the same vector: a rank that fails, is told to stop, or has no batch left in this
-pass still takes part, so that none waits for it.
+"Horovod" (arXiv:1802.05799), section 3. Every rank adds n_i g_i, the gradient of its n_i samples; its flags for the
+other ranks travel behind it in the same vector. A rank that fails, has to stop, or has no batch left in this pass still
+takes part, so that none waits for it.
 """
 
 import math
@@ -27,15 +27,15 @@ N_FLAGS, N_SUMS = 3, 61
 
 
 class Step(NamedTuple):
-    """One gradient, written where it was asked for."""
+    """Figures of one gradient, which `OwnBatches.step` has written."""
 
-    #: of the samples that count for this worker
+    #: figures of the samples that count for this worker
     metrics: Metrics
-    #: samples that the gradient is the mean over
+    #: number of samples of which the gradient is the mean
     n_samples: int
-    #: every sample of the shard has been seen as often as each other
+    #: True if every sample of the shard has been seen equally often
     end_of_pass: bool = False
-    #: another rank has failed, and says so by itself
+    #: True if another rank has failed, which reports it itself
     has_failed: bool = False
 
 
@@ -112,7 +112,7 @@ class CommonBatches(OwnBatches):
         super().__init__(task, gradient, timeline)
         self._counts_all = counts_all
         self._averaging: Averaging = _Sum(gradient, together)
-        # The largest shard decides; a rank whose shard is smaller may be through one step earlier.
+        # The largest shard decides; a rank with a smaller shard may be through one step earlier.
         by_samples = math.ceil(math.ceil(task.n_train / n_ranks) / task.options.batch)
         self._steps_a_pass = task.steps_a_pass or by_samples
         #: steps made, and samples of this rank trained, in the pass under way
@@ -127,14 +127,14 @@ class CommonBatches(OwnBatches):
         is_through = self._n_steps >= self._steps_a_pass
         if is_through:
             self._n_steps = self._n_samples = 0
-        # Where the end is wanted the pass is not over, and may be gone on with from the position.
+        # If the end is wanted the pass is not over, and may be resumed from the position.
         end_of_pass = is_through or bool(wants_end)
         if self._counts_all:
             own = Metrics(int(n_samples), dict(zip(self._names, sums, strict=True)))
         return Step(own, int(n_samples), end_of_pass, bool(has_failed))
 
     def _exchange(self) -> tuple[Metrics, Sequence[float]]:
-        """Compute and average; -> (own metrics, the numbers that go with the gradients, summed over all ranks)."""
+        """Compute and average; return own metrics, and the sums over all ranks of the numbers beside the gradients."""
         own, failure = Metrics(), self._failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
@@ -171,7 +171,7 @@ class CommonBatches(OwnBatches):
 
 
 class _Sum:
-    """Averaging by one sum of all gradients, and of what goes with them, over the whole group."""
+    """Averaging by one sum over the group of all gradients, with the numbers beside them."""
 
     def __init__(self, gradient: np.ndarray, together: Collective | None) -> None:
         self.gradient = gradient
@@ -195,7 +195,11 @@ class _Sum:
 
 
 def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:
-    """The gradient of this rank's next batch, and whether a pass ends; TrialError unless the loss is finite."""
+    """Compute the gradient of this rank's next batch; return its metrics, and True if a pass ends.
+
+    Raises:
+        TrialError: the loss is not finite.
+    """
     if not task.has_begun:
         task.has_begun = True
         PULSE.expect(SLOW)

@@ -15,9 +15,9 @@ class SynchronousRounds:
     def __init__(self, workers: Iterable[int]) -> None:
         #: workers that still train in this epoch
         self.training = set(workers)
-        #: of these, the workers whose update of the round under way has come
+        #: workers among them with an update in the round under way
         self._here: set[int] = set()
-        #: of these again, the workers whose update was their last of the epoch
+        #: workers among these with no other update in the epoch
         self._through: set[int] = set()
 
     def take(self, worker: int, *, is_last: bool) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
-"""One allreduce step in memory of the node: each rank averages and applies the part of the weights that is its own.
+"""Allreduce steps in memory of the node: each rank averages and applies its own part of the weights.
 
-Every rank writes its gradient where the others see it. When all have, each averages one n-th of the weights' gradients,
-and makes that part of the optimizer's step; when all have, every rank reads all the weights. So nothing is sent, and
-n ranks make one step of the optimizer where they made n: stage 1 of ZeRO (Rajbhandari et al., arXiv:1910.02054), on the
-reduce-scatter and the gather that an allreduce is made of. The result is that of averaging everything everywhere.
+Every rank writes its gradient to memory that all ranks see. When all have written, each averages one n-th of the
+gradients and makes that part of the optimizer's step; when all parts are made, every rank reads all the weights. So
+nothing is sent, and n ranks make one step of the optimizer instead of n: stage 1 of ZeRO (Rajbhandari et al.,
+arXiv:1910.02054), on the reduce-scatter and the gather that an allreduce is made of. The result is the same as if every
+rank averaged all gradients.
 
-All methods but those that say so are for every rank, the same ones in the same order.
+Every rank calls the same methods in the same order, unless a method says otherwise.
 """
 
 import os
@@ -21,24 +22,24 @@ from nnlo_opt.update_rules.optimizers import Optimizer
 from nnlo_opt.update_rules.vectors import block_size, scratch_for
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned
 
-#: what a rank says of a step, after how many times it has met the others: int64 each, in a cache line of its own
+#: numbers of a rank about a step, behind the number of its meetings: int64 each, in a cache line of its own
 _LINE = ALIGNMENT_BYTES // 8
-#: who waits looks without a pause for so long, then with pauses of as much; and for deaths as often as that; seconds
+#: a rank that waits looks without a pause for so long, then with these pauses; it looks for deaths this often; seconds
 _SPIN_S, _PAUSE_S, _CHECK_S = 2e-3, 1e-4, 1e-2
-#: the smallest parts of the weights that ranks take, in numbers: a cache line is nobody's twice
+#: the smallest part of the weights that a rank takes, in numbers: no two ranks share a cache line
 _GRAIN = ALIGNMENT_BYTES // 4
 
 
 class Averaging(Protocol):
-    """How the gradients of the ranks of a group become one."""
+    """A way to average the gradients of the ranks of a group."""
 
-    #: where this rank's gradient is to be written, float32 (n_weights,)
+    #: this rank's gradient, to be written before `average`, float32 (n_weights,)
     gradient: np.ndarray
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Sum what all ranks say of a step, `numbers`, the first of which are samples; average the gradients by these.
+        """Sum `numbers` over all ranks; average the gradients, weighted by the first number, the samples.
 
-        It blocks until all ranks have called it; RanksLost where one cannot.
+        It blocks until all ranks have called it; RanksLost if a rank cannot.
         """
         ...
 
@@ -49,7 +50,7 @@ class SharedStep:
     def __init__(
         self, memory: SharedMemory, optimizer: Optimizer, n_weights: int, rank: int, n_ranks: int, together: Collective
     ) -> None:
-        """`rank` counts from 0; `optimizer` lives in `memory` from now on. For each rank by itself."""
+        """Keep the slots of `optimizer` in `memory` from now on; `rank` counts from 0. For each rank by itself."""
         self._optimizer = optimizer
         self._rank = rank
         self._together = together
@@ -63,13 +64,13 @@ class SharedStep:
         #: samples of each rank in this step
         self._n_samples = [0] * n_ranks
         vectors = [memory.bytes[start:][: 4 * n_weights].view(np.float32) for start in at]
-        #: of all ranks (n_weights,)
+        #: the weights of all ranks (n_weights,)
         self.weights = vectors.pop(0)
         optimizer.live_in([vectors.pop(0) for _ in optimizer.slots])
         self.gradient = vectors[rank]
         first, last = (min(n_weights, _cut(n_weights, part, n_ranks)) for part in (rank, rank + 1))
         size = block_size(n_weights)
-        #: the part of this rank, in blocks; and for each of them the gradients of all ranks
+        #: the part of this rank, in blocks; for each block the gradients of all ranks
         self._part = [slice(start, min(start + size, last)) for start in range(first, last, size)]
         self._gradients = [[vector[block] for vector in vectors] for block in self._part]
         self._scratch = scratch_for(n_weights)
@@ -77,11 +78,11 @@ class SharedStep:
 
     @staticmethod
     def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int) -> int:
-        """Of the memory for `n_ranks`, of zeros at the beginning."""
+        """Return the size of the memory for `n_ranks`, which holds zeros at the beginning."""
         return _starts(n_weights, len(optimizer.slots), n_ranks)[-1] + aligned(4 * n_weights)
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
-        """As `Averaging`, of at most 7 whole numbers. It is `apply` that averages the gradients, each rank its part."""
+        """Sum at most 7 whole numbers over all ranks, as `Averaging` says; `apply` averages the gradients."""
         for i, number in enumerate(numbers, 1):
             self._mine[i] = int(number)
         self._meet()
@@ -90,10 +91,10 @@ class SharedStep:
         return [sum(of_rank) for of_rank in of_ranks]
 
     def apply(self) -> None:
-        """Make the optimizer's step along the average; then `weights` are those of all parts."""
+        """Make this rank's part of the step along the average; return when `weights` have all parts."""
         try:
             self._optimizer.n_steps += 1
-            # What is not finite stays visible in the weights.
+            # Numbers that are not finite stay visible in the weights.
             with np.errstate(all="ignore"):
                 for block, gradients in zip(self._part, self._gradients, strict=True):
                     self._average(gradients)
@@ -102,7 +103,7 @@ class SharedStep:
             self._meet()
 
     def _average(self, gradients: Sequence[np.ndarray]) -> None:
-        """Turn this rank's gradient of a block into the mean of all of them, by their samples."""
+        """Turn this rank's gradient of a block into the mean of all gradients, weighted by samples."""
         n_samples, mean = self._n_samples, gradients[self._rank]
         if n_samples.count(n_samples[0]) == len(n_samples):  # as in all but the last steps of a pass
             for rank, gradient in enumerate(gradients):
@@ -123,7 +124,7 @@ class SharedStep:
         mean *= 1 / sum(n_samples)
 
     def _meet(self) -> None:
-        """Wait until all ranks are here: what each has written before, all see after."""
+        """Wait until all ranks are here; after it all ranks see all writes from before it."""
         self._n_met += 1
         self._order()
         self._mine[0] = self._n_met
@@ -134,7 +135,7 @@ class SharedStep:
     def _wait(self) -> None:
         began_s = checked_s = time.perf_counter()
         while not self._are_here():
-            os.sched_yield()  # for there may be more ranks than cores
+            os.sched_yield()  # as there may be more ranks than cores
             now_s = time.perf_counter()
             if now_s - began_s > _SPIN_S:
                 time.sleep(_PAUSE_S)
@@ -147,14 +148,14 @@ class SharedStep:
         return all(lines[other] >= n_met for other in self._others)
 
     def _order(self) -> None:
-        """Let no processor move what is read and written here from one side of this call to the other."""
+        """Keep processors from moving reads and writes from one side of this call to the other."""
         for _ in range(2):
             with self._fence:
                 pass
 
 
 def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
-    """First bytes of lines, weights, the optimizer's vectors and gradients."""
+    """Return the first bytes of lines, weights, the optimizer's vectors, and gradients."""
     sizes = [ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks)
     starts = [0]
     for size in sizes[:-1]:

@@ -1,9 +1,9 @@
 """Central weights in memory of the node, which workers move themselves: an exchange without a message.
 
-Where all workers of a team share memory with their master, and do not wait for each other, the master hands them its
-weights and what its update rule remembers. A worker then does itself what it would ask the master for: it applies its
-update, and reads the weights back, block by block of the vectors, each under a lock of its own. So an update costs what
-it costs without communication; nobody is woken, and workers are in each other's way only where they meet in a block.
+If all workers of a team share memory with their master, and do not wait for each other, the master hands them its
+weights and the memory of its update rule. A worker then applies its update itself, and reads the weights back, block by
+block of the vectors, each under a lock of its own. So an update costs as much as without communication; no process is
+woken, and workers are in each other's way only if they meet in a block.
 
 The update rules and their order of versions are those of the master (Downpour, EASGD, GEM). Between blocks another
 worker may come first, so that a reader may find blocks of neighbouring versions, as the workers of Dean et al., "Large
@@ -23,7 +23,7 @@ from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import aligned
 
-#: numbers in front of the vectors, int64 each; whoever holds the lock of the first block may touch them
+#: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
 _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
 
 
@@ -57,7 +57,7 @@ class SharedWeights:
         n_workers: int,
         of_worker: OfWorker = OfWorker(),  # noqa: B008  (immutable)
     ) -> None:
-        """Hold the weights in `memory`, where the vectors of `rule`, this process's own, are from now on.
+        """Hold the weights in `memory`; the vectors of `rule`, this process's own, are there from now on.
 
         Args:
             sizes: number of weights, number of floats of model state.
@@ -69,7 +69,7 @@ class SharedWeights:
         self._numbers = memory.bytes[: 8 * _N_NUMBERS].data.cast("q")
         #: True if no other process touches the weights while a worker does; the master is at rest then
         self._is_alone = n_workers == 1
-        # Of many workers most shall find a block that is free, also where the model is small.
+        # Of many workers most shall find a block that is free, even if the model is small.
         self._first, *self._others = blocks(n_weights, n_workers // 2)
         self._of_worker = of_worker
         #: staleness of the updates made here, since `take_applied`
@@ -86,9 +86,9 @@ class SharedWeights:
     def of_master(
         cls, block: Transport, rule: MasterHalf, central: np.ndarray, n_weights: int, n_workers: int
     ) -> "SharedWeights | None":
-        """Those of a new assignment: `central` (n_weights + n_state,), and what `rule` remembers.
+        """Return shared weights with the values of `central` (n_weights + n_state,) and the memory of `rule`.
 
-        None where the ends of `block` share no memory.
+        None if the ends of `block` share no memory.
         """
         n_state, before, n_steps = len(central) - n_weights, rule.vectors, rule.n_steps
         memory = block.share(_n_bytes(n_weights, n_state, len(before)))
@@ -103,48 +103,48 @@ class SharedWeights:
 
     @property
     def answers(self) -> Answer:
-        """What is to be adopted, as `MasterHalf` has it."""
+        """The kind of answer of the update rule."""
         return self._rule.answers
 
     @property
     def place(self) -> tuple[int, int]:
-        """By which the workers join the memory."""
+        """Handle by which the workers join the memory."""
         return self._memory.place
 
     @property
     def version(self) -> int:
-        """Updates that count, of all workers."""
+        """Number of updates of all workers, without dropped ones."""
         return self._numbers[_VERSION]
 
     @property
     def n_samples(self) -> int:
-        """Training samples in all updates, over all epochs."""
+        """Number of training samples in all updates, over all epochs."""
         return self._numbers[_N_SAMPLES]
 
     @property
     def is_trained(self) -> bool:
-        """Whether the workers have trained what they were to, and have not been recalled before."""
+        """True if the workers have trained all samples of the epoch, and were not recalled before."""
         return 0 < self._numbers[_FULL_AT] <= self._numbers[_N_SAMPLES]
 
     def begin(self, version: int, n_samples: int, full_at: int) -> None:
-        """Have the workers train until all of them have trained `full_at` samples; the master's, before they begin."""
+        """Have the workers train until together they have `full_at` samples. For the master, before they begin."""
         numbers = self._numbers
         numbers[_VERSION], numbers[_N_SAMPLES], numbers[_N_APPLIED] = version, n_samples, n_samples
         numbers[_FULL_AT] = full_at
 
     def recall(self) -> None:
-        """Have each worker's next update be its last; the master's."""
+        """Make the next update of each worker its last. For the master."""
         self._numbers[_FULL_AT] = 0  # without the lock, which a worker that stands still may have
 
     def settle(self) -> MasterHalf:
-        """The rule as all updates have left it; the master's, when the workers are at rest."""
+        """Return the rule as all updates have left it. For the master, when the workers are at rest."""
         self._rule.n_steps = self._numbers[_N_STEPS]
         return self._rule
 
     def exchange(self, update: np.ndarray, answer: np.ndarray, n_samples: int, base_version: int) -> Exchanged:
-        """Apply the `update` (n_weights,) of a worker, and write what it is to adopt into `answer` (n_weights,).
+        """Apply the `update` (n_weights,) of a worker, and write the vector to adopt into `answer` (n_weights,).
 
-        `update` may be spoilt. A worker's.
+        `update` may be spoilt. For a worker.
         """
         numbers, rule, central = self._numbers, self._rule, self.weights
         policy, rates = self._of_worker
@@ -190,7 +190,7 @@ class SharedWeights:
 
 
 def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:
-    """First bytes of the central weights and of the rule's vectors."""
+    """Return the first bytes of the central weights and of the rule's vectors."""
     length = aligned(4 * (n_weights + n_state))
     return [aligned(8 * _N_NUMBERS) + i * length for i in range(1 + n_vectors)]
 

@@ -1,7 +1,7 @@
 """A worker: computes true gradients on its shard and pushes them to its master.
 
-It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker whose
-peer failed is never stuck, and master and worker can share a process. Allreduce alone is a collective call. The
+It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker is
+never stuck because a peer failed, and master and worker can share a process. Allreduce alone is a collective call. The
 training itself stands in `worker.training`.
 """
 
