@@ -14,6 +14,7 @@ import numpy as np
 
 from nnlo_opt.block.answers import failures_to, worker_failed
 from nnlo_opt.block.exchange.rounds import HeldUpdates, average_states
+from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
 from nnlo_opt.block.master.submaster_state import (
     Adopt,
@@ -83,10 +84,12 @@ class SubMaster:
     """A sub-master; serves one assignment after another."""
 
     def __init__(self, setup: SubMasterSetup) -> None:
-        self._above, self._below = setup.above, setup.below
+        self._above = setup.above
+        #: the workers of the group, numbered from 1
+        self._endpoints = WorkerEndpoints(setup.below, setup.team.ranks_per_worker)
         self._options, self._world_rank, self._timeline = setup.options, setup.world_rank, setup.timeline
         self._group = setup.team.groups[setup.above.rank - 1]
-        self._n_workers, self._ranks_per_worker = setup.team.n_workers(), setup.team.ranks_per_worker
+        self._n_workers = setup.team.n_workers()
         #: the assignment under way; None between assignments and after a failure, when messages about it are dropped
         self._fold: _Fold | None = None
 
@@ -129,7 +132,7 @@ class SubMaster:
     def _take(self, fold: _Fold, received: Received) -> None:
         message = received.message
         if isinstance(message, msg.FROM_WORKERS):
-            worker = self._group.workers[(received.source - 1) // self._ranks_per_worker]
+            worker = self._group.workers[self._endpoints.worker_at(received.source) - 1]
             if isinstance(message, msg.WorkerReady) and received.payload is not None:
                 fold.initial = received.payload.copy()
             instructions = fold.state.hear(worker, message)
@@ -193,8 +196,7 @@ class SubMaster:
                 self._send(worker, message, payload)
 
     def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
-        end = 1 + (worker - self._group.workers[0]) * self._ranks_per_worker
-        self._below.send(end, message, payload)
+        self._endpoints.send(1 + worker - self._group.workers[0], message, payload)
 
     def _end(self) -> None:
         fold, self._fold = self._fold, None
