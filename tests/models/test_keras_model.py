@@ -102,7 +102,7 @@ def test_a_loss_of_ones_own_counts_classes_by_the_labels():
 
 def test_sample_weights_need_a_loss_of_each_sample():
     adapter = keras_adapter(mlp(dense), lambda y_true, y_pred: keras.ops.mean(y_pred))
-    with pytest.raises(TrialError, match="sample weights need a loss of each sample"):
+    with pytest.raises(TrialError, match="sample weights need a loss for each sample"):
         gradient(adapter, images(5), np.ones(5, np.float32))
 
 
