@@ -119,7 +119,7 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
     except KeyboardInterrupt:
-        output.tell_terminal("Interrupted: what is finished is in the journal; `--opt-restore` goes on.")
+        output.tell_terminal("Interrupted: finished trials are in the journal. Add `--opt-restore` to resume.")
         code = 128 + signal.SIGINT
     except OutOfTimeError as error:
         output.tell_terminal(f"Preempted: {error}")

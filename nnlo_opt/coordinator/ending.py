@@ -107,7 +107,7 @@ class Ending:
     def check_count(self, n_trials: int, *, is_used_up: bool) -> None:
         """Drain if as many trials have begun as were asked for, or as the space has points."""
         if n_trials >= self._plan.num_iterations:
-            self.drain(f"all {self._plan.num_iterations} trials are done")
+            self.drain("all trials are done")
         if is_used_up:
             self.drain(f"the search space is used up: all its {n_trials} points have been tried")
 

@@ -59,7 +59,7 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
     except OSError as error:
         say(
             f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
-            f"{directory.path}` makes them anew from the journal.",
+            f"{directory.path}` writes them from the journal.",
             sys.stderr,
         )
 
@@ -80,8 +80,8 @@ def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[
 
     def leave() -> None:
         say(
-            f"Block {' and '.join(map(str, sorted(blocks)))} is stuck in a trial that took too long, and does not "
-            "leave: the job is ended. What is finished is in the journal.",
+            f"Block {' and '.join(map(str, sorted(blocks)))} is stuck in a trial that took too long: the job "
+            "ends. Finished trials are in the journal.",
             sys.stderr,
         )
         os._exit(EXIT_FAILURE)

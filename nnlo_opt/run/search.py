@@ -116,12 +116,12 @@ class SearchSession(Session):
             raise ConfigurationError(
                 "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
                 "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
-                "`--objective`, such as val_acc:max."
+                "`--objective`, for example val_acc:max."
             )
         if self.options.search.warm_start and self.options.plan.objectives:
             raise ConfigurationError(
-                "`--warm-start` is for searches of one objective. Received: it with "
-                f"{len(self.options.plan.objectives)}; leave it out."
+                f"`--warm-start` needs a search of one objective. Received: {len(self.options.plan.objectives)} "
+                "objectives. Drop `--warm-start`, or keep one `--objective`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
         if self.options.plan.pruning is not None:
@@ -154,7 +154,7 @@ class SearchSession(Session):
         if ledger.sessions:
             self.adopted = ledger.adopted
             before = ledger.settings.get("hyper_opt", options.algorithm)
-            if before != options.algorithm:  # every algorithm goes on from any history
+            if before != options.algorithm:  # every algorithm continues from any history
                 self.say(f"The search was {before} and is now {options.algorithm}.")
         else:
             observations, lines = observations_of_runs(options.warm_start, identity, space)
@@ -178,10 +178,11 @@ class SearchSession(Session):
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
         options, topology = self.options, self.topology
+        n_trials = options.plan.num_iterations
         sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
         ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
         self.say(
-            f"Run `{directory.path}`: {options.plan.num_iterations} trials of {findings.model} on "
+            f"Run `{directory.path}`: {n_trials} trial{'s' * (n_trials != 1)} of {findings.model} on "
             f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
             f"{options.search.algorithm} search, seed {options.seed}."
         )
@@ -197,14 +198,14 @@ class SearchSession(Session):
         pruning = self._pruning
         if pruning is not None and pruning.name != "median" and not pruning.pauses:
             self.say(
-                f"`--pruner {pruning.name}` stops trials of an objective at its rungs, as they cannot be paused there."
+                f"`--pruner {pruning.name}` ends trials of an objective at its rungs, because they cannot be paused."
             )
         ledger = directory.ledger
         if ledger.sessions:
             n_paused = ledger.n_by_state()["paused"]
             n_open = len(ledger.trials) - ledger.n_ended - n_paused
-            stood = f"{ledger.n_ended} trials have ended, {n_open} were under way"
-            self.say(f"Going on with `{directory.path}`: {stood}{f', {n_paused} are paused' * bool(n_paused)}.")
+            state = f"{ledger.n_ended} trial{'s' * (ledger.n_ended != 1)} done, {n_open} in progress"
+            self.say(f"Resuming `{directory.path}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
@@ -217,9 +218,12 @@ class SearchSession(Session):
         if lost := losses_text(ledger):
             self.say(lost)
         if ledger.complete:
-            self.say(f"Search complete: {ledger.completed_because} ({outcome(ledger)}).")
+            how = "complete" if ledger.n_ended >= self.options.plan.num_iterations else "stopped"
+            self.say(f"Search {how}: {ledger.completed_because} ({outcome(ledger)}).")
         else:
-            self.say(f"Search not complete: {ledger.preempted_because} ({outcome(ledger)}); `--opt-restore` goes on.")
+            self.say(
+                f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
+            )
         self.say(f"Files: `{directory.path}` (results.csv, summary.json, journal.jsonl).")
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
@@ -252,14 +256,14 @@ def observations_of_runs(
         for key, what in (("figure_of_merit", "figure of merit"), ("direction", "direction")):
             if ledger.identity.get(key) != identity[key]:
                 raise ConfigurationError(
-                    f"`--warm-start` must name runs with the same {what}, as their figures are compared. Received: "
-                    f"`{path}` with {ledger.identity.get(key)} where this run has {identity[key]}; leave it out."
+                    f"`--warm-start` must name runs with the same {what}, because figures are compared. Received: "
+                    f"`{path}` with {ledger.identity.get(key)}, but this run has {identity[key]}. Leave it out."
                 )
         found, remarks = adopted_observations(ledger.trials, Space.from_json(ledger.identity["search_space"]), space)
         observations += found
         lines += [f"Warm start from `{path}`: {remark}." for remark in remarks]
         n_complete = ledger.n_by_state()["complete"]
-        lines.append(f"Warm start from `{path}`: {len(found)} of {n_complete} complete trials are told to the search.")
+        lines.append(f"Warm start from `{path}`: {len(found)} of {n_complete} complete trials are used.")
     return observations, lines
 
 
@@ -269,13 +273,13 @@ def _ledger_of(path: Path) -> Ledger:
         data = journal.read_bytes()
     except OSError:
         raise ConfigurationError(
-            f"`--warm-start` must name run directories, which hold a `{JOURNAL_NAME}`. Received: `{path}`; correct it."
+            f"`--warm-start` must name run directories, which hold a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
         ) from None
     ledger = Ledger()
     for event in read_events(data, str(journal))[0]:
         ledger.apply(event)
     if ledger.identity.get("search_space") is None:
         raise ConfigurationError(
-            f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, which is none; leave it out."
+            f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
         )
     return ledger

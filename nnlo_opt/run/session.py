@@ -325,7 +325,7 @@ class Session(ABC):
             refuse_existing(replace(options.run, name=directory.name))
             check_same(ledger.identity, identity, str(directory.path), options.run)
         elif options.run.restore and options.run.name is not None:
-            self.say(f"No journal in `{directory.path}`: starting afresh.")
+            self.say(f"No journal in `{directory.path}`: starting a new run.")
         if self.topology.remark:
             self.say(self.topology.remark)
         if self.script is None:
@@ -341,7 +341,7 @@ class Session(ABC):
                 self._ranks.tell(rank, opened)
         self._running = True
         if self.options.monitor and findings.is_objective:
-            self.say("`--monitor` measures workers, which an objective has none of: no load will be in the history.")
+            self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
         directory.journal.on_full = WaitForRoom(directory.path, self.say)
         record_start(directory, self._started(ledger, identity), self.say)
@@ -434,7 +434,7 @@ class Session(ABC):
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
         if not coordinator.all_stopped or self._preemption.is_over:
-            raise OutOfTimeError("no time is left to wait for ranks that are at work: the job ends at once.")
+            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         return code
 
     def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> Path | None:
@@ -495,7 +495,10 @@ def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[st
     try:
         directory.write_config({**started.settings, "search_space_fingerprint": fingerprint, **started.identity})
     except OSError as error:
-        say(f"config.json could not be written ({error.strerror or error}); the journal has it all.", sys.stderr)
+        say(
+            f"config.json could not be written ({error.strerror or error}); the journal holds the same data.",
+            sys.stderr,
+        )
 
 
 def versions() -> dict[str, str]:

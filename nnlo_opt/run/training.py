@@ -115,8 +115,9 @@ class TrainingSession(Session):
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
-            f"Training {findings.model} in `{directory.path}`: {training.epochs} epochs, {workers} "
-            f"worker{'s' * (workers > 1)}{below}, {pace} {training.mode}, {training.optimizer}."
+            f"Training {findings.model} in `{directory.path}`: {training.epochs} "
+            f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
+            f"{training.mode}, {training.optimizer}."
         )
         self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples.")
         for line in findings.remarks:
@@ -129,8 +130,8 @@ class TrainingSession(Session):
         if not ledger.complete:
             n_epochs = max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
             self.say(
-                f"Training not complete: {ledger.preempted_because}, after {n_epochs} of "
-                f"{self.options.training.epochs} epochs; `--restore` goes on."
+                f"Training interrupted: {ledger.preempted_because}, after {n_epochs} of "
+                f"{self.options.training.epochs} epochs. Add `--restore` to resume."
             )
             return EXIT_PREEMPTED
         trial = ledger.trials[-1]
@@ -144,7 +145,8 @@ class TrainingSession(Session):
         fold = history_of(directory.path, trial.number, 0)
         atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
         result = trial.folds[0]
-        self.say(f"Trained {result.n_epochs} epochs in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
+        epochs = f"{result.n_epochs} epoch{'s' * (result.n_epochs != 1)}"
+        self.say(f"Trained {epochs} in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
         self.say(f"History: `{path}`.")
         if model_path is not None:
             self.say(f"Model: `{model_path}`.")

@@ -110,7 +110,7 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
             if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
                 return path.name, f"Resuming `{path}`, the newest unfinished run of {model}."
         fresh = f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}"
-        return fresh, f"No unfinished run of {model} in `{request.root}`: starting afresh as {fresh}."
+        return fresh, f"No unfinished run of {model} in `{request.root}`: starting a new run, {fresh}."
     return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
 
 

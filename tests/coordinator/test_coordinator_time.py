@@ -124,7 +124,7 @@ def test_a_complete_search_is_complete_however_little_time_there_is():
     for event in events_of(out):
         ledger.apply(event)
     _, out = with_budget(num_iterations=1, ledger=ledger, deadline_s=0.1, end_s=0.0, timeout_s=0.1)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="all 1 trials are done")]
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="all trials are done")]
 
 
 def test_the_search_stops_after_so_many_trials_without_improvement():
@@ -274,7 +274,7 @@ def test_a_search_whose_last_trials_end_while_it_is_preempted_is_complete():
     state, _, _ = preempted(num_iterations=2)
     finish(state, 0, 0)
     (end,) = of_type(finish(state, 1, 1), ins.Finish)
-    assert end == ins.Finish(reason="all 2 trials are done")
+    assert end == ins.Finish(reason="all trials are done")
 
 
 def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():

@@ -38,9 +38,9 @@ def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():
     ending.check_count(8, is_used_up=False)
     assert ending.phase is Phase.SEARCHING
     ending.check_count(9, is_used_up=True)
-    assert (ending.phase, ending.reason) == (Phase.DRAINING, "all 9 trials are done")
+    assert (ending.phase, ending.reason) == (Phase.DRAINING, "all trials are done")
     ending.drain("another")
-    assert ending.finish(is_left=False) == Finish(reason="all 9 trials are done")
+    assert ending.finish(is_left=False) == Finish(reason="all trials are done")
     assert ending.phase is Phase.OVER
 
 

@@ -69,7 +69,7 @@ def test_a_walltime_ends_a_start_in_good_order_and_the_search_goes_on(tmp_path):
     # Trials of minutes: none is over when the time is.
     options = ["--objective", "here:min", "--num-iterations", "3"]
     outcome, summary = run(tmp_path, *options, "--walltime", "6", code=75, epochs=2400)
-    assert "Search not complete: the walltime is over" in outcome.out
+    assert "Search interrupted: the walltime is over" in outcome.out
     assert (summary["complete"], summary["reason"]) == (False, "the walltime is over")
     assert summary["n_trials"]["preempted"] == 2
     ledger = read_ledger(tmp_path / "checkpoints/B")

@@ -216,7 +216,7 @@ def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     run.rename(tmp_path / "earlier")
     warm = ["--warm-start", str(tmp_path / "earlier"), "--start-point", "x=0.77"]
     said = search(tmp_path, objectives.GOOD, 1, "--num-iterations", "5", *warm).out
-    assert "6 of 6 complete trials are told to the search" in said
+    assert "6 of 6 complete trials are used" in said
     begun = [row["p:x"] for row in rows(tmp_path)]
     assert begun[0] == "0.77"
     assert not set(begun) & set(first)

@@ -91,7 +91,7 @@ def test_runs_are_read_from_their_journals(tmp_path):
     assert lines[:3] == [
         f"Warm start from `{runs[0]}`: `old` is not a parameter here and is ignored.",
         f"Warm start from `{runs[0]}`: 1 of 2 trials skipped: `n` is outside Integer(1, 5).",
-        f"Warm start from `{runs[0]}`: 1 of 2 complete trials are told to the search.",
+        f"Warm start from `{runs[0]}`: 1 of 2 complete trials are used.",
     ]
     assert len(lines) == 6
 

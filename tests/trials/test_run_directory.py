@@ -98,10 +98,10 @@ def test_restore_does_not_pass_over_a_damaged_journal_in_silence(tmp_path):
 
 def test_restore_with_nothing_unfinished_starts_afresh_under_a_new_number_and_says_so(tmp_path):
     name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
-    assert (name, "starting afresh" in remark) == ("m-001", True)
+    assert (name, "starting a new run" in remark) == ("m-001", True)
     make_run(tmp_path, "m-001", STARTED, COMPLETED)
     name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
-    assert (name, "starting afresh" in remark) == ("m-002", True)
+    assert (name, "starting a new run" in remark) == ("m-002", True)
 
 
 # ---------------------------------------------------------------- an existing run
