@@ -1,4 +1,4 @@
-"""What ranks run in the tests of this folder: `mpirun python rank_scripts.py NAME,...`, as a user's own script would.
+"""What ranks run in the tests of this folder: `mpirun python rank_scripts.py NAME,... [NETWORK]`, as a user's script.
 
 Of ranks that take seconds to start all that is possible is made use of: `3:NAME` is run by the first three of them.
 """
@@ -19,6 +19,16 @@ WORLD = MPI.COMM_WORLD
 #: of the ranks that run the script
 COMM = WORLD
 FILES = [str(i) for i in range(6)]
+#: the framework of the networks
+NETWORK = (sys.argv[2:] or ["torch"])[0]
+SUFFIX, LOSS = {"torch": (".pt", "CrossEntropy"), "dense": (".npz", "sparse_categorical_crossentropy")}[NETWORK]
+
+
+class DenseNet(ModelBuilder):
+    def build_model(self):
+        import dense
+
+        return dense.Net(16, 2, 2)
 
 
 class TorchNet(ModelBuilder):
@@ -40,19 +50,33 @@ class Broken(ModelBuilder):
     def build_model(self):
         if COMM.Get_rank() == COMM.Get_size() - 1:
             raise ZeroDivisionError
-        return TorchNet().build_model()
+        if NETWORK == "torch":
+            return TorchNet().build_model()
+        import dense
+
+        return dense.Net(16, 2, 2)
 
     def get_backend_name(self):
-        return "torch"
+        return "torch" if NETWORK == "torch" else None
+
+
+def new_net():
+    return TorchNet() if NETWORK == "torch" else DenseNet()
+
+
+def weights_of(model):
+    if NETWORK == "dense":
+        return model.weights
+    return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
 
 
 def algo(**changes):
-    return Algo(**{"optimizer": "adam", "loss": "CrossEntropy", "learning_rate": 0.02, **changes})
+    return Algo(**{"optimizer": "adam", "loss": LOSS, "learning_rate": 0.02, **changes})
 
 
 def manager_of(comm=None, files=FILES, data=None, builder=None, epochs=4, **changes):
     of_algo = changes.pop("algo", None) or algo()
-    return MPIManager(comm or COMM, data or Circle(20), of_algo, builder or TorchNet(), epochs, files, ["9"], **changes)
+    return MPIManager(comm or COMM, data or Circle(20), of_algo, builder or new_net(), epochs, files, ["9"], **changes)
 
 
 def everybody_calls_train():
@@ -67,11 +91,10 @@ def everybody_calls_train():
     assert manager.is_master == (COMM.Get_rank() == 0)
     # All ranks know the same, and have the same model.
     assert len({json.dumps(h) for h in COMM.allgather(history)}) == 1
-    weights = [p.detach().numpy().ravel() for p in manager.model.parameters()]
-    assert len({w.tobytes() for w in COMM.allgather(np.concatenate(weights))}) == 1
-    manager.save("everybody.pt")
+    assert len({w.tobytes() for w in COMM.allgather(weights_of(manager.model))}) == 1
+    manager.save(f"everybody{SUFFIX}")
     COMM.barrier()
-    assert Path("everybody.pt").is_file()
+    assert Path(f"everybody{SUFFIX}").is_file()
     # This module has a builder of a Keras model too, and that of the torch module says in itself what it needs.
     assert "keras" not in sys.modules
     manager.close()
@@ -143,7 +166,7 @@ def an_untrained_manager_lets_go():
 
 
 def folds():
-    manager = MPIKFoldManager(2, COMM, Circle(20), algo(), TorchNet(), 6, FILES, [])
+    manager = MPIKFoldManager(2, COMM, Circle(20), algo(), new_net(), 6, FILES, [])
     histories = manager.train()
     assert len(histories) == 2
     figures = manager.figures_of_merit()

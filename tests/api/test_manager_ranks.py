@@ -20,7 +20,12 @@ ANYWHERE = ["everybody_calls_train", "the_ancestors_way"]
 FAILURES = "failures_are_caught_and_the_next_training_works"
 
 
-@pytest.mark.needs("torch")
+NETWORKS = pytest.mark.parametrize(
+    "network", ["dense", pytest.param("torch", marks=[pytest.mark.needs("torch"), pytest.mark.proof])]
+)
+
+
+@NETWORKS
 @pytest.mark.parametrize(
     ("n_ranks", "names"),
     [
@@ -38,8 +43,8 @@ FAILURES = "failures_are_caught_and_the_next_training_works"
         ),
     ],
 )
-def test_scripts_that_work(tmp_path, n_ranks, names):
-    outcome = run(n_ranks, tmp_path, ",".join(names))
+def test_scripts_that_work(tmp_path, n_ranks, names, network):
+    outcome = run(n_ranks, tmp_path, ",".join(names), network)
     assert outcome.code == 0, outcome.err[-4000:]
 
 
@@ -51,16 +56,17 @@ def test_keras_callbacks_run_on_worker_1(tmp_path):
     assert outcome.code == 0, outcome.err[-4000:]
 
 
+@NETWORKS
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("endless", "`generate_data` must return after one epoch"),
         ("the_master_raises", "RuntimeError: before the training"),
-        pytest.param("a_worker_raises_on_the_master_alone", "ZeroDivisionError", marks=pytest.mark.needs("torch")),
+        ("a_worker_raises_on_the_master_alone", "ZeroDivisionError"),
     ],
 )
-def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence):
-    outcome = run(3, tmp_path, name, timeout_s=120)
+def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence, network):
+    outcome = run(3, tmp_path, name, network, timeout_s=120)
     assert outcome.code != 0
     assert sentence in outcome.err
     assert outcome.err.count("Traceback (most recent call last)") == 1

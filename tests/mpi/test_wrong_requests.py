@@ -6,6 +6,7 @@ from pathlib import Path
 
 import h5py
 import launcher
+import networks
 import pytest
 
 pytestmark = pytest.mark.mpi
@@ -38,14 +39,18 @@ ARCHITECTURE = """{"class_name": "Sequential", "config": [
 
 def files(folder: Path, digits: Path) -> None:
     """Everything the requests below name."""
-    space = "from skopt.space import Categorical, Integer, Real\nspace = [{}]\n"
+    skopt = "from skopt.space import Categorical, Integer, Real\nspace = [{}]\n"
     for name, dimensions in {
-        "good": "Integer(8, 16, name='n_units')",
-        "empty": "",
         "duplicate": "Integer(8, 16, name='n_units'), Integer(2, 6, name='n_units')",
         "backwards": "Integer(16, 8, name='n_units')",
         "unnamed": "Integer(8, 16)",
         "one_value": "Categorical(['a'], name='n_units')",
+    }.items():
+        (folder / f"{name}.py").write_text(skopt.format(dimensions))
+    own = "from nnlo_opt.space import *\nparent = Categorical(['sgd', 'adam'], name='train.optimizer')\nspace = [{}]\n"
+    for name, dimensions in {
+        "good": "Integer(8, 16, name='n_units')",
+        "empty": "",
         "unknown_name": "Integer(8, 16, name='n_unit')",
         "unknown_option": "Integer(8, 16, name='train.bach')",
         "bad_choice": "Categorical(['adam', 'adamm'], name='train.optimizer')",
@@ -53,10 +58,6 @@ def files(folder: Path, digits: Path) -> None:
         "rates": "Real(0.01, 0.1, name='train.learning_rate')",
         "bad_bound": "Integer(0, 5, name='train.batch')",
         "nothing_left": "Integer(8, 16, name='n_units')]\ndef feasible(p): return False\nmore = [",
-    }.items():
-        (folder / f"{name}.py").write_text(space.format(dimensions))
-    own = "from nnlo_opt.space import *\nparent = Categorical(['sgd', 'adam'], name='train.optimizer')\nspace = [{}]\n"
-    for name, dimensions in {
         "no_parent": "Integer(8, 16, name='n_units', condition=When('train.optimiser', 'sgd'))",
         "no_such_value": "parent, Integer(8, 16, name='n_units', condition=When('train.optimizer', 'sdg'))",
         "circle": "Integer(8, 9, name='a', condition=When('b', 8)), Integer(8, 9, name='b', condition=When('a', 8))",
@@ -205,25 +206,29 @@ def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("name", ["block size 0", "list is empty", "features do not fit"])
+@pytest.mark.parametrize(
+    "name", ["block size 0", "list is empty", pytest.param("features do not fit", marks=pytest.mark.proof)]
+)
 def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
     options, word = (EARLY | LATE)[name]
     said, _ = refused(partial(launcher.run, 3), options, tmp_path, digits)
     assert word in said
 
 
-@pytest.mark.keras
-def test_fewer_samples_than_workers(tmp_path, digits):
+@networks.trained("dense", "keras")
+def test_fewer_samples_than_workers(tmp_path, digits, network):
     with h5py.File(next(digits.glob("mnist_train_0.h5"))) as source, h5py.File(tmp_path / "one.h5", "w") as file:
         for name in ("features", "labels"):
             file[name] = source[name][:1]
     (tmp_path / "one.list").write_text("one.h5\n")
-    options = ["--model", "model.py", "--train-data", "one.list", "--block-size", "3", *SPACE]
+    (tmp_path / "net.py").write_text(network.plain)
+    options = ["--model", "net.py", "--train-data", "one.list", "--block-size", "3", *SPACE]
     said, _ = refused(partial(launcher.run, 4), options, tmp_path, digits)
     assert "1 samples for 2 workers" in said
 
 
 @pytest.mark.keras
+@pytest.mark.proof
 def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
     """A model that raises, one whose loss is not a number, one that is no model: failed trials with their reason."""
     (tmp_path / "model.py").write_text(

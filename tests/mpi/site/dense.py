@@ -77,6 +77,11 @@ class DenseAdapter:
         #: batches trained: the seed of the next dropout
         self._n_batches = 0
 
+    def synced_model(self) -> Net:
+        """Return the network, which then has the weights as `weights`."""
+        self._net.weights = self._weights.copy()
+        return self._net
+
     def read_weights(self, out: FloatVector) -> None:
         out[:] = self._weights
 
