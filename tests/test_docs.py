@@ -127,6 +127,11 @@ def test_modules_that_pages_name_exist(page):
     assert not [name for name in files if not any((root / name).is_file() for root in (PACKAGE, REPOSITORY))]
 
 
+def test_the_architecture_has_every_folder_of_the_package():
+    rows = re.findall(r"^\| `(\w+)/` \|", (REPOSITORY / "docs/architecture.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_options_that_pages_name_exist(page):
     commands = [*COMMANDS, *(f"nnlo-opt {subcommand}" for subcommand in SUBCOMMANDS)]
