@@ -127,6 +127,13 @@ def test_modules_that_pages_name_exist(page):
     assert not [name for name in files if not any((root / name).is_file() for root in (PACKAGE, REPOSITORY))]
 
 
+def test_names_that_the_architecture_quotes_exist():
+    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    pages = [page for page in PAGES if "architecture" in name_of(page)]
+    quoted = {name for page in pages for name in re.findall(r"`([A-Z][a-zA-Z]+(?:\.\w+)?)`", prose_of(page))}
+    assert not {part for name in quoted for part in name.split(".") if not re.search(rf"\b{part}\b", code)}
+
+
 def test_the_architecture_has_every_folder_of_the_package():
     rows = re.findall(r"^\| `(\w+)/` \|", (REPOSITORY / "docs/architecture.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
