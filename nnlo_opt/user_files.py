@@ -5,12 +5,15 @@ file that is edited quickly is not read again. All ranks would also write the ca
 """
 
 import hashlib
+import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 
@@ -77,6 +80,46 @@ def execute_file(path: Path) -> ModuleType:
     if module is None:
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
     return module
+
+
+def load_module(source: str, rule: str) -> ModuleType:
+    """Return the module FILE.py or MODULE; to be called in a process that may import a framework.
+
+    Args:
+        source: a file, or a module that Python finds, in the working folder as well.
+        rule: what the user has to name, for the error.
+
+    Raises:
+        ConfigurationError: there is no such file or module, or it cannot be executed.
+    """
+    if source.endswith(".py"):
+        if not Path(source).is_file():
+            raise ConfigurationError(f"{rule}. Received: {source!r}, which is no file; check the path.")
+        return execute_file(Path(source))
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # unlike `python`, a console script does not search the working folder
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(source)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and source.split(".", maxsplit=1)[0] == str(error.name).split(".")[0]:
+            raise ConfigurationError(
+                f"{rule}. Received: {source!r}, which cannot be found ({describe(error)})."
+            ) from error
+        raise ConfigurationError(
+            f"The module {source!r} must import without an error. Received: {describe(error)}. Correct it."
+        ) from error
+
+
+def takes_one_argument(function: Any) -> bool:
+    """Return True if `function` can be called with one argument; a function in C without a signature is trusted."""
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def describe(error: BaseException) -> str:

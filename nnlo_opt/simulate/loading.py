@@ -1,11 +1,8 @@
 """Objectives or durations that a user names on a command line, with the functions in them."""
 
 import csv
-import importlib
-import importlib.util
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.simulate.objectives import BUILTIN, Objective
 from nnlo_opt.simulate.workload import Computed, Durations, Lognormal, Table
 from nnlo_opt.space.loading import load_space, space_from_dimensions
-from nnlo_opt.user_files import describe, execute_file
+from nnlo_opt.user_files import load_module, takes_one_argument
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")
@@ -113,13 +110,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
         ConfigurationError: there is none, or it does not take one argument.
     """
     source, _, name = text.rpartition(":")
-    module: Any
-    if source.endswith(".py"):
-        if not Path(source).is_file():
-            raise ConfigurationError(f"A function must be in a Python file that is there. Received: {text}.")
-        module = execute_file(Path(source))
-    else:
-        module = _import(source, text)
+    module = load_module(source, "A function must be given as FILE.py:FUNCTION or MODULE:FUNCTION")
     function = getattr(module, name, None)
     if not callable(function):
         names = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
@@ -127,27 +118,12 @@ def load_function(text: str) -> Callable[[Any], Any]:
             f"{source} must define a function `{name}`. Received: a module with "
             f"{', '.join(f'`{known}`' for known in names) or 'no function'}."
         )
-    try:
-        inspect.signature(function).bind({})
-    except TypeError:
+    if not takes_one_argument(function):
         raise ConfigurationError(
             f"{text} must take one argument, the point as a dictionary. Received: "
             f"`{name}{inspect.signature(function)}`."
-        ) from None
+        )
     return function
-
-
-def _import(source: str, text: str) -> Any:
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # unlike `python`, a console script does not search the working directory
-    try:
-        if source and importlib.util.find_spec(source) is not None:
-            return importlib.import_module(source)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"The module of {text} must import without an error. Received: {describe(error)}. Mend it."
-        ) from error
-    raise ConfigurationError(f"A function is named as FILE.py:FUNCTION or MODULE:FUNCTION. Received: {text}.")
 
 
 def _optimum(function: Callable[[Any], Any], text: str) -> float | None:
