@@ -1,4 +1,4 @@
-"""`BuildModel`: writes the architecture of a model, and its initial weights, as files of Keras.
+"""`BuildModel`: writes the architecture of a model with its initial weights as files of Keras.
 
 BuildModel mnist nb_filters=16 dropout=0.3 --weights
 """

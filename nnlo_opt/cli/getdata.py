@@ -1,4 +1,4 @@
-"""`GetData`: writes MNIST or CIFAR-10 as HDF5 files and the lists of them.
+"""`GetData`: writes MNIST or CIFAR-10 as HDF5 files with lists of these files.
 
 GetData mnist --n-train-files 24 --n-test-files 4
 """
@@ -47,7 +47,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to write, and where."""
+    """Data set to write, with its place."""
 
     #: "mnist" or "cifar10"
     name: str
@@ -176,7 +176,7 @@ def _write(images: ImageSet, request: Request) -> list[Path]:
 
 
 def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
-    """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove those of an earlier run beyond them."""
+    """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
     for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
         features, labels = images[chosen].as_samples()

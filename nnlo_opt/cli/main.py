@@ -172,10 +172,10 @@ def _print_anything() -> None:
 
 
 def _leave(exit_code: int, timeline_directory: Path | None, preemption: Preemption) -> NoReturn:
-    """Finalize MPI, put the timelines together where there are any, and leave.
+    """Finalize MPI, merge the timelines if there are any, exit.
 
-    Not by `os._exit` if all ranks live: MPICH then takes the rank for a crashed one and kills the others. Where some
-    have died MPI cannot be finalized, and Python would do that at its end.
+    If all ranks live, `os._exit` is not used: MPICH would take the rank for a crashed one and kill the rest. If ranks
+    have died, MPI cannot be finalized, but Python would try to at its end.
     """
     from nnlo_opt.comm.mpi.ulfm import leave_unnoticed
     from nnlo_opt.comm.mpi.world import finalize

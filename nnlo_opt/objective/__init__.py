@@ -1,1 +1,1 @@
-"""Trials that are a program of the user's, on the ranks of a block."""
+"""Objectives: trials that run a user's function on the ranks of a block."""

@@ -1,8 +1,9 @@
-"""A block that runs a user's objective: every rank calls it at the same point, block rank 0 answers.
+"""Rank of a block that runs a user's objective: every rank calls it at the same point, block rank 0 answers.
 
-The objective is ordinary blocking MPI code, so this is not reactive. What keeps it from hanging: before a collective
-call, `report` and its return, every rank tells block rank 0 where it is, and goes on only when block rank 0 has seen
-all of them at the same place. So a call that a rank has left, or is late for by an error, is begun by none.
+The objective is ordinary blocking MPI code, so this module is not reactive. A protocol keeps the objective from
+hanging: before a collective call, before `report`, before its return, every rank reports its place to block rank 0. It
+continues only when block rank 0 has seen all ranks at the same place. So no rank begins a collective call that another
+rank has left, or misses because of an error.
 """
 
 import logging
@@ -33,32 +34,40 @@ logger = logging.getLogger(__name__)
 Report = Callable[[int, float], bool]
 Objective = Callable[[dict[str, Any], Any, Report], Any]
 
-#: how long ranks may take to come back after one has raised; they may be computing, and hear of it at their next call
+#: seconds in which ranks have to return after one has raised; they may be computing, and notice it at their next call
 GRACE_S = 600.0
-#: how long block rank 0 then waits to hear that the failure is in the journal
+#: seconds that block rank 0 then waits for the failure to be in the journal
 RECORDED_S = 10.0
 ROOT = 0
-#: where a rank is that has come to the end of the objective
+#: place of a rank that has reached the end of the objective
 _RETURN = "return"
 
 
 class BlockComm(Protocol):
-    """What is handed to the objective, less its MPI calls."""
+    """Communicator that the objective gets, without its MPI calls."""
 
     def close(self) -> None:
-        """Free it. Collective."""
+        """Free the communicator. Collective: every rank of the block."""
 
 
 class StuckBlockError(NnloError):
-    """A rank does not come back from an objective in which another rank raised: the job has to end."""
+    """Raised if a rank does not return from an objective in which another rank raised: the job has to end."""
 
 
 class _CallFailed(TrialError):
-    """The call has failed for a reason that is already known."""
+    """Raised in a call that has failed for a known reason on another rank."""
 
 
 class ObjectiveRank:
-    """One rank of a block that runs objectives."""
+    """One rank of a block that runs objectives.
+
+    Args:
+        orders: transport to the coordinator.
+        block: transport between the ranks of the block.
+        objective: the user's function of (parameters, comm, report).
+        make_comm: returns the communicator for one call. Collective: every rank of the block.
+        clock: source of times.
+    """
 
     def __init__(
         self,
@@ -68,42 +77,41 @@ class ObjectiveRank:
         make_comm: Callable[[Any], BlockComm | None],
         clock: Clock,
     ) -> None:
-        """`make_comm(self)` is collective over the block; `orders` leads to the coordinator."""
         self._orders = orders
         self._block = block
         self._objective = objective
         self._make_comm = make_comm
         self._clock = clock
         self._is_root = block.rank == ROOT
-        #: what trials are compared by: what the objective has to return besides what is measured
+        #: rules by which trials are compared, which name the values that the objective has to return
         self.comparison = Comparison()
         self._world_rank = orders.rank
         self._assignment = -1
-        #: when the last call ended (at the root only); None before there was one
+        #: time at which the last call ended (at the root only); None before the first call
         self._idle_since_s: float | None = None
-        #: the last assignment that came here; -1 before there was one
+        #: number of the last assignment taken; -1 before the first
         self.taken = -1
-        #: what came of those that are finished
+        #: results of the finished assignments
         self.results = Results()
-        #: the communicator of the last call, where that failed and the ranks were not together; else None
+        #: communicator of the last call if the call failed while the ranks were at different places; else None
         self._comm: BlockComm | None = None
-        #: ranks that are out of the call under way: rank -> their message (at the root only)
+        #: rank that has left the call under way -> its message (at the root only)
         self._returned: dict[int, ObjectiveReturned] = {}
-        #: where the other ranks wait: rank -> name of the collective call (at the root only)
+        #: waiting rank -> name of its collective call (at the root only)
         self._arrived: dict[int, str] = {}
         #: the root's answer to the last arrival of this rank
         self._proceed: ObjectiveProceed | None = None
         self._stop_asked = False
-        #: whether a report waits for the coordinator's word, and whether that was to go on (at the root only)
+        #: True if a report waits for the coordinator's verdict; True if the verdict is to continue (at the root only)
         self._waits_for_decision = False
         self._told_to_go_on = False
-        #: last epoch reported in this call
+        #: number of the last epoch reported in this call
         self._last_epoch = 0
-        #: why the call cannot succeed any more; empty while it can
+        #: failure of the call on any rank; None while it can succeed
         self._failure: ObjectiveReturned | None = None
 
     def handle_order(self, message: msg.Message) -> None:
-        """Take in one message of the coordinator (block rank 0)."""
+        """Take in one message from the coordinator (block rank 0)."""
         match message:
             case msg.RunFold():
                 self.taken = message.assignment
@@ -119,12 +127,12 @@ class ObjectiveRank:
             case msg.FoldRecorded():
                 self.results.forget(message.assignment)
             case msg.PreemptFold():
-                pass  # an objective keeps no checkpoints: it is worth most when it ends
+                pass  # an objective keeps no checkpoints: only its end is worth something
             case _:
                 raise ProtocolError(f"A block takes no {type(message).__name__}.")
 
     def handle(self, message: msg.Message) -> None:
-        """Take in one message of block rank 0 between two calls (other ranks)."""
+        """Take in one message from block rank 0 between two calls (other ranks)."""
         if isinstance(message, CallObjective):
             _, returned = self._call(message)
             self._block.send(ROOT, returned)
@@ -134,12 +142,12 @@ class ObjectiveRank:
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
     def _has_failed(self) -> bool:
-        """Whether block rank 0 knows that the call has failed."""
+        """Return True if block rank 0 knows that the call has failed."""
         self._take_in()
         return self._failure is not None
 
     def _give_up_on_root(self, returned: ObjectiveReturned) -> NoReturn:
-        """Block rank 0 hears nothing: have the coordinator write down what failed, and end the job."""
+        """Have the coordinator record the failure, then end the job, as block rank 0 does not answer."""
         failed = msg.FoldFailed(
             assignment=returned.assignment,
             reason=returned.error,
@@ -151,8 +159,8 @@ class ObjectiveRank:
         self._orders.flush(RECORDED_S)
         time.sleep(RECORDED_S)
         raise StuckBlockError(
-            f"The objective raised on rank {returned.world_rank}, and after {GRACE_S:g} s block rank 0 is still in a "
-            "call that cannot be given up; go on with `--opt-restore`."
+            f"The objective raised on rank {returned.world_rank}, but block rank 0 is still in a call that cannot be "
+            f"given up after {GRACE_S:g} s. Add `--opt-restore` to resume."
         )
 
     # ------------------------------------------------------------ the call, on every rank
@@ -174,7 +182,7 @@ class ObjectiveRank:
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:
-            self._block.blame(error)  # a rank has died in a call that we do not guard
+            self._block.blame(error)  # a rank may have died in a call that is not guarded
             returned = ObjectiveReturned(
                 assignment=call.assignment,
                 error=reason_of(error),
@@ -186,15 +194,21 @@ class ObjectiveRank:
             return None, returned
 
     def _report(self, epoch: int, value: Any) -> bool:
-        """`report(epoch, value)` of the objective. Collective: every rank of the block. -> whether to go on."""
-        # Only block rank 0's value counts: other ranks may report anything, None too.
+        """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
+        # Only the value of block rank 0 counts: other ranks may report anything, even None.
         return self.meet("report", (int(epoch), float(value)) if self._is_root else None)
 
     def meet(self, name: str, reported: tuple[int, float] | None = None) -> bool:
-        """Wait until every rank is at the collective call `name`. Collective: every rank of the block.
+        """Wait until every rank is at the collective call `name`; return False if the trial has to stop.
 
-        `reported`: block rank 0's epoch and value where the call is a report. -> whether to go on with the trial.
-        Raises when the call of the objective has failed, also where the ranks are at different places.
+        Collective: every rank of the block.
+
+        Args:
+            name: of the collective call.
+            reported: epoch and value of block rank 0 if the call is a report.
+
+        Raises:
+            TrialError: the call of the objective has failed, or the ranks are at different places.
         """
         self.look_out()
         if not self._is_root:
@@ -208,7 +222,7 @@ class ObjectiveRank:
         if elsewhere:
             rank, at = min(elsewhere.items())
             self._give_up(
-                "every rank of a block must make the same collective calls, of which `report` is one; block rank 0 "
+                "every rank of a block must make the same collective calls, `report` included; block rank 0 "
                 f"{_is_at(name)} while block rank {rank} {_is_at(at)}"
             )
         self._arrived.clear()
@@ -237,17 +251,17 @@ class ObjectiveRank:
         except RanksLost:
             if self._waits_for_decision:
                 raise
-            return  # nobody listens; what the call will return is kept
+            return  # the coordinator is gone; the result of the call will be kept
         if self._waits_for_decision:
             self._await(self._has_heard)
 
     def _has_heard(self) -> bool:
-        """Whether the coordinator has answered the last report."""
+        """Return True if the coordinator has answered the last report."""
         self._look_for_orders()
         return self._told_to_go_on or self._stop_asked
 
     def _give_up(self, reason: str) -> NoReturn:
-        """Fail the call on every rank, also where the objective catches what is raised here."""
+        """Fail the call on every rank, even if the objective catches the error raised here."""
         self._spread(
             ObjectiveReturned(
                 assignment=self._assignment, error=reason, world_rank=self._world_rank, host=socket.gethostname()
@@ -263,13 +277,13 @@ class ObjectiveRank:
         return wait_until(look, timeout_s, self._block)
 
     def look_out(self) -> None:
-        """Take in what came from the other ranks; raise if the call has failed."""
+        """Take in messages from the other ranks; raise if the call has failed."""
         self._take_in()
         if self._failure is not None:
             raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.error}")
 
     def _take_in(self) -> None:
-        # Behind the word that a call has failed may stand the next call, which is not to be taken here.
+        # The message that a call has failed may be followed by the next call, which must not be taken here.
         while (self._is_root or self._failure is None) and (received := self._block.poll()) is not None:
             message = received.message
             if getattr(message, "assignment", None) != self._assignment:
@@ -289,7 +303,7 @@ class ObjectiveRank:
                     )
 
     def _spread(self, failure: ObjectiveReturned) -> None:
-        """Tell every rank that the call has failed."""
+        """Send every rank the failure of the call."""
         self._failure = failure
         failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.error, world_rank=failure.world_rank)
         for rank in range(1, self._block.size):
@@ -334,9 +348,9 @@ class ObjectiveRank:
         if not came_back:
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
-                f"The objective raised on rank {self._failure.world_rank}, and after {GRACE_S:g} s another rank of the "
-                "block still waits for it in a call that cannot be given up: "
-                f"the trial is {'' if recorded else 'not yet '}recorded as failed; go on with `--opt-restore`."
+                f"The objective raised on rank {self._failure.world_rank}, but another rank of its block still waits "
+                f"for it in a call that cannot be given up after {GRACE_S:g} s. The trial is "
+                f"{'' if recorded else 'not yet '}recorded as failed. Add `--opt-restore` to resume."
             )
 
     def _is_recorded(self) -> bool:

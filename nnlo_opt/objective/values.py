@@ -1,4 +1,4 @@
-"""The values that a trial is compared by, as a user's objective has returned them."""
+"""Values of a trial that a user's objective has returned, by which it is compared."""
 
 import math
 import reprlib
@@ -12,7 +12,7 @@ from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
 
 def values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
-    """The value of every objective; TrialError for one that was not returned."""
+    """Return the value of every objective; TrialError for an objective that was not returned."""
     known = {"train_s": train_s, **returned}
     if "value" in returned:
         known.setdefault(FIGURE, returned["value"])
@@ -30,12 +30,12 @@ def values_of_call(comparison: Comparison, returned: Mapping[str, float], train_
 
 
 def returned_values(value: Any) -> dict[str, float]:
-    """What an objective returned, by name: a number is called `value`. TrialError for anything that is not finite."""
+    """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite."""
     values = {}
     for name, part in (value if isinstance(value, Mapping) else {"value": value}).items():
         try:
             values[str(name)] = float(np.asarray(part, dtype=float).item())
-        except Exception:  # it is a user's object: a tensor of many elements raises what its framework likes
+        except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
             values[str(name)] = math.nan
         if not math.isfinite(values[str(name)]):
             of = f" as `{name}`" if isinstance(value, Mapping) else ""

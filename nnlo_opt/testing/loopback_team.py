@@ -1,4 +1,4 @@
-"""A team in one process: a real master and real workers on loopback transports, one message at a time.
+"""Team in one process: a real master with real workers on loopback transports, one message at a time.
 
 A message moves only when the test says so, in the order that it chooses, so every interleaving can be replayed. To drop
 a team is a crash of all its ranks; `regroup` is a crash of some of its workers.

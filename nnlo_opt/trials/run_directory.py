@@ -36,7 +36,7 @@ class RunRequest:
     restore_option: str = "--opt-restore"
     #: training options that may differ on resume, as they change no figure of a trial that has ended
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
-    #: the name is that of a folder of a user's script, which may be any
+    #: True if the name is a folder that a user's script has chosen freely
     is_folder: bool = False
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Update rules and optimizers: NumPy, flat float32 vectors, in place."""
+"""Update rules with their optimizers: NumPy, flat float32 vectors, in place."""

@@ -1,11 +1,11 @@
-"""Downpour SGD: workers push gradients to the central weights, each at its own pace, and adopt what comes back.
+"""Downpour SGD: each worker pushes gradients at its own pace, then adopts the central weights.
 
 Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), section 4.1 and Algorithm 7.1: after every n_push
 batches a worker pushes its accumulated gradient, and pulls the central weights. Here push and pull are one exchange
 every k batches (the sync period), and the optimizer at the master is a choice; the paper takes Adagrad.
 
 Notation: g_j is the mean gradient of batch j of n_j samples. At k = 1 a worker pushes g_1. At k > 1 it makes local
-steps x <- x - lr g_j in between (or those of another local optimizer) and pushes
+steps x <- x - lr g_j in between (or steps of another local optimizer) and pushes
 
     u = k * sum_j(n_j g_j) / sum_j(n_j)                                                        (1)
 

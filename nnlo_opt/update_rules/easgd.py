@@ -1,7 +1,7 @@
 """Elastic averaging SGD: workers train on their own, an elastic force ties their weights to the central ones.
 
 Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD" (arXiv:1412.6651). With w the central weights
-and x_i those of worker i of p, an exchange every k batches (the paper's communication period) is steps a and b of
+and x_i the weights of worker i of p, an exchange every k batches (the paper's communication period) is steps a and b of
 Algorithms 1 and 2:
 
     d = alpha (x_i - w);  x_i <- x_i - d;  w <- w + d,  with alpha = beta / p                              (1)

@@ -1,4 +1,4 @@
-"""Optimizers on flat float32 vectors: Keras 3's formulas and defaults, in place, with NumPy alone.
+"""Optimizers on flat float32 vectors: formulas of Keras 3 with its defaults, in place, with NumPy alone.
 
 An optimizer keeps its *slots* (running averages, as long as the weights) and works block by block, so that the
 temporaries of a long vector stay in the processor's cache; a step allocates nothing. `tests/update_rules` compares
