@@ -1,0 +1,75 @@
+"""Searches from a user's own script under a real mpirun: every rank calls `nnlo_opt.optimize`."""
+
+import sys
+from pathlib import Path
+
+import launcher
+import pytest
+
+from nnlo_opt.reporting.results import read_ledger
+
+SCRIPTS = Path(__file__).parent / "search_scripts.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "example_optimize.py"
+OBJECTIVE = "def objective(parameters):\n    return parameters['x'] ** 2\n"
+SEARCHES = """
+import nnlo_opt
+nnlo_opt.optimize({target}, {{"x": nnlo_opt.Real(0, 1)}}, num_iterations=3, checkpoint="run")
+"""
+NAMES = [
+    "everybody_searches",
+    "in_blocks_of_one",
+    "a_run_is_kept_and_resumed",
+    "an_exception_reaches_every_rank_and_the_next_search_works",
+]
+
+pytestmark = pytest.mark.mpi
+
+
+def run(n_ranks: int, cwd: Path, *arguments: str) -> launcher.Outcome:
+    return launcher.run(n_ranks, [sys.executable, *arguments], cwd, 200)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_every_rank_searches_and_gets_the_result(tmp_path, n_ranks):
+    names = [*NAMES, *(["on_a_communicator_of_ones_own"] if n_ranks > 1 else [])]
+    outcome = run(n_ranks, tmp_path, str(SCRIPTS), ",".join(names))
+    assert outcome.code == 0, outcome.err[-4000:]
+    assert outcome.out.splitlines() == [f"{name} is done" for name in names]
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["kept"]
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_a_keras_model_of_the_script_is_searched(tmp_path, n_ranks):
+    outcome = run(n_ranks, tmp_path, str(SCRIPTS), "a_keras_model")
+    assert outcome.code == 0, outcome.err[-4000:]
+    assert outcome.out.splitlines() == ["a_keras_model is done"]
+
+
+def test_the_example(tmp_path):
+    outcome = run(3, tmp_path, str(EXAMPLE))
+    assert outcome.code == 0, outcome.err[-4000:]
+    lines = outcome.out.splitlines()
+    assert len(lines) == 3
+    assert len(set(lines)) == 1
+
+
+def test_the_command_line_resumes_a_module_and_sends_a_script_back_to_itself(tmp_path):
+    (tmp_path / "own.py").write_text(OBJECTIVE)
+    (tmp_path / "space.py").write_text("from nnlo_opt.space import Real\nspace = [Real(0, 1, name='x')]\n")
+    (tmp_path / "script.py").write_text("import own\n" + SEARCHES.format(target="own.objective"))
+    assert run(3, tmp_path, "script.py").code == 0
+    command = ["OptimizationDriver", "--model", "own.py", "--search-space", "space.py", "--checkpoint", "run"]
+    command += ["--num-iterations", "5", "--opt-restore"]
+    outcome = launcher.run(3, command, tmp_path, 120)
+    assert outcome.code == 0, outcome.err
+    ledger = read_ledger(tmp_path / "checkpoints" / "run")
+    assert len(ledger.trials) == 5
+    assert len(ledger.sessions) == 2
+    text = SEARCHES.format(target="lambda p: p['x']").replace('"run"', '"run", overwrite=True')
+    (tmp_path / "script.py").write_text(text)
+    assert run(1, tmp_path, "script.py").code == 0
+    outcome = launcher.run(3, command, tmp_path, 120)
+    assert outcome.code == 2
+    assert "whose trials call `<lambda>` of the script" in outcome.err
+    assert "`opt_restore=True`" in outcome.err
