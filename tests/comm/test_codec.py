@@ -141,6 +141,13 @@ def test_what_is_not_plain_data_never_travels(value):
         encode(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": value}))
 
 
+def test_data_that_holds_itself_never_travels():
+    point = {"x": []}
+    point["x"].append(point)
+    with pytest.raises(ProtocolError, match="may not travel"):
+        encode(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point=point))
+
+
 @pytest.mark.parametrize("payload", [np.zeros(3), np.zeros((2, 2), np.float32), np.zeros(3, np.int32)])
 def test_a_payload_that_is_no_float32_vector_is_refused(payload):
     with pytest.raises(ProtocolError, match="float32 vector"):
