@@ -128,7 +128,7 @@ DOORS: dict[str, list[str]] = {
     "pooch": ["data.download"],
     "msgspec": ["records"],
     "pandas": ["reporting"],
-    "psutil": ["runtime.monitor", "runtime.peers"],
+    "psutil": ["data.memory", "runtime.monitor", "runtime.peers"],
     "pynvml": ["runtime.monitor"],
     "rich": ["reporting"],
     "pytest": ["testing"],

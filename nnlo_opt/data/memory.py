@@ -1,9 +1,10 @@
 """Memory that this rank may fill with samples."""
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 #: share of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
@@ -21,10 +22,7 @@ def available_bytes() -> int:
 
 
 def _of_machine() -> int:
-    with suppress(OSError, ValueError, StopIteration, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return int(psutil.virtual_memory().available)
 
 
 def _of_control_groups() -> Iterator[int]:
