@@ -8,6 +8,8 @@ export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
 export PATH := $(abspath $(BIN)):$(PATH)
+# Without bytecode, each process that runs tests would prepare all of their files again.
+unexport PYTHONDONTWRITEBYTECODE
 
 DEMO = mpirun -np 5 OptimizationDriver --model mnist --block-size 2 --epochs 2 --num-iterations 10 \
 	--train_data data/mnist/train_mnist.list --val_data data/mnist/test_mnist.list \
@@ -38,15 +40,18 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Folders with tests that start ranks: to import the others takes as long as some of these tests.
+RANKS = tests/api tests/crash tests/mpi
+
 # A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and not proof"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and not proof" $(RANKS)
 
 # What .ci/run adds: all examples of every property, and tests that need a framework, or longer than `make test` may.
 test-more: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not mpi"
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and (needs or proof)"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "mpi and (needs or proof)" $(RANKS)
 
 # Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.
 proofs: install

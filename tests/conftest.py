@@ -20,6 +20,8 @@ import networks  # noqa: E402
 
 #: package that a test may need -> the extra that installs it
 EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna"}
+#: folders with tests that start ranks, as the Makefile has them
+WITH_RANKS = ("api", "crash", "mpi")
 #: a sentence about tests that were left out -> how many
 LEFT_OUT = pytest.StashKey[Counter]()
 
@@ -36,6 +38,11 @@ def why_not(item: pytest.Item, markers: str) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests whose packages are not installed, and proofs of minutes unless `-m slow` asks for them."""
+    for item in items:
+        if item.get_closest_marker("mpi") and item.path.parent.name not in WITH_RANKS:
+            raise pytest.UsageError(
+                f"A test that starts ranks must be in {', '.join(WITH_RANKS)}. Received: {item.nodeid}"
+            )
     reasons = [why_not(item, config.getoption("-m")) for item in items]
     config.stash[LEFT_OUT] = Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
