@@ -1,4 +1,4 @@
-"""Instructions of `MasterState` to `master.assignment`: plain values, one class for each kind."""
+"""Instructions of `MasterState` to `master.master`: plain values, one class for each kind."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -2,31 +2,319 @@
 
 NumPy only. It is reactive, as a worker is: `handle_order` takes a message of the coordinator, `handle` a message of a
 worker; neither waits. A sub-master (`master.submaster`) is one worker to it. `master.state` decides what follows from a
-message, `master.assignment` carries it out.
+message, and `MasterAssignment` carries it out.
 """
 
+import json
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nnlo_opt.block.answers import Results, failures_to, fold_failed, worker_failed
-from nnlo_opt.block.master.assignment import COORDINATOR, MasterAssignment
+from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.central_weights import CentralWeights
-from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, state_from
+from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.block.master.state import MasterState, fold_plan
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.errors import ProtocolError
+from nnlo_opt.errors import ProtocolError, TrialError
+from nnlo_opt.files import atomic_write
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory
-from nnlo_opt.trials.objectives import Comparison
+from nnlo_opt.trials.figure import figure_so_far
+from nnlo_opt.trials.objectives import Comparison, pick
+from nnlo_opt.update_rules.rule import Answer
 
 logger = logging.getLogger(__name__)
+
+#: end of the coordinator on the transport of the orders
+COORDINATOR = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class MasterAssignment:
+    """One assignment, from its order to its end; it sends to the workers and reports to the coordinator."""
+
+    order: msg.RunFold
+    options: TrainingOptions
+    state: MasterState
+    ends: WorkerEndpoints
+    weights: CentralWeights
+    checkpoints: Checkpoints
+    #: leads to the coordinator
+    orders: Transport
+    clock: Clock
+    timeline: Timeline
+    #: seconds for which this team was idle before the order came
+    waited_s: float | None
+    began_s: float
+    #: seconds trained before the checkpoint
+    trained_before_s: float
+    #: True if the workers have begun, and so hold weights of their own if the update rule has any
+    has_begun: bool = False
+
+    def start(self) -> None:
+        """Have the workers build the model and load their shards."""
+        order, is_alone = self.order, self.ends.block.n_processes == 1
+        for worker in self.state.workers:
+            start = msg.StartFold(
+                assignment=order.assignment,
+                trial=order.trial,
+                fold=order.fold,
+                point=order.point,
+                worker=worker,
+                n_workers=self.state.plan.n_workers,
+                overlap=self.options.overlaps and not is_alone,
+            )
+            self.ends.send(worker, start)
+
+    def regroup(self, ends: WorkerEndpoints) -> None:
+        """Continue from the central weights as they are, with the workers at `ends`, which have new shards."""
+        n_workers, shared = ends.n_workers(self.options), self.weights.shared
+        self.ends = ends
+        if shared is None:
+            self.state.regroup(n_workers)
+        else:
+            self.state.regroup(n_workers, shared.n_samples, shared.version)
+        self.checkpoints.regroup(self.state.epoch if self.weights.are_initialised else None)
+        self.weights.regroup(ends)
+        self.has_begun = False
+        self.start()
+
+    def end(self) -> None:
+        """Let the workers go, as the assignment is over."""
+        for worker in self.state.workers:
+            self.ends.send(worker, msg.EndFold(assignment=self.order.assignment))
+        self.checkpoints.abandon()
+
+    def take_ready(self, received: Received) -> None:
+        """Take note that a worker has built its model; TrialError if it differs from that of another worker."""
+        worker, message = self.ends.worker_at(received.source), received.message
+        self.weights.take_ready(worker, received)
+        assert isinstance(message, msg.WorkerReady)
+        logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
+
+    def carry_out(self, instruction: ins.Instruction, received: Received | None) -> msg.Message | None:
+        """Carry out an instruction about `received`, the message of a worker; None for no message.
+
+        Returns:
+            The message that ends the assignment, for the coordinator; None if this was not the last instruction.
+        """
+        weights, assignment = self.weights, self.order.assignment
+        match instruction:
+            case ins.Initialise():
+                self._initialise(instruction)
+            case ins.ApplyUpdate():
+                weights.apply(received, instruction.weight)
+            case ins.HoldUpdate():
+                weights.hold(instruction.worker, instruction.n_samples, received)
+            case ins.ApplyRound():
+                weights.apply_round(instruction.workers)
+            case ins.SendWeights(with_state=False):
+                self._answer(instruction, received)
+            case ins.SendWeights():
+                self._begin_epoch(instruction)
+            case ins.SendFence():
+                self._send_fence(instruction, received)
+            case ins.HoldState():
+                self._hold_state(instruction, received)
+            case ins.SendValidate():
+                for worker in self.state.workers:
+                    self.ends.send(worker, msg.Validate(assignment=assignment), weights.central)
+            case ins.SendCallBack():
+                self._send_call_back(instruction)
+            case ins.TakeWishes():
+                weights.take_wishes(received)
+            case ins.SendHalt():
+                self.ends.send(instruction.worker, msg.Halt(assignment=assignment))
+            case ins.KeepBest():
+                weights.keep_best()
+            case ins.ReportEpoch():
+                self._report_epoch(instruction)
+            case ins.SaveMidEpoch():
+                self.checkpoints.save(self.state, weights, self._train_s, instruction.n_samples)
+            case ins.SendJudge():
+                self._send_judge(instruction)
+            case ins.Stopped():
+                return msg.FoldStopped(assignment=assignment)
+            case ins.Paused():
+                return msg.FoldPaused(assignment=assignment, epoch=instruction.epoch)
+            case ins.Finish():
+                return self._finish(instruction)
+            case ins.Fail():
+                return msg.FoldFailed(
+                    assignment=assignment,
+                    reason=instruction.reason,
+                    traceback=instruction.traceback,
+                    world_rank=instruction.world_rank,
+                    host=instruction.host,
+                )
+        return None
+
+    @property
+    def _train_s(self) -> float:
+        return self.trained_before_s + self.clock.monotonic_s() - self.began_s
+
+    # ------------------------------------------------------------ to the workers
+
+    def _answer(self, instruction: ins.SendWeights, received: Received | None) -> None:
+        """Send the answer to an update."""
+        weights, kind = self.weights, self.weights.rule.answers
+        for worker in instruction.workers:
+            train = msg.Train(
+                assignment=self.order.assignment,
+                version=instruction.version,
+                n_samples=self.state.n_samples,
+                adopt=kind,
+            )
+            is_central = kind == Answer.WEIGHTS
+            answer = weights.central[: weights.n_weights] if is_central else weights.answer_to(worker, received)
+            self.ends.send(worker, train, answer)
+
+    def _begin_epoch(self, instruction: ins.SendWeights) -> None:
+        """Send the weights that an epoch begins with, and the positions of workers that begin or resume with it."""
+        weights, checkpoints = self.weights, self.checkpoints
+        keeps_own = weights.rule.answers == Answer.DIFFERENCE
+        weights.open_to_workers()
+        resumed = checkpoints.resumed_by(self.state.workers, self.ends)
+        remembers = resumed is not None and remembers_all(resumed, self.state.workers, self.ends)
+        kind = Answer.NOTHING if keeps_own and (self.has_begun or remembers) else Answer.WEIGHTS
+        self.has_begun = True
+        place = weights.take_place()
+        for worker in instruction.workers:
+            positions = checkpoints.positions(self.ends.led_by(worker), same_workers=resumed is not None)
+            train = msg.Train(
+                assignment=self.order.assignment,
+                version=instruction.version,
+                n_samples=self.state.n_samples,
+                adopt=kind,
+                position=self._as_sent_to(worker, positions),
+                restore="" if resumed is None else str(resumed.place),
+                mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
+                rate_factor=weights.rate_factor if self.state.plan.calls_back else None,
+                shared=place,
+            )
+            self.ends.send(worker, train, weights.central[0 if kind == Answer.WEIGHTS else weights.n_weights :])
+        checkpoints.have_gone_on()
+
+    def _as_sent_to(self, worker: int, positions: dict[int, dict[str, Any]] | None) -> dict[str, Any] | None:
+        """Return the position of a worker, or the positions of all workers of a sub-master."""
+        if positions is None:
+            return None
+        return {str(n): position for n, position in positions.items()} if self.ends.groups else positions[worker]
+
+    def _send_fence(self, instruction: ins.SendFence, received: Received | None) -> None:
+        if instruction.checkpoint:
+            self.checkpoints.begin(instruction.epoch)
+        for worker in instruction.workers:
+            answer = self.weights.answer_to(worker, received)
+            fence = msg.Fence(
+                assignment=self.order.assignment,
+                adopt=Answer.NOTHING if answer is None else Answer.DIFFERENCE,
+                checkpoint=self.checkpoints.begun,
+                mid_epoch=instruction.mid_epoch,
+            )
+            self.ends.send(worker, fence, answer)
+
+    def _hold_state(self, instruction: ins.HoldState, received: Received | None) -> None:
+        assert received is not None
+        message = received.message
+        assert isinstance(message, msg.FenceReached)
+        self.checkpoints.hold(instruction.worker, message)
+        self.weights.hold_state(instruction.worker, received)
+
+    def _send_call_back(self, instruction: ins.SendCallBack) -> None:
+        message = msg.CallBack(
+            assignment=self.order.assignment,
+            epoch=instruction.epoch,
+            metrics=instruction.metrics,
+            rate_factor=self.weights.rate_factor,
+            is_last=instruction.is_last,
+        )
+        self.ends.send(1, message, self.weights.central)
+
+    def _send_judge(self, instruction: ins.SendJudge) -> None:
+        facts = {
+            "epochs": self.state.history.epochs,
+            "epoch": instruction.epoch,
+            "metrics": instruction.metrics,
+            "n_weights": self.weights.n_weights,
+            "train_s": self._train_s,
+            "point": self.order.point,
+            "trial": self.order.trial,
+            "fold": self.order.fold,
+        }
+        self.ends.send(1, msg.Judge(assignment=self.order.assignment, fold=facts))
+
+    # ------------------------------------------------------------ to the coordinator
+
+    def _initialise(self, instruction: ins.Initialise) -> None:
+        self.weights.initialise(self.checkpoints.resumed, self.checkpoints.directory)
+        started = msg.FoldStarted(assignment=self.order.assignment, epoch=instruction.epoch, waited_s=self.waited_s)
+        self.orders.send(COORDINATOR, started)
+
+    def _report_epoch(self, instruction: ins.ReportEpoch) -> None:
+        written = self.checkpoints.resumed is not None  # of the epoch it has resumed from
+        if instruction.checkpoint:
+            written = self.checkpoints.save(self.state, self.weights, self._train_s) or written
+        reported = msg.EpochReported(
+            assignment=self.order.assignment,
+            epoch=instruction.epoch,
+            metrics=instruction.metrics,
+            figure_of_merit=figure_so_far(self.state.plan.comparison, self.state.history.epochs),
+            checkpointed=written,
+            waits=instruction.waits,
+        )
+        self.orders.send(COORDINATOR, reported)
+        self.timeline.flush()
+
+    def _finish(self, instruction: ins.Finish) -> msg.FoldFinished:
+        """Write weights and history; TrialError if an objective of the comparison was not measured."""
+        weights, n_weights = self.weights.result(restore_best=instruction.restore_best), self.weights.n_weights
+        comparison, train_s = self.state.plan.comparison, self._train_s
+        objectives = _values(comparison, instruction, n_weights, train_s)
+        checkpoint.save_weights(self.checkpoints.directory, weights[:n_weights], weights[n_weights:])
+        history = {
+            **self.state.history.to_json(),
+            "staleness": self.state.staleness.to_json(),
+            "train_s": train_s,
+            "n_workers": len(self.ends.all_led_by(self.state.workers)),
+            "ended_because": instruction.reason,
+        }
+        atomic_write(self.checkpoints.directory / "history.json", json.dumps(history, indent=1))
+        return msg.FoldFinished(
+            assignment=self.order.assignment,
+            figure_of_merit=objectives[comparison.objectives[0].name],
+            metrics=instruction.metrics,
+            n_epochs=instruction.n_epochs,
+            train_s=train_s,
+            reason=instruction.reason,
+            objectives=objectives if comparison.several else {},
+        )
+
+
+def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s: float) -> dict[str, float]:
+    """Return the value of every objective; TrialError for one that is not measured."""
+    values = {
+        **finish.metrics,
+        "figure_of_merit": finish.figure_of_merit,
+        "n_weights": float(n_weights),
+        "n_epochs": float(finish.n_epochs),
+        "train_s": train_s,
+        "epoch_s": train_s / finish.n_epochs,
+    }
+    try:
+        return pick(comparison.objectives, values)
+    except KeyError as error:
+        raise TrialError(
+            f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

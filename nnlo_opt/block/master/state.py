@@ -1,6 +1,6 @@
 """Decisions of a master about one assignment: pure, synchronous, without arrays.
 
-`MasterState.handle` takes the messages of the workers and returns instructions for `master.assignment`, which owns the
+`MasterState.handle` takes the messages of the workers and returns instructions for `master.master`, which owns the
 vectors. An assignment goes through these phases:
 
     STARTING     workers build the model and load their shards
