@@ -1,1 +1,1 @@
-"""One distributed trainer: a master, its workers, and the loop that serves them."""
+"""One distributed trainer: a master with its workers."""

@@ -128,7 +128,7 @@ class LearningRates:
         #: False as long as the factor is 1; never False again
         self.vary = schedule.changes
 
-    def take_wish(self, factor: float) -> None:
+    def take_request(self, factor: float) -> None:
         """Take the factor that the callbacks want."""
         self._of_callbacks, self.vary = factor, True
 

@@ -157,7 +157,7 @@ def state_at_the_end_of_an_epoch(epochs=2):
     ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
     assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
-    assert [type(i) for i in out] == [ins.TakeWishes, ins.SendWeights]
+    assert [type(i) for i in out] == [ins.TakeRequests, ins.SendWeights]
     push = msg.PushUpdate(assignment=0, base_version=0, n_samples=4, n_batches=1, sums={"loss": 4.0}, end_of_pass=True)
     state.handle(1, push)
     return state, state.handle(1, msg.FenceReached(assignment=0, position={}))
@@ -168,7 +168,7 @@ def test_the_epoch_is_reported_when_the_callbacks_have_answered():
     assert out[-1] == ins.SendCallBack(epoch=1, metrics={"loss": 1.0}, is_last=False)
     assert state.phase is Phase.CALLING_BACK
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=0.5))
-    assert [type(i) for i in out] == [ins.TakeWishes, ins.ReportEpoch, ins.SendWeights]
+    assert [type(i) for i in out] == [ins.TakeRequests, ins.ReportEpoch, ins.SendWeights]
 
 
 def test_the_last_epoch_is_announced_as_such():

@@ -1,1 +1,1 @@
-"""Ways of gradients and weights between the ranks of a team: messages, shared memory, allreduce."""
+"""Ways of a gradient between the ranks of a team."""

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
     #: figures of the samples that count for this worker
     metrics: Metrics
-    #: number of samples of which the gradient is the mean
+    #: number of samples over which the gradient is averaged
     n_samples: int
     #: True if every sample of the shard has been seen equally often
     end_of_pass: bool = False

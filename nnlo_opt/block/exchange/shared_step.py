@@ -1,4 +1,4 @@
-"""Allreduce steps in memory of the node: each rank averages and applies its own part of the weights.
+"""Allreduce steps in memory of the node, where each rank makes the part of its own weights.
 
 Every rank writes its gradient to memory that all ranks see. When all have written, each averages one n-th of the
 gradients and makes that part of the optimizer's step; when all parts are made, every rank reads all the weights. So

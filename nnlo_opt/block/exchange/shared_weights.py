@@ -5,9 +5,9 @@ weights and the memory of its update rule. A worker then applies its update itse
 block of the vectors, each under a lock of its own. So an update costs as much as without communication; no process is
 woken, and workers are in each other's way only if they meet in a block.
 
-The update rules and their order of versions are those of the master (Downpour, EASGD, GEM). Between blocks another
-worker may come first, so that a reader may find blocks of neighbouring versions, as the workers of Dean et al., "Large
-Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server shards (section 4.1).
+The update rules (Downpour, EASGD, GEM) and their order of versions are the same as at the master. Between blocks
+another worker may come first, so that a reader may find blocks of neighbouring versions, as the workers of Dean et al.,
+"Large Scale Distributed Deep Networks" (NIPS 2012), do with their parameter server shards (section 4.1).
 
 Platoon (Lamblin et al., 2016) shares weights so between the processes of a node, under one lock for all.
 """

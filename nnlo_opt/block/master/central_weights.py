@@ -57,7 +57,7 @@ class CentralWeights:
         self._model_states: dict[int, np.ndarray] = {}
         #: weights and model state of the best epoch; None before there is one
         self._best: np.ndarray | None = None
-        #: training samples behind the central weights, without those of updates that are held
+        #: training samples behind the central weights, without samples of updates that are held
         self._n_applied = state.n_samples
         #: factor of the learning rates that callbacks want
         self.rate_factor = rate_factor
@@ -65,7 +65,7 @@ class CentralWeights:
     # ------------------------------------------------------------ at the beginning
 
     def take_ready(self, worker: int, received: Received) -> None:
-        """Take note that `worker` has built its model; TrialError if it differs from that of another worker."""
+        """Take note that `worker` has built its model; TrialError if it differs from the model of another."""
         message = received.message
         assert isinstance(message, msg.WorkerReady)
         self._first_ready = self._first_ready or message
@@ -95,7 +95,7 @@ class CentralWeights:
         self._share(self._rule)
 
     def regroup(self, ends: WorkerEndpoints) -> None:
-        """Continue with the workers at `ends`, of which the decisions know already."""
+        """Continue with the workers at `ends`; the decisions know them already."""
         self._ends = ends
         self._held, self._model_states = HeldUpdates(), {}
         if self._rule is None:
@@ -202,7 +202,7 @@ class CentralWeights:
             self.central[self.n_weights :] = average_states(states, n_led)
         self._model_states.clear()
 
-    def take_wishes(self, received: Received | None) -> None:
+    def take_requests(self, received: Received | None) -> None:
         """Take over the learning rate of the callbacks, and their weights if they have changed these."""
         assert received is not None
         message = received.message

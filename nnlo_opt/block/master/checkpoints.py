@@ -1,4 +1,4 @@
-"""Checkpoints of one assignment, written and restored by its master.
+"""Checkpoints of one assignment at its master.
 
 Writing takes two steps. `begin` creates the folder when the master sends the fence of an epoch, so that each worker can
 add the memory of its update rule. `save` completes the checkpoint once the epoch has ended. The file format is defined

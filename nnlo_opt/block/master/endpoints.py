@@ -20,7 +20,7 @@ class WorkerEndpoints:
     """
 
     block: Transport
-    #: ranks of a worker, of which the master knows the first
+    #: ranks of a worker; the master knows the first of them
     ranks_per_worker: int = 1
     #: groups, with their sub-masters at the ends 1, 2, … in place of workers; empty without sub-masters
     groups: tuple[Group, ...] = ()

@@ -78,7 +78,7 @@ class SendCallBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeWishes:
+class TakeRequests:
     """Take over the learning rate that the callbacks have just answered, and their weights if they changed these."""
 
 
@@ -162,7 +162,7 @@ Instruction: TypeAlias = (
     | HoldState
     | SendValidate
     | SendCallBack
-    | TakeWishes
+    | TakeRequests
     | KeepBest
     | ReportEpoch
     | SaveMidEpoch

@@ -94,7 +94,7 @@ class MasterAssignment:
         self.checkpoints.abandon()
 
     def take_ready(self, received: Received) -> None:
-        """Take note that a worker has built its model; TrialError if it differs from that of another worker."""
+        """Take note that a worker has built its model; TrialError if it differs from the model of another."""
         worker, message = self.ends.worker_at(received.source), received.message
         self.weights.take_ready(worker, received)
         assert isinstance(message, msg.WorkerReady)
@@ -129,8 +129,8 @@ class MasterAssignment:
                     self.ends.send(worker, msg.Validate(assignment=assignment), weights.central)
             case ins.SendCallBack():
                 self._send_call_back(instruction)
-            case ins.TakeWishes():
-                weights.take_wishes(received)
+            case ins.TakeRequests():
+                weights.take_requests(received)
             case ins.SendHalt():
                 self.ends.send(instruction.worker, msg.Halt(assignment=assignment))
             case ins.KeepBest():

@@ -49,7 +49,7 @@ from nnlo_opt.block.master.instructions import (
     SendValidate,
     SendWeights,
     Stopped,
-    TakeWishes,
+    TakeRequests,
 )
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
@@ -461,10 +461,10 @@ class MasterState:
         self._answered(worker)
         metrics, reason = self._called_with
         if metrics is None:
-            return [TakeWishes(), *(self.stop() if self.preempting else self._begin_epoch())]
+            return [TakeRequests(), *(self.stop() if self.preempting else self._begin_epoch())]
         if message.stop:
             reason = reason or "a callback has stopped the training"
-        return [TakeWishes(), *self._go_on(metrics, reason)]
+        return [TakeRequests(), *self._go_on(metrics, reason)]
 
     def _finish(self, reason: str) -> list[Instruction]:
         best = self.plan.best_index(self.history)

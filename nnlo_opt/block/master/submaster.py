@@ -1,4 +1,4 @@
-"""A sub-master (`--n-masters`): leads a group of workers, and is one worker to the top master.
+"""A sub-master (`--n-masters`), which leads a group of workers as one worker of the top master.
 
 NumPy only, and reactive as masters and workers are. To its workers it speaks as their master does, to the top master
 as a worker: neither side knows of it. Its decisions stand in `master.submaster_state`; `update_rules` has the group's

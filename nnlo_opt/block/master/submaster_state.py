@@ -1,6 +1,6 @@
 """Decisions of a sub-master about one assignment: pure, synchronous, without arrays.
 
-`GroupState.order` takes the messages of the top master, `hear` those of the workers; both return instructions for
+`GroupState.order` takes the messages of the top master, `hear` messages of the workers; both return instructions for
 `master.submaster`, which owns the vectors. A group trains in rounds: every worker pushes once, the sub-master
 makes one update of these and pushes that, and the answer goes to all workers. The phases of an assignment:
 

@@ -91,7 +91,7 @@ class WorkerGroup:
 
 
 class GroupBatches(CommonBatches):
-    """The leader's gradients: those of the whole group, all of whose samples count for this worker."""
+    """The leader's gradients, averaged over the whole group, all of whose samples count for this worker."""
 
     def __init__(
         self, task: FoldTask, gradient: np.ndarray, group: WorkerGroup, assignment: int, timeline: Timeline

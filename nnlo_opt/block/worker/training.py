@@ -272,7 +272,7 @@ class LocalTraining:
                 self._partners.group.pass_on(train, state_given, place)
             self.gradients.at(self._rule.point())
         if train.rate_factor is not None:
-            self._rates.take_wish(train.rate_factor)
+            self._rates.take_request(train.rate_factor)
         self._version, self.has_begun = train.version, True
         self._n_trained = train.n_samples + self._period.n_samples * start.n_workers
         self.is_outstanding, self.is_running = False, not self._is_deserted

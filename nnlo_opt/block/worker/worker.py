@@ -1,4 +1,4 @@
-"""A worker: computes true gradients on its shard and pushes them to its master.
+"""A worker, which computes true gradients on its shard for its master.
 
 It is reactive: `handle` takes one message of the master, `work` trains one batch; neither waits. So a worker is
 never stuck because a peer failed, and master and worker can share a process. Allreduce alone is a collective call. The
