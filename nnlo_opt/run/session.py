@@ -343,7 +343,7 @@ class Session(ABC):
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
-        directory.journal.on_full = WaitForRoom(directory.path, self.say)
+        directory.journal.wait_for_room(WaitForRoom(directory.path, self.say))
         record_start(directory, self._started(ledger, identity), self.say)
         return plan, search
 

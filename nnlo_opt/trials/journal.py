@@ -137,17 +137,17 @@ class Journal:
     Args:
         path: file, created if it does not exist; a torn tail is cut off.
         syncs: if False, no write waits for the disk, `durable` or not: for simulations, whose runs are never resumed.
+        may_write: called before every write; raises OSError if this process may not write any more.
 
     Raises:
         JournalError: the file is damaged.
     """
 
-    def __init__(self, path: Path, *, syncs: bool = True) -> None:
+    def __init__(self, path: Path, *, syncs: bool = True, may_write: Callable[[], None] | None = None) -> None:
         self.path = path
         #: None: a write without space raises
-        self.on_full: OnFull | None = None
-        #: called before every write; raises OSError if this process may not write any more
-        self.may_write: Callable[[], None] | None = None
+        self._on_full: OnFull | None = None
+        self._may_write = may_write
         self._syncs = syncs
         existed = path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -171,6 +171,10 @@ class Journal:
         #: True if the file may hold anything else: a write has failed, and `_restore` too
         self._is_broken = False
 
+    def wait_for_room(self, on_full: OnFull) -> None:
+        """Call `on_full` from now on if there is no space for a write, then try the write again."""
+        self._on_full = on_full
+
     def append(self, events: Sequence[Event], *, durable: bool = True) -> None:
         """Write `events` with one write.
 
@@ -189,15 +193,15 @@ class Journal:
                 self._write(lines, durable=durable and self._syncs)
                 break
             except OSError as error:
-                if self.on_full is None or error.errno not in NO_ROOM:
+                if self._on_full is None or error.errno not in NO_ROOM:
                     raise
-                self.on_full(error)
+                self._on_full(error)
         self._seq += len(events)
 
     def _write(self, lines: bytes, *, durable: bool) -> None:
         self._check_place()
-        if self.may_write is not None:
-            self.may_write()
+        if self._may_write is not None:
+            self._may_write()
         if self._is_broken:
             self._restore()
         try:

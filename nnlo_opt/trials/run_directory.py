@@ -130,9 +130,7 @@ def open_run(
     try:
         if request.overwrite:
             _remove_run(path)
-        directory = RunDirectory(path, lock, Journal(path / JOURNAL_NAME, syncs=syncs))
-        directory.journal.may_write = lock.check
-        return directory
+        return RunDirectory(path, lock, Journal(path / JOURNAL_NAME, syncs=syncs, may_write=lock.check))
     except OSError as error:
         lock.release()
         raise ConfigurationError(

@@ -19,23 +19,23 @@ DIRECTORY_NAME = "unrecorded"
 
 
 def keep(run: Path, fold: UnrecordedFold) -> None:
-    """Write `fold` down in the run directory `run`."""
+    """Write `fold` to the run directory `run`."""
     path = run / DIRECTORY_NAME / f"assignment-{fold.assignment:06d}.json"
     path.parent.mkdir(exist_ok=True)
     atomic_write(path, with_checksum(asdict(fold)))
 
 
 def read(run: Path) -> tuple[UnrecordedFold, ...]:
-    """All that is kept in `run`; what is damaged is passed over with a warning: its fold is trained again."""
+    """Return all results in `run`; a damaged one is skipped with a warning, and its fold is trained again."""
     folds = []
     for path in sorted((run / DIRECTORY_NAME).glob("assignment-*.json")):
         try:
             folds.append(checked(without_checksum(path.read_text()), UnrecordedFold))
         except (OSError, ValueError, TypeError) as error:
-            logger.warning("passed over `%s`: %s", path, error)
+            logger.warning("skipped `%s`: %s", path, error)
     return tuple(folds)
 
 
 def forget(run: Path) -> None:
-    """Remove what is kept: the journal has it."""
+    """Remove all results, as the journal has them."""
     shutil.rmtree(run / DIRECTORY_NAME, ignore_errors=True)

@@ -262,7 +262,7 @@ def test_where_the_disk_is_full_the_write_is_repeated_until_there_is_room(path, 
         if len(tried) == 3:
             monkeypatch.undo()
 
-    journal.on_full = on_full
+    journal.wait_for_room(on_full)
     monkeypatch.setattr(module, "write_fully", no_room)
     journal.append(EVENTS[2:])
     journal.close()
@@ -280,7 +280,7 @@ def test_what_a_failed_sync_may_have_lost_is_written_again(path, monkeypatch):
         os.ftruncate(fd, len(b"".join(LINES[:2])) + 3)
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    journal.on_full = lambda error: monkeypatch.undo()
+    journal.wait_for_room(lambda error: monkeypatch.undo())
     monkeypatch.setattr(os, "fsync", lose)
     journal.append(EVENTS[4:])
     journal.close()
@@ -289,7 +289,7 @@ def test_what_a_failed_sync_may_have_lost_is_written_again(path, monkeypatch):
 
 def test_an_error_that_no_waiting_mends_is_raised_at_once(path, monkeypatch):
     journal = Journal(path)
-    journal.on_full = lambda error: pytest.fail("waits")
+    journal.wait_for_room(lambda error: pytest.fail("waits"))
 
     def read_only(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
