@@ -12,7 +12,7 @@ from nnlo_opt.api.recipe import FileTasks, GeneratedTasks, ModelMaker, Request, 
 from nnlo_opt.api.settings import Settings
 from nnlo_opt.data.generated import Pool
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.reporting.lines import metrics_text
 from nnlo_opt.run.agreement import RankGroup, abort_on_error
 from nnlo_opt.run.context import ProcessContext

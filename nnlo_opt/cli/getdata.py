@@ -15,10 +15,8 @@ import numpy as np
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.data.download import downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
-from nnlo_opt.data.image_files import bundled_digits, images_from_file
-from nnlo_opt.data.images import IMAGE_SHAPES, Images, ImageSet
-from nnlo_opt.data.lists import write_list
-from nnlo_opt.data.sums import sums_path, write_sums
+from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
+from nnlo_opt.data.lists import sums_path, write_list, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.run.option_kinds import PATH, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option, read

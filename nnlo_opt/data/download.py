@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pooch
 
-from nnlo_opt.data.image_files import CIFAR10_BINARY_URL, images_from_file
-from nnlo_opt.data.images import ImageSet
+from nnlo_opt.data.image_files import CIFAR10_BINARY_URL, ImageSet, images_from_file
 from nnlo_opt.errors import ConfigurationError
 
 #: seconds for a server to answer; a machine without a network may fail only then

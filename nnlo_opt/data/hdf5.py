@@ -4,7 +4,7 @@ Headers are read once, when a source is created; an error in a header is an erro
 error while samples are read, for example a file that has vanished, fails the trial (`TrialError`).
 
 Features and labels are a data set each, or a group: a list of its members in alphabetical order, nested like the group.
-Names separated by commas are a list in their order. `hdf5_leaves` describes sequences of variable length.
+Names separated by commas are a list in their order. `hdf5_parts` describes sequences of variable length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.hdf5_files import find_dataset, open_file, reading
-from nnlo_opt.data.hdf5_parts import Adaptor, Part
+from nnlo_opt.data.hdf5_parts import Adaptor, Part, find_dataset, open_file, reading
 from nnlo_opt.data.source import DataInfo, FileInfo, Indices, check_indices
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_path

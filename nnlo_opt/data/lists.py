@@ -1,10 +1,18 @@
-"""List files, which name the data files of a training or validation set, one on each line."""
+"""List files, which name the data files of a training or validation set, one on each line.
 
+Checksums of the data files can stand in a file next to the list that `sha256sum --check` reads as well:
+`train.list.sha256` has a line for each data file with the SHA-256 of its content, two spaces, and its name as in the
+list.
+"""
+
+import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
+from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 #: the project's folder in a source checkout
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -83,3 +91,80 @@ def _text_of(path: Path) -> str:
     if "\0" in text:
         raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}")
     return text
+
+
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def sums_path(list_path: Path) -> Path:
+    """Return the path of the checksums of a list."""
+    return list_path.with_name(list_path.name + ".sha256")
+
+
+def write_sums(list_path: Path, files: Iterable[Path | str]) -> None:
+    """Write the checksums of the data files of a list next to it."""
+    paths = [Path(file) for file in files]
+    lines = [f"{_sha256(path)}  {name}\n" for path, name in zip(paths, relative_names(list_path, paths), strict=True)]
+    atomic_write(sums_path(list_path), "".join(lines))
+
+
+def verify(list_path: Path) -> int:
+    """Compare all data files of a list with their checksums, and return the number of files.
+
+    Raises:
+        ConfigurationError: naming the file, if a file differs, is in one of the two files only or cannot be read, or if
+            there are no checksums.
+    """
+    path = sums_path(list_path)
+    sums = _read_sums(path, list_path)
+    files = read_list(list_path)
+    if len(files) != len(sums) or {file.absolute() for file in files} != sums.keys():
+        only = sorted({file.absolute() for file in files} ^ sums.keys())
+        what = f"`{only[0]}` in one of them only" if only else "a file more than once"
+        raise ConfigurationError(
+            f"With `--verify-data` a list must name the files of its checksums, each once. Received: `{list_path}` and "
+            f"`{path}` with {what}; write both again."
+        )
+    for file in files:
+        PULSE.expect(SLOW)
+        try:
+            found = _sha256(file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"A data file must be readable. Received: {file} ({error.strerror or error})."
+            ) from error
+        PULSE.ticks += 1
+        if found != sums[file.absolute()]:
+            raise ConfigurationError(
+                f"With `--verify-data` a data file must match its checksum. Received: {file}, whose SHA-256 is "
+                f"not the one in `{path}`: it is damaged, or was written again. Write it again, or its checksum."
+            )
+    return len(files)
+
+
+def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
+    remedy = f"Write it while the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"`--verify-data` needs a file of checksums next to every list. Received: {list_path} without {path.name}. "
+            f"{remedy}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"A file of checksums must be readable text. Received: {path}. {remedy}") from error
+    sums: dict[Path, str] = {}
+    for number, line in enumerate(lines, start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or "\0" in line or (file := (path.parent / match[2]).absolute()) in sums:
+            raise ConfigurationError(
+                f"A file of checksums must have one line for each data file, the SHA-256 and the name. Received: line "
+                f"{number} of {path}. {remedy}"
+            )
+        sums[file] = match[1]
+    return sums
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.callbacks import CallbackRequests
+from nnlo_opt.models.adapter import CallbackRequests
 from nnlo_opt.models.keras_adapter import KerasAdapter
 
 #: Keras's names of figures that have another name here

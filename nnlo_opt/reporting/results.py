@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.files import atomic_write
-from nnlo_opt.reporting.summary import summarise
 from nnlo_opt.trials.journal import read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
     Frame: TypeAlias = pandas.DataFrame
+import statistics
 
 COLUMNS = (
     "trial",
@@ -112,3 +112,97 @@ def _row(trial: Trial) -> dict[str, Any]:
         "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
         "reason": trial.reason,
     }
+
+
+def summarise(ledger: Ledger) -> dict[str, Any]:
+    """Return the summary as plain data; times are in seconds, and a figure without any measurement is None."""
+    direction = str(ledger.identity.get("direction", "min"))
+    best = ledger.best(direction)
+    named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
+    several = {"objectives": named, "pareto": _pareto(ledger)} if named else {}
+    return {
+        "complete": ledger.complete,
+        "reason": ledger.completed_because or ledger.preempted_because,
+        "direction": direction,
+        "figure_of_merit": ledger.identity.get("figure_of_merit"),
+        "n_trials": ledger.n_by_state(),
+        "best": None
+        if best is None
+        else {
+            "trial": best.number,
+            "figure_of_merit": best.figure_of_merit,
+            "figure_of_merit_std": best.figure_of_merit_std,
+            "parameters": best.point,
+        },
+        **several,
+        "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
+        "n_starts": len(ledger.sessions),
+        "lost": _lost(ledger),
+        "block_utilization": block_utilization(ledger),
+        "coordinator_cpu_s": ledger.coordinator_cpu_s,
+        "suggest_s": _spread(ledger.suggest_s),
+        "dispatch_gap_s": _spread([a.waited_s for a in ledger.assignments if a.waited_s is not None]),
+    }
+
+
+def _lost(ledger: Ledger) -> dict[str, Any]:
+    """Return the dead ranks and lost blocks of the last session, and the number of dead ranks in all sessions."""
+    last = ledger.sessions[-1] if ledger.sessions else None
+    return {
+        "ranks": [] if last is None else sorted(rank for ranks in last.lost_ranks.values() for rank in ranks),
+        "blocks": [] if last is None else last.lost_blocks,
+        "n_ranks": sum(len(ranks) for session in ledger.sessions for ranks in session.lost_ranks.values()),
+    }
+
+
+def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return the trials of the Pareto set, ordered from best to worst in the first objective."""
+    trials = [ledger.trials[number] for number in ledger.pareto.trials]
+    return [
+        {
+            "trial": trial.number,
+            "objectives": trial.objectives,
+            "objectives_std": trial.objectives_std,
+            "parameters": trial.point,
+        }
+        for trial in trials
+    ]
+
+
+def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:
+    """Return the share of the blocks' time that was spent on trials; None if no time has passed.
+
+    The time of a session counts from its first assignment to its last end, or to `until_s` if that is earlier.
+    """
+    busy_s = available_s = 0.0
+    starts = [session.started_at_s for session in ledger.sessions]
+    for session, next_start_s in zip(ledger.sessions, [*starts, float("inf")][1:], strict=True):
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for assignment in ledger.assignments:
+            if session.started_at_s <= assignment.assigned_at_s < min(next_start_s, until_s):
+                # The next session closes a lost assignment, but the assignment ended with its own session.
+                end_s = session.last_at_s if assignment.ended_at_s is None else assignment.ended_at_s
+                span = assignment.assigned_at_s, min(end_s, session.last_at_s, until_s)
+                spans.setdefault(assignment.block, []).append(span)
+        if not spans:
+            continue
+        first_s = min(start for block in spans.values() for start, _ in block)
+        last_s = max(end for block in spans.values() for _, end in block)
+        available_s += session.n_blocks * (last_s - first_s)
+        busy_s += sum(_covered_s(block) for block in spans.values())
+    return busy_s / available_s if available_s > 0 else None
+
+
+def _covered_s(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union of spans, which overlap if teams of one block train folds at the same time."""
+    covered_s, reached_s = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered_s += max(0.0, end - max(start, reached_s))
+        reached_s = max(reached_s, end)
+    return covered_s
+
+
+def _spread(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"median": None, "max": None}
+    return {"median": statistics.median(values), "max": max(values)}

@@ -19,7 +19,7 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import NnloError
-from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Placement

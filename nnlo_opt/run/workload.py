@@ -13,9 +13,8 @@ from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
-from nnlo_opt.data.lists import read_list
+from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.data.ragged import padded
-from nnlo_opt.data.sums import verify
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter

@@ -1,8 +1,200 @@
-"""Construction of pruners by name."""
+"""Pruners by name: the median stopping rule, ASHA, hyperband.
 
-from nnlo_opt.search.median_stopping import MedianStopping
-from nnlo_opt.search.pruning import Pruner, PruningPlan
-from nnlo_opt.search.successive_halving import Brackets, SuccessiveHalving
+ASHA and hyperband give most epochs to the trials that are best after few epochs.
+"""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from nnlo_opt.search.curves import Reports
+from nnlo_opt.search.pruning import Decision, Pruner, PruningPlan, Verdict
+
+_GO_ON = Decision(Verdict.GO_ON)
+
+
+class MedianStopping:
+    """Median stopping rule of Google Vizier (Golovin et al., 2017, section 3.2.1).
+
+    A trial is pruned after an epoch if its best value so far is worse than the median of the other trials' running
+    averages up to that epoch. Only trials that have reached this epoch on the same fold are compared.
+
+    Args:
+        min_epochs: epochs before which no trial is pruned.
+        min_trials: least number of other trials to compare with.
+    """
+
+    pauses = False
+
+    def __init__(self, min_epochs: int = 1, min_trials: int = 4) -> None:
+        self._min_epochs = min_epochs
+        self._min_trials = min_trials
+
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        best = reports.curve(trial, fold).best_until(epoch)
+        if best is None or epoch < self._min_epochs:
+            return _GO_ON
+        others = [curve.mean_until(epoch) for n, curve in reports.curves(fold) if n != trial and curve.reached(epoch)]
+        means = [mean for mean in others if mean is not None]
+        if len(means) < self._min_trials or best <= (median := statistics.median(means)):
+            return _GO_ON
+        reason = (
+            f"best value {reports.shown(best):.6g} up to epoch {epoch} is worse than {reports.shown(median):.6g}, the "
+            f"median of {len(means)} running averages"
+        )
+        return Decision(Verdict.PRUNE, reason=reason)
+
+    def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
+        return ()
+
+    def promotion(self, reports: Reports) -> int | None:
+        return None
+
+    def last_resort(self, reports: Reports) -> int | None:
+        return None
+
+    def why_left(self, trial: int, reports: Reports) -> str:
+        raise ValueError("The median rule leaves no trial waiting.")
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """Ladders of rungs, and the assignment of trials to them.
+
+    Bracket b has its rungs at `epochs[b]`, ascending. Trial t belongs to bracket `cycle[t mod len(cycle)]`.
+    """
+
+    epochs: tuple[tuple[int, ...], ...]
+    cycle: tuple[int, ...]
+
+    @classmethod
+    def one(cls, plan: PruningPlan) -> "Brackets":
+        """Return the single bracket of asha: rungs at min_epochs * eta^k, below `max_epochs` if it is known."""
+        n_rungs = plan.n_rungs if plan.max_epochs is not None else 40
+        return cls(epochs=(tuple(plan.min_epochs * plan.eta**k for k in range(n_rungs)),), cycle=(0,))
+
+    @classmethod
+    def of_hyperband(cls, plan: PruningPlan) -> "Brackets":
+        """Return the brackets of hyperband.
+
+        Bracket s = s_max … 0 has s rungs and n_s = ceil((s_max + 1) / (s + 1) * eta^s) trials in a cycle. The sizes
+        follow Li et al., 2018 (arXiv:1603.06560, algorithm 1). The trials of the brackets are interleaved, so that a
+        short search has its share of each bracket: the next trial goes to the bracket that lacks most.
+        """
+        s_max = plan.n_rungs
+        rungs = tuple(plan.min_epochs * plan.eta**k for k in range(s_max))
+        sizes = [-(-(s_max + 1) * plan.eta**s // (s + 1)) for s in range(s_max, -1, -1)]
+        total, given, cycle = sum(sizes), [0] * len(sizes), list[int]()
+        for n in range(1, total + 1):
+            missing = [size * n - total * count for size, count in zip(sizes, given, strict=True)]
+            cycle.append(missing.index(max(missing)))
+            given[cycle[-1]] += 1
+        return cls(epochs=tuple(rungs[b:] for b in range(s_max + 1)), cycle=tuple(cycle))
+
+    def of(self, trial: int) -> int:
+        """Return the index of a trial's bracket."""
+        return self.cycle[trial % len(self.cycle)]
+
+    @cached_property
+    def rungs(self) -> list[tuple[int, int]]:
+        """All rungs as (bracket, number of the rung), from most to fewest epochs."""
+        every = [(b, k) for b, epochs in enumerate(self.epochs) for k in range(len(epochs))]
+        return sorted(every, key=lambda rung: (-self.epochs[rung[0]][rung[1]], rung))
+
+
+class SuccessiveHalving:
+    """Asynchronous successive halving, ASHA (Li et al., 2020, arXiv:1810.05934, algorithm 2), in one or more brackets.
+
+    The value of a trial at a rung is the mean over its folds at the epoch of the rung. Of n trials that have reached a
+    rung, the best floor(n / eta) pass it. The other trials are paused, and promoted when more trials have arrived and
+    they are among the best. A trial that is among the best when it arrives continues at once, without being paused.
+
+    If trials cannot be paused, this is the stopping variant: a trial is pruned if one of its folds reaches a rung and
+    is not among the best max(1, floor(n / eta)) of the n trials that have reached it on the same fold.
+
+    Args:
+        brackets: rungs, and the bracket of each trial.
+        eta: one trial in `eta` passes a rung.
+        pauses: True if trials can be paused and resumed.
+    """
+
+    def __init__(self, brackets: Brackets, eta: int, *, pauses: bool = True) -> None:
+        self._brackets = brackets
+        self._eta = eta
+        self.pauses = pauses
+
+    def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        bracket = self._brackets.of(trial)
+        if not self.pauses:
+            return self._stop(trial, fold, epoch, reports)
+        n_rungs = reports.n_rungs(trial)
+        for rung_epoch in self._brackets.epochs[bracket][n_rungs:]:
+            if epoch < rung_epoch:
+                break
+            if trial not in self._passing(self._standing(bracket, rung_epoch, reports)):
+                return Decision(Verdict.PAUSE, n_rungs)
+            n_rungs += 1
+        return Decision(Verdict.GO_ON, n_rungs)
+
+    def _stop(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
+        bracket = self._brackets.of(trial)
+        before = reports.curve(trial, fold).epoch_before(epoch)
+        for rung_epoch in self._brackets.epochs[bracket]:
+            if before < rung_epoch <= epoch:
+                standing = self._standing(bracket, rung_epoch, reports, fold)
+                if trial not in self._passing(standing):
+                    return Decision(Verdict.PRUNE, reason=_reason(trial, rung_epoch, standing, reports))
+        return Decision(Verdict.GO_ON)
+
+    def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
+        return self._brackets.epochs[self._brackets.of(trial)][reports.n_rungs(trial) :] if self.pauses else ()
+
+    def promotion(self, reports: Reports) -> int | None:
+        return next((trial for trial, _, passes in self._waiting(reports) if passes), None)
+
+    def last_resort(self, reports: Reports) -> int | None:
+        return next((trial for trial, _, _ in self._waiting(reports)), None)
+
+    def why_left(self, trial: int, reports: Reports) -> str:
+        bracket = self._brackets.of(trial)
+        epoch = self._brackets.epochs[bracket][reports.n_rungs(trial)]
+        return _reason(trial, epoch, self._standing(bracket, epoch, reports), reports)
+
+    def _standing(self, bracket: int, epoch: int, reports: Reports, fold: int | None = None) -> list[tuple[float, int]]:
+        """Return (value, trial) of the bracket's trials that have reached `epoch`, from best to worst, then by age.
+
+        Values are means over the folds, or values of `fold` if given. A training that has ended earlier counts with its
+        final figure.
+        """
+        trials = (t for t in reports.trials if self._brackets.of(t) == bracket)
+        if fold is None:
+            known = ((reports.value_at(t, epoch), t) for t in trials)
+        else:
+            known = ((reports.curve(t, fold).value_at(epoch), t) for t in trials)
+        return sorted((value, t) for value, t in known if value is not None)
+
+    def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
+        n = len(standing) // self._eta
+        return {trial for _, trial in standing[: n if self.pauses else max(1, n)]}
+
+    def _waiting(self, reports: Reports) -> Iterator[tuple[int, int, bool]]:
+        """Yield (trial, epoch of its rung, True if it may pass), from the highest rung, and from best to worst."""
+        if not self.pauses:
+            return
+        for bracket, rung in self._brackets.rungs:
+            epoch = self._brackets.epochs[bracket][rung]
+            standing = self._standing(bracket, epoch, reports)
+            passing = self._passing(standing)
+            for _, trial in standing:
+                if reports.n_rungs(trial) == rung and not reports.has_ended(trial):
+                    yield trial, epoch, trial in passing
+
+
+def _reason(trial: int, epoch: int, standing: list[tuple[float, int]], reports: Reports) -> str:
+    place = [n for _, n in standing].index(trial)
+    value = reports.shown(standing[place][0])
+    return f"rank {place + 1} of {len(standing)} at epoch {epoch} ({value:.6g})"
 
 
 def make_pruner(plan: PruningPlan) -> Pruner:

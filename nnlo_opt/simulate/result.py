@@ -4,7 +4,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nnlo_opt.reporting.summary import block_utilization
+from nnlo_opt.reporting.results import block_utilization
 from nnlo_opt.trials.ledger import Ledger
 
 

@@ -1,18 +1,492 @@
-"""Interface of parameters, with the kinds of parameters, each a frozen value class.
+"""Kinds of parameters, each a frozen value class with the interface `Parameter`.
 
 A parameter knows the values that it allows. `from_unit` maps the unit interval onto them, so that sampling, designs and
 surrogates need no knowledge of priors and kinds.
 """
 
-from typing import Any, Protocol
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.choices import Categorical, Constant, Ordinal
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.ranges import Integer, Prior, Real
-from nnlo_opt.space.values import Value
+from nnlo_opt.space.conditions import When, check_condition
+from nnlo_opt.space.values import Value, frozen, is_number, not_contained, plain, position_of, quantile_of, text, thawed
+
+Prior = Literal["uniform", "log-uniform"]
+
+#: largest integer; beyond it neighbouring integers are the same float, in JSON readers and in surrogates
+MAX_INTEGER = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Parameter from `low` to `high`, both included: all numbers between, or with a step low, low + step, ..., high."""
+
+    low: float
+    high: float
+    prior: Prior = "uniform"
+    name: str = ""
+    #: distance of neighbouring values; None for all numbers
+    step: float | None = field(default=None, kw_only=True)
+    #: value at which the prior is highest; see `space.likely` for its width
+    likely: float | None = field(default=None, kw_only=True)
+    condition: When | None = field(default=None, kw_only=True)
+
+    #: name of the class in JSON, and the kind of its numbers in sentences
+    KIND: ClassVar[str]
+    NUMBER: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_condition(self.condition, self.name)
+        for side in ("low", "high"):
+            self._settle(f"bound `{side}`", side, getattr(self, side))
+        if self.low >= self.high:
+            raise ConfigurationError(
+                f"`low` must be less than `high` in {self._title}. Received: {self.low} and {self.high}. "
+                "Exchange the bounds, or give a single value to the model itself."
+            )
+        self._check_width()
+        if self.prior not in ("uniform", "log-uniform"):
+            raise ConfigurationError(
+                f'The prior of parameter `{self.name}` must be "uniform" or "log-uniform". Received: {self.prior!r}. '
+                "Choose one of the two."
+            )
+        if self.prior == "log-uniform" and self.low <= 0:
+            raise ConfigurationError(
+                f"`low` must be more than 0 for the log-uniform prior of parameter `{self.name}`. "
+                f"Received: {self.low}. Raise `low`, or use the uniform prior."
+            )
+        if self.step is not None:
+            self._settle("`step`", "step", self.step)
+            self._check_step(self.step)
+        if self.likely is not None:
+            self._settle("`likely` value", "likely", self.likely)
+            if not self.contains(self.likely):
+                raise ConfigurationError(
+                    f"The `likely` value of {self._title} must be one of its values. Received: {self.likely}, not in "
+                    f"{_bounds_text(self)}. Correct it."
+                )
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} `{self.name}`"
+
+    def _settle(self, what: str, attribute: str, received: Any) -> None:
+        """Check a number that was given, and store it as a plain Python number in the frozen field."""
+        number = plain(received)
+        if not is_number(number) or not self._is_of_kind(number):
+            raise ConfigurationError(
+                f"The {what} of {self._title} must be {self.NUMBER}. Received: {received!r}. Correct it."
+            )
+        object.__setattr__(self, attribute, self._of_kind(number))
+
+    def _is_of_kind(self, number: float) -> bool:
+        raise NotImplementedError
+
+    def _of_kind(self, number: float) -> Any:
+        raise NotImplementedError
+
+    def _check_width(self) -> None:
+        raise NotImplementedError
+
+    def _check_step(self, step: float) -> None:
+        n_steps = (self.high - self.low) / step if step > 0 else 0.0
+        # The tolerance is for rounding: 1 is three steps of 1/3.
+        if not 0.5 < n_steps < MAX_INTEGER or abs(n_steps - round(n_steps)) > min(1e-9 * n_steps, 0.01):
+            raise ConfigurationError(
+                f"`high` must be a whole number of steps above `low` in {self._title}. Received: `step` {step} from "
+                f"{self.low} to {self.high}. Change the step or a bound."
+            )
+
+    # ------------------------------------------------------------ grid of a parameter with finitely many values
+
+    @property
+    def _grid(self) -> float | None:
+        """Distance of neighbouring values; None if they are continuous."""
+        return self.step
+
+    @property
+    def n_values(self) -> int | None:
+        return None if self._grid is None else round((self.high - self.low) / self._grid) + 1
+
+    def _finite(self) -> tuple[int, float]:
+        """Return the number of values, and the distance between them."""
+        if self._grid is None or self.n_values is None:
+            raise ValueError(f"Values of the continuous parameter `{self.name}` have no numbers.")
+        return self.n_values, self._grid
+
+    def value_at(self, index: int) -> Any:
+        n_values, step = self._finite()
+        if index == n_values - 1:
+            return self.high
+        # Decimal computes as written: 0.1 * 3 is 0.3.
+        return self._of_kind(float(Decimal(repr(self.low)) + index * Decimal(repr(step))))
+
+    def index(self, value: object) -> int:
+        index = self._index_of(plain(value))
+        if index is None:
+            raise not_contained(self, value)
+        return index
+
+    def _index_of(self, number: Any) -> int | None:
+        n_values, step = self._finite()
+        if not is_number(number) or not self.low <= number <= self.high:
+            return None
+        index = min(max(round((number - self.low) / step), 0), n_values - 1)
+        return index if abs(self.value_at(index) - number) <= 1e-9 * step else None
+
+    # ------------------------------------------------------------ values and quantiles
+
+    def contains(self, value: object) -> bool:
+        number = plain(value)
+        if not is_number(number) or not self._is_of_kind(number):
+            return False
+        return self.low <= number <= self.high if self._grid is None else self._index_of(number) is not None
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        return self.from_unit(rng.random())
+
+    def from_unit(self, unit: float) -> Any:
+        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
+        low, high = self._edges
+        if self._is_logarithmic:
+            number = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
+        elif self._grid is None:
+            number = low * (1.0 - position) + high * position
+        else:
+            n_values, _ = self._finite()
+            return self.value_at(min(math.floor(position * n_values), n_values - 1))
+        if self._grid is None:
+            return min(max(number, self.low), self.high)
+        n_values, step = self._finite()
+        return self.value_at(min(max(round((number - self.low) / step), 0), n_values - 1))
+
+    def to_unit(self, value: object) -> float:
+        number = plain(value)
+        if not self.contains(number):
+            raise not_contained(self, value)
+        position = self._position(number)
+        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+
+    def _position(self, number: float) -> float:
+        """Return the position of a value on its scale, 0 to 1.
+
+        The middle of the part of the scale that rounds to it.
+        """
+        low, high = self._edges
+        if self._is_logarithmic:
+            position = (math.log(number) - math.log(low)) / (math.log(high) - math.log(low))
+        elif self._grid is None:
+            position = (number - low) / (high - low)
+        else:
+            position = (self.index(number) + 0.5) / self._finite()[0]
+        return min(max(position, 0.0), 1.0)
+
+    @property
+    def _is_logarithmic(self) -> bool:
+        # If the bounds have the same logarithm in floating point, all scales between them are the same.
+        return self.prior == "log-uniform" and math.log(self.low) < math.log(self.high)
+
+    @property
+    def _edges(self) -> tuple[float, float]:
+        """Ends of the scale: half a step beyond the bounds of a grid, so that the outer values have an equal share."""
+        if self._grid is None:
+            return self.low, self.high
+        half = self._grid / 2
+        return self.low - (min(half, self.low / 2) if self.prior == "log-uniform" else half), self.high + half
+
+    # ------------------------------------------------------------ as text
+
+    def to_json(self) -> dict[str, Any]:
+        data = {"kind": self.KIND, "name": self.name, "low": self.low, "high": self.high, "prior": self.prior}
+        # Both are written only if given, so that the identity of a run without them keeps its bytes.
+        data |= {key: getattr(self, key) for key in ("step", "likely") if getattr(self, key) is not None}
+        return data | ({"condition": self.condition.to_json()} if self.condition else {})
+
+    def __str__(self) -> str:
+        likely = "" if self.likely is None else f", likely={self.likely}"
+        return f"{_bounds_text(self)[:-1]}{likely})"
+
+
+@dataclass(frozen=True, slots=True)
+class Real(_Range):
+    """Float from `low` to `high`, both included.
+
+    Args:
+        low: lower bound.
+        high: upper bound.
+        prior: "uniform", or "log-uniform", which gives every decade the same weight.
+        name: name of the parameter, as the model's function calls it.
+        step: if given, only low, low + step, ..., high are values.
+        likely: value that is expected to be good; the prior is highest there and decreases on both sides
+            (`nnlo_opt.space.values`).
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
+    """
+
+    KIND = "real"
+    NUMBER = "a finite number"
+
+    def _is_of_kind(self, number: float) -> bool:
+        return True
+
+    def _of_kind(self, number: float) -> float:
+        return float(number)
+
+    def _check_width(self) -> None:
+        if not math.isfinite(self.high - self.low):
+            raise ConfigurationError(
+                f"The range of parameter `{self.name}` must be a finite number. Received: {self.low} to {self.high}. "
+                "Bring the bounds closer together."
+            )
+
+    def key(self, value: object) -> int | float:
+        number = plain(value)
+        if not self.contains(number):
+            raise not_contained(self, value)
+        return float(number) if self.step is None else self.index(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(_Range):
+    """Integer from `low` to `high`, both included.
+
+    It has the arguments of Real; "log-uniform" gives every decade about the same weight.
+    """
+
+    low: int
+    high: int
+
+    KIND = "integer"
+    NUMBER = "an integer"
+
+    def _is_of_kind(self, number: float) -> bool:
+        return number == math.floor(number)
+
+    def _of_kind(self, number: float) -> int:
+        return int(number)
+
+    def _check_width(self) -> None:
+        if max(-self.low, self.high) > MAX_INTEGER:
+            raise ConfigurationError(
+                f"The bounds of Integer `{self.name}` must lie within -2**53 and 2**53. "
+                f"Received: {self.low} to {self.high}. Use a Real, or search its logarithm."
+            )
+
+    @property
+    def _grid(self) -> float:
+        return 1 if self.step is None else self.step
+
+    @property
+    def n_values(self) -> int:
+        return (self.high - self.low) // int(self._grid) + 1
+
+    def value_at(self, index: int) -> int:
+        return self.low + index * int(self._grid)
+
+    def _index_of(self, number: Any) -> int | None:
+        if not is_number(number) or not self.low <= number <= self.high:
+            return None
+        index, rest = divmod(number - self.low, int(self._grid))
+        return int(index) if rest == 0 else None
+
+    def key(self, value: object) -> int:
+        number = plain(value)
+        if not self.contains(number):
+            raise not_contained(self, value)
+        return int(number)
+
+
+def _bounds_text(parameter: _Range) -> str:
+    prior = "" if parameter.prior == "uniform" else f', "{parameter.prior}"'
+    step = "" if parameter.step is None else f", step={parameter.step}"
+    return f"{type(parameter).__name__}({parameter.low}, {parameter.high}{prior}{step})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Parameter with one of several values.
+
+    Values differ if their JSON text differs: 1, 1.0 and True are three values.
+    """
+
+    categories: tuple[Any, ...]
+    name: str
+    condition: When | None
+
+    #: name of the class in JSON
+    KIND: ClassVar[str]
+
+    def __init__(self, categories: Iterable[Any], name: str = "", *, condition: When | None = None) -> None:
+        check_condition(condition, name)
+        if isinstance(categories, (str, bytes)) or not isinstance(categories, Iterable):
+            raise ConfigurationError(
+                f"The categories of parameter `{name}` must be a list of values. Received: {categories!r}. "
+                "Put them in square brackets."
+            )
+        values = tuple(frozen(category, name) for category in categories)
+        if len(values) < 2:
+            raise ConfigurationError(
+                f"Parameter `{name}` must have at least 2 categories. Received: {[thawed(v) for v in values]}. "
+                "Give a single value to the model itself instead of searching it, or write it as a Constant."
+            )
+        texts = [text(value) for value in values]
+        for index, repeated in enumerate(texts):
+            if repeated in texts[:index]:
+                raise ConfigurationError(
+                    f"The categories of parameter `{name}` must be different. Received: {repeated} more than once. "
+                    "Remove the repetition."
+                )
+        object.__setattr__(self, "categories", values)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "condition", condition)
+
+    @property
+    def n_values(self) -> int:
+        return len(self.categories)
+
+    def contains(self, value: object) -> bool:
+        return self._index_of(value) is not None
+
+    def sample(self, rng: np.random.Generator) -> Value:
+        return self.from_unit(rng.random())
+
+    def from_unit(self, unit: float) -> Value:
+        return self.value_at(min(math.floor(unit * self.n_values), self.n_values - 1))
+
+    def to_unit(self, value: object) -> float:
+        return (self.index(value) + 0.5) / self.n_values
+
+    def value_at(self, index: int) -> Value:
+        value: Value = thawed(self.categories[index])
+        return value
+
+    def index(self, value: object) -> int:
+        index = self._index_of(value)
+        if index is None:
+            raise not_contained(self, value)
+        return index
+
+    def key(self, value: object) -> int:
+        return self.index(value)
+
+    def _index_of(self, value: object) -> int | None:
+        try:
+            wanted = text(thawed(plain(value)))
+        except (TypeError, ValueError):
+            return None
+        return next((i for i, category in enumerate(self.categories) if text(category) == wanted), None)
+
+    def to_json(self) -> dict[str, Any]:
+        data = {"kind": self.KIND, "name": self.name, "categories": [thawed(c) for c in self.categories]}
+        return data | ({"condition": self.condition.to_json()} if self.condition else {})
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({[thawed(category) for category in self.categories]})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Categorical(_Choice):
+    """Parameter with one of several values without an order, each equally likely.
+
+    Args:
+        categories: at least 2 values, of JSON's types; a category that is a list or a tuple arrives as a list.
+            Categories
+            differ if their JSON text differs: 1, 1.0 and True are three categories.
+        name: name of the parameter, as the model's function calls it.
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
+    """
+
+    KIND = "categorical"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Ordinal(_Choice):
+    """Parameter with one of several ordered values, for example 16, 32, 64; neighbours are expected to perform alike.
+
+    Args:
+        categories: at least 2 values, in their order.
+        name: name of the parameter, as the model's function calls it.
+        likely: value that is drawn most often, with its neighbours (`nnlo_opt.space.values`); None if all values are
+            equally likely, even if None is a category.
+        condition: condition on another parameter; None if the parameter is in every point.
+
+    Raises:
+        ConfigurationError: if an argument breaks these rules.
+    """
+
+    likely: Any
+
+    KIND = "ordinal"
+
+    def __init__(
+        self, categories: Iterable[Any], name: str = "", *, likely: Any = None, condition: When | None = None
+    ) -> None:
+        _Choice.__init__(self, categories, name, condition=condition)
+        if likely is not None and self._index_of(likely) is None:
+            raise ConfigurationError(
+                f"The `likely` value of Ordinal `{name}` must be one of its values. Received: {likely!r}, not in "
+                f"{[thawed(category) for category in self.categories]}. Correct it."
+            )
+        object.__setattr__(self, "likely", None if likely is None else frozen(likely, name))
+
+    def from_unit(self, unit: float) -> Value:
+        position = unit if self.likely is None else position_of(unit, self._position(self.likely))
+        return _Choice.from_unit(self, position)
+
+    def to_unit(self, value: object) -> float:
+        position = self._position(value)
+        return position if self.likely is None else quantile_of(position, self._position(self.likely))
+
+    def _position(self, value: object) -> float:
+        return _Choice.to_unit(self, value)
+
+    def to_json(self) -> dict[str, Any]:
+        return _Choice.to_json(self) | ({} if self.likely is None else {"likely": thawed(self.likely)})
+
+    def __str__(self) -> str:
+        likely = "" if self.likely is None else f", likely={thawed(self.likely)!r}"
+        return f"Ordinal({[thawed(category) for category in self.categories]}{likely})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Constant(_Choice):
+    """Parameter with a single value, as `--fix` makes it: part of every point that its condition allows.
+
+    Args:
+        value: value of JSON's types.
+        name: name of the parameter, as the model's function calls it.
+        condition: condition on another parameter; None if the parameter is in every point.
+    """
+
+    KIND = "constant"
+
+    def __init__(self, value: Any, name: str = "", *, condition: When | None = None) -> None:
+        check_condition(condition, name)
+        object.__setattr__(self, "categories", (frozen(value, name),))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "condition", condition)
+
+    @property
+    def value(self) -> Value:
+        return self.value_at(0)
+
+    def to_json(self) -> dict[str, Any]:
+        data = {"kind": self.KIND, "name": self.name, "value": self.value}
+        return data | ({"condition": self.condition.to_json()} if self.condition else {})
+
+    def __str__(self) -> str:
+        return f"Constant({self.value!r})"
+
 
 __all__ = [
     "KINDS",

@@ -25,8 +25,7 @@ from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.data.folds import Fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.adapter import Metrics, ModelAdapter
-from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.models.adapter import EpochCallbacks, Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.training.options import TrainingOptions

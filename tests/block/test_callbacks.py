@@ -9,7 +9,7 @@ from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.callbacks import CallbackRequests
+from nnlo_opt.models.adapter import CallbackRequests
 from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions

@@ -9,8 +9,7 @@ import pytest
 
 from nnlo_opt.cli import getdata
 from nnlo_opt.data.hdf5 import Hdf5Source
-from nnlo_opt.data.lists import read_list
-from nnlo_opt.data.sums import verify
+from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 
 N_TRAIN, N_TEST = 60, 20

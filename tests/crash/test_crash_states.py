@@ -12,8 +12,7 @@ import pytest
 from crash_states import Crash, State, Step, get, put, recording, states
 from loopback_run import Shape, System, check_outcome, outcomes
 
-from nnlo_opt.data.lists import read_list, write_list
-from nnlo_opt.data.sums import verify, write_sums
+from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.trials import events as ev

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import standing
-from nnlo_opt.data.lists import read_list, write_list
-from nnlo_opt.data.sums import sums_path, verify, write_sums
+from nnlo_opt.data.lists import read_list, sums_path, verify, write_list, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, CheckpointError, ConfigurationError, JournalError
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint, load_weights, save_weights

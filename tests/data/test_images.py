@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.data.images import Images, ImageSet, checked_images
+from nnlo_opt.data.image_files import Images, ImageSet, checked_images
 from nnlo_opt.errors import ConfigurationError
 
 

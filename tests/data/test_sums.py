@@ -7,8 +7,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnlo_opt.data.lists import write_list
-from nnlo_opt.data.sums import sums_path, verify, write_sums
+from nnlo_opt.data.lists import sums_path, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
 
 

@@ -8,8 +8,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, SearchPlan, Send
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.reporting.summary import summarise
+from nnlo_opt.reporting.results import read_ledger, summarise, write_results
 from nnlo_opt.reporting.table import trials_table
 from nnlo_opt.run.identity import check_same
 from nnlo_opt.search.base import History

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models import architecture
-from nnlo_opt.models.architecture import read_architecture
-from nnlo_opt.models.legacy_json import translate
+from nnlo_opt.models import legacy_json
+from nnlo_opt.models.legacy_json import read_architecture, translate
 from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, RENAMED, RENAMED_IN
 from nnlo_opt.models.legacy_objects import HARD_SIGMOID
 
@@ -381,7 +380,7 @@ def test_classes_that_are_known_are_left_to_themselves():
 
 
 def test_a_translation_is_announced_once(caplog):
-    architecture._announce.cache_clear()
+    legacy_json._announce.cache_clear()
     text = json.dumps(sequential(layer("BatchNormalization", mode=2), keras_version="1.2.2"))
     with caplog.at_level(logging.INFO):
         read_architecture(text, "a.json")
@@ -406,7 +405,7 @@ def test_names_lead_to_what_keras_3_has():
 
 def test_no_framework_is_imported():
     program = (
-        "import sys; from nnlo_opt.models.architecture import read_architecture;"
+        "import sys; from nnlo_opt.models.legacy_json import read_architecture;"
         f"read_architecture(open({str(FILES[0])!r}).read(), '');"
         "print(sorted({'keras', 'tensorflow', 'h5py'} & set(sys.modules)))"
     )

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from nnlo_opt.reporting.summary import block_utilization, summarise
+from nnlo_opt.reporting.results import block_utilization, summarise
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 

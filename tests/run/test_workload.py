@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.cli.arguments import parse_optimization, parse_training
-from nnlo_opt.data.sums import write_sums
+from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space import Real, Space

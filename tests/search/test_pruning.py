@@ -1,10 +1,8 @@
 import pytest
 
 from nnlo_opt.search.curves import Curve, Reports
-from nnlo_opt.search.median_stopping import MedianStopping
-from nnlo_opt.search.pruners import make_pruner
+from nnlo_opt.search.pruners import Brackets, MedianStopping, SuccessiveHalving, make_pruner
 from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
-from nnlo_opt.search.successive_halving import Brackets, SuccessiveHalving
 from nnlo_opt.testing.pruner_conformance import N_EPOCHS, PrunerConformance
 
 

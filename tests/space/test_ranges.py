@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space import Integer, Real
-from nnlo_opt.space.likely import LIKELY_WIDTH, position_of, quantile_of
 from nnlo_opt.space.parameters import parameter_from_json
+from nnlo_opt.space.values import LIKELY_WIDTH, position_of, quantile_of
 
 
 @given(parameter=some.grids())

@@ -21,7 +21,7 @@ from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.callbacks import EpochCallbacks
+from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.runtime.monitor import Monitor
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
