@@ -1,4 +1,4 @@
-"""A hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_point`."""
+"""Hyperparameter search from Python: `optimize(objective, space, num_iterations=20).best_point`."""
 
 import hashlib
 import inspect
@@ -38,9 +38,9 @@ _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python}
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search has found; equal on every rank."""
+    """Trials of a search with the best of them; equal on every rank."""
 
-    #: everything that happened, as the journal tells it
+    #: state that the journal of the run leads to
     ledger: Ledger = field(repr=False)
     #: "min" or "max"
     direction: str
@@ -76,7 +76,7 @@ class SearchResult:
 
     @property
     def ended_because(self) -> str:
-        """Reason for which the search has ended, as a sentence without its full stop."""
+        """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
         return self.ledger.completed_because or self.ledger.preempted_because
 
     def frame(self) -> "Frame":

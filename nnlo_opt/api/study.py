@@ -1,4 +1,4 @@
-"""A search from Python in which the caller runs the trials: `Study.ask` gives a point, `Study.tell` takes its value."""
+"""Search from Python whose trials the caller runs: `Study.ask` gives a point, `Study.tell` takes its value."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from nnlo_opt.space.space import Point
 
 @dataclass(frozen=True, slots=True)
 class AskedTrial:
-    """A trial that the caller runs."""
+    """Trial that the caller runs."""
 
     number: int
     #: value of every parameter by name
@@ -29,7 +29,7 @@ class AskedTrial:
 
 
 class Study:
-    """A search whose trials the caller runs, in this process; ranks of MPI have one each.
+    """Search whose trials the caller runs, in this process; each rank of MPI has a study of its own.
 
         with nnlo_opt.Study({"x": Real(-5, 5)}, num_iterations=20) as study:
             for trial in study:
@@ -84,7 +84,7 @@ class Study:
 
     @property
     def result(self) -> SearchResult:
-        """Everything that was found so far."""
+        """Result so far."""
         return SearchResult(self._search.ledger, self._search.options.plan.direction, self._search.directory)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The command line: options, entry points of the commands, what they print."""
+"""Command line: parsers and entry points of the commands."""

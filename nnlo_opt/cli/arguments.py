@@ -1,4 +1,4 @@
-"""Command lines as values: the parsers that the table of options makes."""
+"""Parsers of the commands, made from the table of options."""
 
 import argparse
 import difflib
@@ -19,7 +19,7 @@ class HelpRequested(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises ConfigurationError for a wrong command line, as one of many ranks must say it and all leave.
+    """Parser that raises ConfigurationError for a wrong command line: one rank of many prints it, and all leave.
 
     Args:
         options: options of the command; a group of them is a group in the help.
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
                 container.add_argument(option.flag, **_argument(option))
 
     def given(self, argv: Sequence[str] | None) -> dict[str, Any]:
-        """Return the texts of the options that `argv` gives, by name; ConfigurationError or HelpRequested."""
+        """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested."""
         return vars(self.parse_args(argv))
 
     def values(self, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _argument(option: Option) -> dict[str, Any]:
-    """Return the arguments of `add_argument`; a value stays a text, and what is not given is left out."""
+    """Return the arguments of `add_argument` for an option; values stay texts, and options not given are absent."""
     action = option.kind.action
     argument: dict[str, Any] = {
         "dest": option.name,
@@ -80,7 +80,7 @@ def _argument(option: Option) -> dict[str, Any]:
 
 
 class _Help(argparse.Action):
-    """`--help` as HelpRequested."""
+    """Raises HelpRequested for `--help`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show this text and exit")
@@ -90,7 +90,7 @@ class _Help(argparse.Action):
 
 
 class _RefuseRestore(argparse.Action):
-    """`--restore` of OptimizationDriver, which belongs to the other driver."""
+    """Refuses `--restore`, an option of TrainingDriver."""
 
     def __call__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError("`--restore` belongs to TrainingDriver. Resume a search with `--opt-restore`.")

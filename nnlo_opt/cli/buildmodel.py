@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write NAME_arch.json, and with `--weights` NAME.weights.h5; the exit code."""
+    """Write NAME_arch.json, and with `--weights` NAME.weights.h5; return the exit code."""
     try:
         arguments = _parser().values(argv)
         definition = open_model(arguments.model)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"BuildModel: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     except OSError as error:
-        print(f"BuildModel: what it writes must be writable. Received: {error}.", file=sys.stderr)
+        print(f"BuildModel: the output file must be writable. Received: {error}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     return EXIT_OK
 
@@ -61,7 +61,7 @@ def _parser() -> Parser:
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, Any]:
-    """Values by name: Python literals where they are some, else text."""
+    """Return values by name: a Python literal if the text is one, else the text."""
     parameters: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -55,12 +55,12 @@ class Request:
     n_train_files: int = DEFAULT_N_FILES[0]
     n_test_files: int = DEFAULT_N_FILES[1]
     seed: int = 0
-    #: train and test together; None: all there are
+    #: most samples to train and to test with, together; None for all
     n_samples: int | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files and their lists; the exit code."""
+    """Write the files and their lists; return the exit code."""
     try:
         request = _parse(argv)
         _check_folder(request.out)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"GetData: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     except OSError as error:
-        print(f"GetData: what it writes must be writable. Received: {error}.", file=sys.stderr)
+        print(f"GetData: the output files must be writable. Received: {error}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     return EXIT_OK
 
@@ -107,7 +107,7 @@ def _parse(argv: Sequence[str] | None) -> Request:
 
 
 def _check_folder(out: Path) -> None:
-    """Make the folder `out`; a download is not for nothing."""
+    """Create the folder `out` before anything is downloaded for it; ConfigurationError if it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out).close()
@@ -116,7 +116,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _load(request: Request) -> ImageSet:
-    """The images asked for, shuffled."""
+    """Return the requested images, shuffled."""
     images = _images_from(request).shuffled(request.seed)
     if request.n_samples is not None:
         images = images.first(request.n_samples)
@@ -153,7 +153,7 @@ def _images_from(request: Request) -> ImageSet:
 
 
 def _write(images: ImageSet, request: Request) -> list[Path]:
-    """Write data files and lists; the lists."""
+    """Write data files and lists; return the paths of the lists."""
     parts = {"train": (images.train, request.n_train_files), "test": (images.test, request.n_test_files)}
     lists = {part: request.out / f"{part}_{request.name}.list" for part in parts}
     try:

@@ -100,7 +100,7 @@ class DriverCommand:
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
+        """Run directory."""
         return self.run.root / str(self.run.name)
 
     def line(self, grace_s: float, *, again: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""`nnlo-opt`: what can be done with a run or a search space without training anything."""
+"""`nnlo-opt`: work on runs and search spaces in one process, without training."""
 
 import argparse
 import os
@@ -36,7 +36,7 @@ SPACE_OPTIONS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     try:
         match argv[:1]:
@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("space", help="print the parameters of a search space and points of it; see its own --help")
     repair = commands.add_parser(
         "repair",
-        help="keep what is sound of a damaged journal, so that the run can be gone on with; the damaged one is kept "
-        "beside it as journal.jsonl.damaged-1, -2, …",
+        help="keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept "
+        "next to it as journal.jsonl.damaged-1, -2, …",
     )
     repair.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
@@ -140,7 +140,7 @@ def _launch(argv: Sequence[str]) -> int:
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
         description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
         "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
-        "preempted (the same command goes on), 2 wrong request, 1 otherwise.",
+        "preempted (the same command resumes), 2 wrong request, 1 otherwise.",
     )
     launch.add_command(parser)
     return launch.run(parser.values(argv))
@@ -160,7 +160,7 @@ def _plan(argv: Sequence[str]) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> int:
-    """`show`, `report` and `repair`."""
+    """Run `show`, `report` or `repair`."""
     try:
         if not (arguments.run / JOURNAL_NAME).is_file():
             raise ConfigurationError(
@@ -198,19 +198,19 @@ def _repair(run: Path) -> int:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
         return EXIT_OK
     found, damaged = repaired
-    print(f"Repaired `{run / JOURNAL_NAME}`: {len(found.events)} events kept. The damaged one is `{damaged}`.")
+    print(f"Repaired `{run / JOURNAL_NAME}`: {len(found.events)} events kept. The damaged journal is `{damaged}`.")
     gaps = [f"{first}" if first == last else f"{first}-{last}" for first, last in found.gaps]
     if gaps:
         print(f"Lost lines: {', '.join(gaps)}.")
     if found.n_damaged:
-        print(f"{found.n_damaged} lines of the file were damaged, or repeated another.")
+        print(f"{found.n_damaged} lines of the file were damaged or repeated.")
     for event in found.dropped:
-        print(f"Dropped, for what it depends on is lost: {event}.")
+        print(f"Dropped, because an event it depends on is lost: {event}.")
     if found.lost:
         print(f"Lost trials: {', '.join(map(str, found.lost))}.")
     if found.renumbers:
         changed = [f"{old} is now {new}" for old, new in found.moved.items() if old != new]
-        print(f"Trials have no gaps in their numbers: {', '.join(changed)}.")
+        print(f"Trials were renumbered without gaps: {', '.join(changed)}.")
     if found.still_open:
-        print(f"Trials that have not ended, and go on with `--opt-restore`: {', '.join(map(str, found.still_open))}.")
+        print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
     return EXIT_OK

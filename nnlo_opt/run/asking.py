@@ -1,4 +1,4 @@
-"""A search whose trials the caller runs: it asks for points and tells values, in this process."""
+"""Search in this process whose trials the caller runs: it asks for points and tells values."""
 
 import tempfile
 import time
@@ -29,7 +29,7 @@ _LONG_S = 1e7
 
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """A trial that the caller runs, in place of a rank."""
+    """Trial that the caller runs in place of a rank."""
 
     order: msg.RunFold
     rank: Transport
@@ -42,10 +42,10 @@ class _Call:
 
 
 class AskedSearch:
-    """A search in this process whose trials are run by the caller.
+    """Search in this process whose trials the caller runs.
 
     Args:
-        options: how is searched, and in which run.
+        options: options of the search and of its run.
         space: search space.
         n_parallel: most trials that may be under way at a time.
         keeps_files: if False, the journal is temporary.

@@ -23,7 +23,7 @@ _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 
 
 class WrongValueError(ValueError):
-    """Rule that a value breaks, and the value; the name of the option belongs in front."""
+    """Value that breaks a rule: the rule with the value, to be put behind the name of the option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Kind:
     action: str = "store"
 
     def __call__(self, value: Any) -> Any:
-        """Return the value that `value` stands for; WrongValueError if it breaks the rule."""
+        """Return the converted value; WrongValueError if `value` breaks the rule."""
         try:
             return self.convert(value)
         except WrongValueError:
@@ -145,7 +145,7 @@ def _items(value: Any) -> Any:
 
 
 def _fixed(value: Any) -> dict[str, str]:
-    """Values of parameters by name, given as texts NAME=VALUE or as a mapping; ConfigurationError."""
+    """Return the values of parameters by name, from texts NAME=VALUE or a mapping; ConfigurationError."""
     if isinstance(value, Mapping):
         return {_text(name): str(item) for name, item in value.items()}
     fixed: dict[str, str] = {}
@@ -178,7 +178,7 @@ def _class_weights(value: Any) -> ClassWeights:
 
 TEXT = Kind(rule="a text", type=str, convert=_text)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
-#: given or not, without a value on the command line
+#: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
 #: `--option` or `--no-option`
 SWITCH = Kind(rule="True or False", type=bool, convert=_flag, action="switch")

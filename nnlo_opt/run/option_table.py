@@ -50,7 +50,7 @@ class Option:
         help: what the option does, without its default.
         default: value if the option is not given.
         shown: the default in words if its value alone does not say it.
-        example: a value as text.
+        example: a value as text, for the reference page.
         bare: value of the option if it is given without one; None if it must have one.
         short: the option's only form on the command line if that is not `--name`.
         python: True if `nnlo_opt.optimize` has the option too.
@@ -71,19 +71,19 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The option on the command line, such as `--train-data`."""
+        """Form of the option on the command line, such as `--train-data`."""
         return self.short or "--" + self.name.replace("_", "-")
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty if there is nothing to say of it."""
+        """Default in words; empty if there is nothing to say of it."""
         if self.shown or self.default is None or self.default is False or self.default in ((), {}):
             return self.shown
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property
     def help_text(self) -> str:
-        """What the option does, with its default."""
+        """Help with the default."""
         return f"{self.help} (default: {self.default_text})" if self.default_text else self.help
 
     @property
@@ -92,7 +92,7 @@ class Option:
         return self.kind.type | None if self.default is None else self.kind.type
 
     def read(self, value: Any) -> Any:
-        """Return what `value` stands for, text or a value given in Python; ConfigurationError if it is wrong."""
+        """Return the value for a text, or for a value given in Python; ConfigurationError if it is wrong."""
         try:
             return self.kind(value)
         except WrongValueError as error:
@@ -100,10 +100,10 @@ class Option:
 
 
 def read(given: Mapping[str, Any], options: Iterable[Option]) -> SimpleNamespace:
-    """Return the value of every option by name: as `given`, as text or in Python, else its default.
+    """Return the values of all options by name; `given` are texts or values in Python.
 
     Raises:
-        ConfigurationError: a value is wrong. None stands for the default.
+        ConfigurationError: a value is wrong. A value that is None or missing stands for the default.
     """
     values = {option.name: (option, given.get(option.name)) for option in options}
     return SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What a command was asked for, as frozen values, validated where they are made."""
+"""Options of a command as frozen values, validated when they are made."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ from nnlo_opt.trials.run_directory import RunRequest
 _THREAD_VALIDATION = (
     "`--thread-validation` changes nothing here: validation is shared by the workers and never keeps a master busy."
 )
-#: which pruner takes which of the options of `PruningPlan`
+#: options of `PruningPlan` that only some pruners have, with these pruners
 _PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
-#: options that belong to some search algorithms: what `make_search` calls them, and what the command line does
+#: options of some search algorithms only: name in `make_search` -> name on the command line
 SEARCH_OPTIONS = {"surrogate": "--surrogate", "acquisition": "--acquisition", "population": "--ga-populations"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOptions:
-    """Where samples come from; None: from the model module."""
+    """Source of the samples; None stands for what the model module says."""
 
     train_data: Path | None = None
     val_data: Path | None = None
@@ -43,13 +43,13 @@ class DataOptions:
     fold_by: str = "samples"
     #: compare the data files with the checksums beside their lists before anything trains
     verify_data: bool = False
-    #: folder for copies of data files; None: they are read where they are
+    #: folder for copies of data files; None to read them in place
     cache: Path | None = None
-    #: words of the command that copies, two with `{}`; None: we copy
+    #: words of the command that copies a file, two with `{}`; None if this process copies
     copy_command: tuple[str, ...] | None = None
-    #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
+    #: bytes of samples that a rank may hold; None for a quarter of the node's free memory, divided among its ranks
     memory_bytes: int | None = None
-    #: windows of samples read ahead where they are not held in memory
+    #: windows of samples read ahead if samples are not held in memory
     n_ahead: int = 1
     class_weights: ClassWeights | None = None
     #: data set with a weight for each sample
@@ -58,16 +58,16 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How points are found; None: as the algorithm has it."""
+    """Search algorithm with its options; None stands for the default of the algorithm."""
 
     algorithm: str = "bayesian"
     surrogate: str | None = None
     acquisition: str | None = None
-    #: --ga-populations
+    #: trials of a generation of the genetic algorithm (`--ga-populations`)
     population: int | None = None
-    #: points to be tried first
+    #: points to try first
     start_points: tuple[Point, ...] = ()
-    #: run directories whose trials the search begins with
+    #: directories of runs whose trials the search learns from
     warm_start: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
@@ -84,56 +84,56 @@ class SearchOptions:
             )
 
     def given(self) -> dict[str, Any]:
-        """The options of the algorithm that were given, by the names that `make_search` has for them."""
+        """Return the options of the algorithm that were given, by their names in `make_search`."""
         return {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """What was given besides the algorithm, as plain data."""
+        """Return everything that was given besides the algorithm, as plain data."""
         return {**self.given(), "start_points": list(self.start_points)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything a driver was asked for."""
+    """All options of a driver."""
 
     model: str
     training: TrainingOptions
     run: RunRequest
     data: DataOptions = DataOptions()
-    #: name for history files
+    #: name in the history files
     trial_name: str = "train"
     seed: int = 0
     log_level: str = "info"
     log_file: Path | None = None
     command_line: tuple[str, ...] = ()
     gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
-    #: measure what each worker takes of its machine
+    #: record the load of each worker on its machine
     monitor: bool = False
-    #: write what every rank did when
+    #: write the activity of every rank over time
     timeline: bool = False
-    #: seconds to end in after SIGUSR1
+    #: seconds after SIGUSR1 in which the start must have ended
     grace_s: float = 60.0
-    #: seconds in which a rank must have got something done, else it is ended; 0: it is not watched
+    #: seconds without progress after which a rank is ended; 0 if it is not watched
     hang_timeout_s: float = 600.0
-    #: what to say about options that were given
+    #: sentences for the user about options that were given
     remarks: tuple[str, ...] = ()
-    #: what the model is made with; None: as its module tells
+    #: library the model is made with; None to read it from its module
     backend: str | None = None
-    #: what Keras computes with; None: as the environment says
+    #: library Keras computes with; None to take it from the environment
     keras_backend: str | None = None
-    #: ranks of a worker
+    #: ranks of each worker
     n_processes: int = 1
-    #: masters of a block: the top one and its sub-masters
+    #: masters of a block: the top master and its sub-masters
     n_masters: int = 1
-    #: the rest belongs to OptimizationDriver
+    #: ranks of a block; this and all below are for OptimizationDriver
     block_size: int = 1
     search: SearchOptions = SearchOptions()
     search_space: str | None = None
-    #: values of parameters that are not to vary, by name, as they were written
+    #: parameters with a fixed value: name -> value as text
     fix: Mapping[str, str] = field(default_factory=dict)
     plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
-    #: seconds that this start may take; None: any
+    #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
 
 
@@ -261,7 +261,7 @@ def _data(values: SimpleNamespace, fold_by: str = "samples") -> DataOptions:
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
-    """Return which run is meant; `checkpoint`: its name, or a path; None: as `--trial-name` says."""
+    """Return the run to begin or resume; `checkpoint` is its name or a path, None for that of `--trial-name`."""
     root, name = Path(RUNS), checkpoint or values.trial_name
     if checkpoint and Path(checkpoint).name != checkpoint:
         root, name = Path(checkpoint).parent, Path(checkpoint).name
@@ -277,7 +277,7 @@ def _comparison(values: SimpleNamespace) -> Comparison:
         )
     if len(given) > 1 and values.target_objective is not None:
         raise ConfigurationError(
-            "`--target-objective` is for one objective: no single number ends a search for a Pareto set. Received: "
+            "`--target-objective` is for one objective: no single number can end a search for a Pareto set. Received: "
             f"{values.target_objective:g} with {len(given)} objectives; take `--stop-after-no-improvement` or "
             "`--timeout`."
         )
@@ -325,7 +325,7 @@ def _check_one(option: str, comparison: Comparison) -> None:
 def pruning_for(
     plan: PruningPlan, comparison: Comparison, epochs: int, n_ranks: int, findings: Findings
 ) -> PruningPlan:
-    """The plan for the model or objective of these findings; ConfigurationError where its epochs cannot be compared."""
+    """Return the plan for this model or objective; ConfigurationError if its epochs cannot be compared."""
     is_objective = findings.is_objective
     if is_objective and n_ranks == 1:
         raise ConfigurationError(
@@ -339,7 +339,7 @@ def pruning_for(
         )
     if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(
-            f"`--pruner` compares what trials show in validation after each epoch. Received: `--pruner {plan.name}` "
+            f"`--pruner` compares the validation of trials after each epoch. Received: `--pruner {plan.name}` "
             "without validation data; give `--val-data`, or leave it out."
         )
     if not is_objective and "train.epochs" not in findings.search_space.names:
@@ -360,14 +360,14 @@ def pruning_for(
 
 
 def with_walltime(budget: Budget, walltime_s: float | None, began_at_s: float) -> Budget:
-    """The budget of a start that began at `began_at_s` (seconds since the first start) with this walltime, if any."""
+    """Return the budget of a start with this walltime (None without) that began `began_at_s` after the first start."""
     if walltime_s is None:
         return budget
     return replace(budget, deadline_s=began_at_s + walltime_s, end_s=end_of(walltime_s))
 
 
 def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
-    """ConfigurationError for an objective that a fold with these metrics does not have."""
+    """Raise ConfigurationError for an objective that a fold with these metrics does not have."""
     for objective in comparison.objectives:
         if objective.name not in metrics and objective.name not in MEASURED:
             raise ConfigurationError(
@@ -376,7 +376,7 @@ def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
 
 
 def budget_text(budget: Budget, walltime_s: float | None) -> str:
-    """What ends the search besides its trials, in words; empty where nothing does."""
+    """Return the limits of time and patience in words; empty if there are none."""
     parts = []
     if budget.timeout_s is not None:
         parts.append(f"{budget.timeout_s:g} s of searching")

@@ -1,4 +1,4 @@
-"""Options of one training as frozen values, validated when they are made.
+"""Options of a training as frozen values, validated when they are made.
 
 A search space reaches the training by `TrainingOptions.with_point`: a parameter named `train.<option>` replaces that
 option for one trial.
@@ -17,14 +17,14 @@ from nnlo_opt.update_rules.rule import UpdateRule
 TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
-#: how the updates of a worker reach the central weights
+#: ways in which the updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Options of the training of one trial."""
+    """Options of one training; wrong ones, and ones that contradict each other, raise ConfigurationError."""
 
     #: samples a worker takes for one gradient
     batch: int = 100
@@ -32,38 +32,38 @@ class TrainingOptions:
     epochs: int = 1
     #: optimizer at the master
     optimizer: str = "adam"
-    #: None: the optimizer's own default
+    #: learning rate of the optimizer; None for its own default
     learning_rate: float | None = None
     optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: epochs over which the learning rate rises to its value, and its course after that; see `training.schedules`
+    #: epochs over which the learning rate rises to its value, and its schedule then; see `training.schedules`
     warmup_epochs: float = 0.0
     lr_schedule: str = "constant"
     #: update rule, one of `MODES`
     mode: str = "downpour"
-    #: the master waits for all workers and averages by samples
+    #: True if the master waits for all workers and averages their updates by samples
     synchronous: bool = False
     #: batches a worker trains between two exchanges
     sync_every: int = 1
-    #: auto: workers that share memory with their master move its weights themselves, or, in allreduce, each a part of
-    #: them; messages: all updates are sent
+    #: auto: if all workers of a master share memory with it, they update its weights themselves; in allreduce each rank
+    #: updates a part of them; messages: everything is sent
     exchange: str = "auto"
-    #: a worker computes its next batch while the master answers; None: if the training is asynchronous
+    #: True if a worker computes its next batch while the master answers; None to do so if workers do not wait
     overlap: bool | None = None
-    #: weight of an update by its staleness: none, scale or drop:N (downpour)
+    #: downpour: weight of an update by its staleness: none, scale or drop:N
     staleness: str = "none"
-    #: optimizer of a worker's own steps between exchanges; None: easgd takes `optimizer`, any other rule plain sgd
+    #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
-    #: easgd: the paper's beta, divided among the workers
+    #: easgd: the paper's beta; each of n workers is tied by beta / n
     elastic_force: float = 0.9
-    #: easgd: learning rate of the workers' own steps, in place of `learning_rate`
+    #: easgd: learning rate of the workers' own steps; None for `learning_rate`
     elastic_lr: float | None = None
     #: easgd: Nesterov momentum of the workers' own steps (EAMSGD)
     elastic_momentum: float = 0.0
     gem_lr: float = 0.01
     gem_momentum: float = 0.9
     gem_kappa: float = 2.0
-    #: Keras name; None: the model module's, else inferred
+    #: Keras name of the loss; None for that of the model module, else it is inferred
     loss: str | None = None
     early_stopping: str | None = None
     target_metric: str | None = None
@@ -111,12 +111,12 @@ class TrainingOptions:
 
     @property
     def schedule(self) -> LearningRateSchedule:
-        """The course of the learning rates."""
+        """Schedule of the learning rate."""
         return LearningRateSchedule.parse(self.lr_schedule, self.warmup_epochs)
 
     @property
     def rule(self) -> UpdateRule:
-        """The update rule."""
+        """Update rule of `mode`."""
         return RULES[self.mode]
 
     @property
@@ -126,12 +126,12 @@ class TrainingOptions:
 
     @property
     def shares_weights(self) -> bool:
-        """True if workers move the central weights themselves, given shared memory; to overlap takes messages."""
+        """True if workers update the central weights themselves, given shared memory; overlapping needs messages."""
         return self.exchange == "auto" and not self.waits and not self.overlap
 
     @property
     def shares_steps(self) -> bool:
-        """True if each rank makes a part of every step only, given shared memory."""
+        """True if each rank makes only a part of every step, given shared memory."""
         return self.exchange == "auto" and self.rule.averages_every_batch
 
     @property
@@ -152,7 +152,7 @@ class TrainingOptions:
             (
                 "`--staleness`",
                 self.staleness != "none" and (self.waits or not update_rule.weighs_staleness),
-                "is for asynchronous `--mode downpour`: leave it out, or leave the other out",
+                "is for asynchronous `--mode downpour`: drop it, or the option it contradicts",
             ),
             (
                 "`--sync-every`",
@@ -166,7 +166,7 @@ class TrainingOptions:
         update_rule.check(self)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
-        """Return these options with the `train.*` parameters of `point` put in; ConfigurationError for one unknown."""
+        """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
         changes: dict[str, Any] = {}
         for name, value in point.items():
             if not name.startswith(TRAIN_PREFIX):
@@ -181,7 +181,7 @@ class TrainingOptions:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options as plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
@@ -199,5 +199,5 @@ def option_name(field_name: str) -> str:
 
 
 def model_parameters(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a point for `get_model`: every parameter that does not begin with `train.`."""
+    """Return the parameters of a point that go to `get_model`: those that do not begin with `train.`."""
     return {name: value for name, value in point.items() if not name.startswith(TRAIN_PREFIX)}
