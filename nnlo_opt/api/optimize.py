@@ -123,7 +123,7 @@ def optimize(
             by default `parameter_range` of the target.
         catch: if True, a trial whose objective raises has failed, and the search continues; if False, the search ends
             and the exception is raised here.
-        comm: communicator of mpi4py; by default that of all ranks under mpirun, and none otherwise.
+        comm: communicator of mpi4py; by default all ranks under mpirun, and none otherwise.
         options: options of OptimizationDriver with their names, for example `num_iterations`, `hyper_opt`, `seed`,
             `batch`, `train_data` or `checkpoint`; docs/reference/options.md lists them. Without `checkpoint` nothing is
             left on disk. With it the run can be resumed by `opt_restore=True`.

@@ -38,7 +38,7 @@ class Study:
 
     Args:
         space: as of `nnlo_opt.optimize`.
-        n_parallel: most trials that may be under way at a time, asked for and not told.
+        n_parallel: most trials that may be under way at a time, whose values the study does not have yet.
         options: as of `nnlo_opt.optimize`, without those of models. A study with `checkpoint` is resumed by
             `opt_restore=True`; trials that were under way are then asked for again.
 
@@ -58,7 +58,7 @@ class Study:
         )
 
     def ask(self) -> AskedTrial | None:
-        """Return the next trial; None if the search is over, or if values must be told before it can continue."""
+        """Return the next trial; None if the search is over, or needs a value first."""
         asked = self._search.ask()
         return None if asked is None else AskedTrial(*asked, self._search)
 

@@ -1,4 +1,4 @@
-"""Search in this process whose trials the caller runs: it asks for points and tells values."""
+"""Search in this process whose trials the caller runs."""
 
 import tempfile
 import time
@@ -118,7 +118,7 @@ class AskedSearch:
         return self._is_closed
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
-        """Return number and point of the next trial; None if the search is over, or a value must be told first."""
+        """Return number and point of the next trial; None if the search is over, or needs a value first."""
         if self.is_over:
             return None
         if not self._assigned and len(self._calls) == len(self._ranks):
@@ -198,7 +198,7 @@ class AskedSearch:
         call = self._calls.get(trial)
         if call is None or self._is_closed:
             raise ConfigurationError(
-                f"A value must be told of a trial that was asked for and has not ended. Received: trial {trial}."
+                f"A value must be for a trial that was asked for and has not ended. Received: trial {trial}."
             )
         return call
 

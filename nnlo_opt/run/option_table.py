@@ -1,7 +1,7 @@
-"""The table of options: name, unit, default, help, example, group and commands of each option, once.
+"""Table of all options, each with its name, unit, default, help, example, group.
 
 The parsers of the command line, the reference page docs/reference/options.md and the arguments of `nnlo_opt.optimize`
-are made from this table. `run.options` makes the validated values of a command.
+are made from this table; `run.options` makes the validated values of a command.
 """
 
 from collections.abc import Iterable, Mapping

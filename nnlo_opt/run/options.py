@@ -261,7 +261,7 @@ def _data(values: SimpleNamespace, fold_by: str = "samples") -> DataOptions:
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
-    """Return the run to begin or resume; `checkpoint` is its name or a path, None for that of `--trial-name`."""
+    """Return the run to begin or resume; `checkpoint` is its name or a path, None for the name `--trial-name`."""
     root, name = Path(RUNS), checkpoint or values.trial_name
     if checkpoint and Path(checkpoint).name != checkpoint:
         root, name = Path(checkpoint).parent, Path(checkpoint).name

@@ -63,7 +63,7 @@ class TrainingOptions:
     gem_lr: float = 0.01
     gem_momentum: float = 0.9
     gem_kappa: float = 2.0
-    #: Keras name of the loss; None for that of the model module, else it is inferred
+    #: Keras name of the loss; None for the loss of the model module, else it is inferred
     loss: str | None = None
     early_stopping: str | None = None
     target_metric: str | None = None
