@@ -12,6 +12,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from nnlo_opt.block.answers import Results, reason_of
@@ -58,41 +59,42 @@ class _CallFailed(TrialError):
     """Raised in a call that has failed for a known reason on another rank."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveSetup:
+    """Values from which a rank of a block that runs objectives is made."""
+
+    #: transport to the coordinator
+    orders: Transport
+    #: transport between the ranks of the block
+    block: Transport
+    #: the user's function of (parameters, comm, report)
+    objective: Objective
+    #: returns the communicator for one call; None without MPI. Collective: every rank of the block
+    make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
+    clock: Clock
+    #: rules by which trials are compared, which name the values that the objective has to return
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: the rank as it was before its team regrouped; None at first
+    before: "ObjectiveRank | None" = None
+
+
 class ObjectiveRank:
-    """One rank of a block that runs objectives.
+    """One rank of a block that runs objectives."""
 
-    Args:
-        orders: transport to the coordinator.
-        block: transport between the ranks of the block.
-        objective: the user's function of (parameters, comm, report).
-        make_comm: returns the communicator for one call. Collective: every rank of the block.
-        clock: source of times.
-    """
-
-    def __init__(
-        self,
-        orders: Transport,
-        block: Transport,
-        objective: Objective,
-        make_comm: Callable[[Any], BlockComm | None],
-        clock: Clock,
-    ) -> None:
-        self._orders = orders
-        self._block = block
-        self._objective = objective
-        self._make_comm = make_comm
-        self._clock = clock
-        self._is_root = block.rank == ROOT
-        #: rules by which trials are compared, which name the values that the objective has to return
-        self.comparison = Comparison()
-        self._world_rank = orders.rank
+    def __init__(self, setup: ObjectiveSetup) -> None:
+        self._orders, self._block = setup.orders, setup.block
+        self._objective, self._make_comm = setup.objective, setup.make_comm
+        self._clock = setup.clock
+        self._comparison = setup.comparison
+        self._is_root = setup.block.rank == ROOT
+        self._world_rank = setup.orders.rank
         self._assignment = -1
         #: time at which the last call ended (at the root only); None before the first call
         self._idle_since_s: float | None = None
         #: number of the last assignment taken; -1 before the first
-        self.taken = -1
+        self.taken: int = -1 if setup.before is None else setup.before.taken
         #: results of the finished assignments
-        self.results = Results()
+        self.results: Results = Results() if setup.before is None else setup.before.results
         #: communicator of the last call if the call failed while the ranks were at different places; else None
         self._comm: BlockComm | None = None
         #: rank that has left the call under way -> its message (at the root only)
@@ -360,7 +362,7 @@ class ObjectiveRank:
     def _result(self, value: Any, train_s: float) -> msg.Message:
         try:
             values = returned_values(value)
-            objectives = values_of_call(self.comparison, values, train_s)
+            objectives = values_of_call(self._comparison, values, train_s)
         except TrialError as error:
             return msg.FoldFailed(
                 assignment=self._assignment,
@@ -370,11 +372,11 @@ class ObjectiveRank:
             )
         return msg.FoldFinished(
             assignment=self._assignment,
-            figure_of_merit=objectives[self.comparison.objectives[0].name],
+            figure_of_merit=objectives[self._comparison.objectives[0].name],
             metrics=values,
             n_epochs=self._last_epoch,
             train_s=train_s,
-            objectives=objectives if self.comparison.several else {},
+            objectives=objectives if self._comparison.several else {},
         )
 
     def _look_for_orders(self) -> None:

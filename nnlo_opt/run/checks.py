@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
-from typing import Any, Protocol
+from typing import Protocol
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
@@ -107,7 +107,7 @@ def elastic_forces(options: Options, findings: Findings) -> list[float]:
     forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
     space = findings.space
     if space is not None and "train.elastic_force" in space.names:
-        forces += corners(space, "train.elastic_force")
+        forces += [value for value in corners(space, "train.elastic_force") if isinstance(value, int | float)]
     return forces
 
 
@@ -197,7 +197,7 @@ def _ancestors(space: Space, name: str) -> list[str]:
     return found
 
 
-def corners(space: Space, name: str) -> list[Any]:
+def corners(space: Space, name: str) -> list[Value]:
     """Values of a parameter that stand for all: the ends of a range and what conditions ask for, or all categories."""
     parameter = space[name]
     if isinstance(parameter, Integer | Real):

@@ -1,8 +1,8 @@
 """Findings of a trainer rank about model, search space and data."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.models.builders import Kind
 from nnlo_opt.space.space import Space
 
@@ -16,7 +16,7 @@ class DataFindings:
     n_train: int
     n_validation: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return plain data, as the journal has them."""
         return {
             "files": [list(file) for file in self.files],
@@ -68,14 +68,14 @@ class Findings:
         assert self.space is not None
         return self.space
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return plain data for a message."""
         plain = asdict(replace(self, space=None, data=None))
         space = None if self.space is None else self.space.to_json()
         return plain | {"space": space, "data": self.data and self.data.to_json(), "remarks": [*self.remarks]}
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "Findings":
+    def from_json(cls, plain: dict[str, Json]) -> "Findings":
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
         if data is not None:

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from typing import Any
 
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings
@@ -16,7 +16,7 @@ from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
 
-def identity_of(options: Options, findings: Findings) -> dict[str, Any]:
+def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
     """The identity of the run this command asks for, as plain data for the journal."""
     return {
         "search_space": None if findings.space is None else findings.space.to_json(),
@@ -52,7 +52,7 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Any]:
     }
 
 
-def check_same(known: dict[str, Any], asked: dict[str, Any], run: str, request: RunRequest) -> None:
+def check_same(known: dict[str, Json], asked: dict[str, Json], run: str, request: RunRequest) -> None:
     """Raise ConfigurationError naming the first thing in which `asked` is another search than `known`."""
     difference = _difference(known, asked, request.may_change)
     if difference:
@@ -79,7 +79,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
     )
 
 
-def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collection[str]) -> str:
+def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Collection[str]) -> str:
     """The first thing that differs, or nothing."""
     spaces = known["search_space"], asked["search_space"]
     if None not in spaces:
@@ -129,7 +129,7 @@ def _difference(known: dict[str, Any], asked: dict[str, Any], may_change: Collec
     return ""
 
 
-def _objectives(identity: dict[str, Any]) -> list[Objective]:
+def _objectives(identity: dict[str, Json]) -> list[Objective]:
     """What its trials are compared by, under the names people know; a run of before there were objectives has one."""
     one = f"{identity.get('figure_of_merit')}:{identity.get('direction', 'min')}"
     return [Objective.parse(text) for text in identity.get("objectives", [one])]
@@ -140,7 +140,7 @@ def _text_of(weights: ClassWeights | None) -> str | None:
     return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 
-def _data_difference(known: dict[str, Any] | None, asked: dict[str, Any] | None) -> str:
+def _data_difference(known: dict[str, Json] | None, asked: dict[str, Json] | None) -> str:
     if known is None or asked is None:
         return "one has data files and the other has none"
     if (known["n_train"], known["n_validation"]) != (asked["n_train"], asked["n_validation"]):

@@ -20,7 +20,7 @@ from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import NnloError
 from nnlo_opt.models.adapter import EpochCallbacks
-from nnlo_opt.objective.rank import BlockComm, ObjectiveRank
+from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup, Workload
@@ -156,18 +156,24 @@ class RankRoles:
         )
         return WorkerGroupMember(member)
 
-    def objective(self, run: OpenRun) -> ObjectiveRank | None:
-        """Return what calls the objective on this rank."""
+    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
+        """Return what calls the objective on this rank; `before`: the same before the team has regrouped."""
         placement = self._placement
         if run.settings["kind"] != "objective" or placement.endpoints is None:
             return None
         # A team of one has two endpoints, master and worker; an objective needs one, with no other rank.
         is_alone = placement.training_comm is None or placement.training_comm.Get_size() == 1
         block = LoopbackNetwork(1).end(0) if is_alone else placement.endpoints.worker_end
-        objective = self._setup.workload.objective
-        rank = ObjectiveRank(placement.orders, block, objective, self._make_comm, SystemClock())
-        rank.comparison = self._setup.comparison
-        return rank
+        setup = ObjectiveSetup(
+            orders=placement.orders,
+            block=block,
+            objective=self._setup.workload.objective,
+            make_comm=self._make_comm,
+            clock=SystemClock(),
+            comparison=self._setup.comparison,
+            before=before,
+        )
+        return ObjectiveRank(setup)
 
     def _make_comm(self, gate: "Gate") -> BlockComm | None:
         """Return the communicator for a call of the objective; None without MPI. Collective: every rank of the team."""

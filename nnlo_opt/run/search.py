@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator.coordinator import Search
@@ -140,7 +141,7 @@ class SearchSession(Session):
         budget = with_walltime(plan.budget, self.options.walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
-    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
         options, space = self.options.search, findings.search_space
         if self._search is None:
             of_script = None if self.script is None else self.script.space
@@ -243,7 +244,7 @@ class SearchSession(Session):
 
 
 def observations_of_runs(
-    paths: Sequence[Path], identity: dict[str, Any], space: Space
+    paths: Sequence[Path], identity: dict[str, Json], space: Space
 ) -> tuple[list[Observation], list[str]]:
     """What the runs in `paths` have measured that counts in `space`, and lines on what was and was not taken over.
 

@@ -104,7 +104,7 @@ class Roles(Protocol):
 
     def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None: ...
 
-    def objective(self, run: OpenRun) -> ObjectiveRank | None: ...
+    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class RankServer:
         self._run = run
         self._roles.open(run)
         self._master = self._roles.master(run)
-        self._objective = self._roles.objective(run)
+        self._objective = self._roles.objective(run, None)
         self._stand(run, self._team_ends)
 
     def _stand(self, run: OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
@@ -274,10 +274,8 @@ class RankServer:
         """Take the role of who answers the coordinator, where that is this rank; what is to be told of it."""
         taken = goes_on = -1
         if self._objective is not None:
-            before, self._objective = self._objective, self._roles.objective(run)
-            taken = before.taken
-            if self._objective is not None:
-                self._objective.taken, self._objective.results = taken, before.results
+            taken = self._objective.taken
+            self._objective = self._roles.objective(run, self._objective)
         elif self._master is not None:
             taken = self._master.taken
             goes_on = self._master.regroup(group.ends[0], group.team)

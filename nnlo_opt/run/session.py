@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 import nnlo_opt
 from nnlo_opt.clock import SystemClock
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
@@ -39,7 +40,7 @@ from nnlo_opt.errors import (
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
-from nnlo_opt.run.console import Console
+from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
@@ -47,7 +48,6 @@ from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.roles import RoleSetup, make_roles
-from nnlo_opt.run.room import WaitForRoom
 from nnlo_opt.run.server import RankServer
 from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
@@ -165,7 +165,7 @@ class Session(ABC):
         #: tells a person a line
         self.say = self._console.say
         #: what other runs have measured and the search begins with; known when it has been started
-        self.adopted: list[dict[str, Any]] = []
+        self.adopted: list[dict[str, Json]] = []
         #: whether other ranks may be at work
         self._running = False
 
@@ -180,7 +180,7 @@ class Session(ABC):
         """ConfigurationError where this command cannot do it with this model and these data."""
 
     @abstractmethod
-    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
         """What suggests points; `identity` is that of the run's first start, `ledger` what happened since."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
@@ -343,7 +343,7 @@ class Session(ABC):
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
-        directory.journal.wait_for_room(WaitForRoom(directory.path, self.say))
+        directory.journal.wait_for_room(WaitForSpace(directory.path, self.say))
         record_start(directory, self._started(ledger, identity), self.say)
         return plan, search
 
@@ -400,7 +400,7 @@ class Session(ABC):
             self._timeline.flush()
         return stepped
 
-    def _started(self, ledger: Ledger, identity: dict[str, Any]) -> RunStarted:
+    def _started(self, ledger: Ledger, identity: dict[str, Json]) -> RunStarted:
         unix_s = self._clock.unix_s()
         return RunStarted(
             time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
@@ -472,7 +472,7 @@ def serve_command(
 # ---------------------------------------------------------------- records of a start
 
 
-def settings_of(program: str, options: Options) -> dict[str, Any]:
+def settings_of(program: str, options: Options) -> dict[str, Json]:
     """What a start was asked for, and with which versions, as plain data."""
     return {
         "command_line": [program, *options.command_line],

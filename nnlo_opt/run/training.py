@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
@@ -50,7 +51,7 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
 
 
 class _Suggestion(NamedTuple):
-    point: dict[str, Any]
+    point: dict[str, Json]
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
@@ -104,7 +105,7 @@ class TrainingSession(Session):
 
     def check_findings(self, findings: Findings) -> None: ...
 
-    def start_search(self, findings: Findings, identity: dict[str, Any], ledger: Ledger) -> Search:
+    def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
         return _OnePoint()
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
@@ -153,14 +154,14 @@ class TrainingSession(Session):
         return EXIT_OK
 
 
-def history_of(directory: Path, trial: int, fold: int) -> dict[str, Any]:
+def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
     """Return the history that the master of a fold has written."""
     text = (fold_directory(directory, trial, fold) / "history.json").read_text()
-    history: dict[str, Any] = json.loads(text)
+    history: dict[str, Json] = json.loads(text)
     return history
 
 
-def history_json(fold: dict[str, Any], options: Options, n_ranks: int) -> dict[str, Any]:
+def history_json(fold: dict[str, Json], options: Options, n_ranks: int) -> dict[str, Json]:
     """A fold's history as the reference wrote it, and what it was trained with."""
     arguments = {"command_line": list(options.command_line), **options.training.to_json()}
     return {**in_reference_form(fold, n_ranks), "args": arguments}

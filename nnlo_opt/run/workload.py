@@ -15,6 +15,7 @@ from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.data.ragged import padded
+from nnlo_opt.data.source import DataSource
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
@@ -45,7 +46,7 @@ _N_HINT = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    source: Any
+    source: DataSource
     folds: list[Fold]
     n_train: int
     #: of features and labels
@@ -397,7 +398,7 @@ class ModuleWorkload:
         n_files = sum(verify(files) for files in lists if isinstance(files, Path))
         return (f"Data verified: {n_files} files are what their checksums say.",)
 
-    def _folds(self, source: Any, n_train: int) -> list[Fold]:
+    def _folds(self, source: DataSource, n_train: int) -> list[Fold]:
         n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info
         if n_fold == 1:
             return [single_fold(n_train, info.n_samples - n_train)]

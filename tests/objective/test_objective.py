@@ -10,8 +10,15 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
 from nnlo_opt.trials.objectives import Comparison, Objective
+
+SEVERAL = (Objective("size"), Objective("error", "max"), Objective("train_s"))
+
+
+def rank_of(orders, block, objective, make_comm, clock, **others):
+    setup = ObjectiveSetup(orders=orders, block=block, objective=objective, make_comm=make_comm, clock=clock, **others)
+    return ObjectiveRank(setup)
 
 
 class AloneComm:
@@ -27,12 +34,14 @@ class AloneComm:
 class Bench:
     """A block of one rank; the test is the coordinator."""
 
-    def __init__(self, objective):
+    def __init__(self, objective, *objectives):
+        others = {"comparison": Comparison(objectives=objectives)} if objectives else {}
+        block = LoopbackNetwork(1).end(0)
         network = LoopbackNetwork(2)
         self.clock = ManualClock()
         self.comms = []
         self.coordinator = network.end(0)
-        self.rank = ObjectiveRank(network.end(1), LoopbackNetwork(1).end(0), objective, self._make_comm, self.clock)
+        self.rank = rank_of(network.end(1), block, objective, self._make_comm, self.clock, **others)
         self.n_calls = 0
 
     def _make_comm(self, gate):
@@ -157,7 +166,7 @@ def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
         raise ValueError("raised")
 
     block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
-    rank = ObjectiveRank(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
+    rank = rank_of(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
     root = block.end(0)
     root.send(1, ObjectiveFailed(assignment=0, reason="raised", world_rank=1))
     root.send(1, CallObjective(assignment=1, point={}))
@@ -235,16 +244,14 @@ def test_a_record_needs_no_answer_and_any_other_order_is_a_protocol_error():
 
 
 def test_a_dict_has_the_value_of_every_objective():
-    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": np.int64(7), "other": 1})
-    bench.rank.comparison = Comparison(objectives=(Objective("size"), Objective("error", "max"), Objective("train_s")))
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": np.int64(7), "other": 1}, *SEVERAL)
     _, finished = bench.call()
     assert finished.objectives == {"size": 7.0, "error": 0.25, "train_s": 0.0}
     assert (finished.figure_of_merit, finished.metrics) == (7.0, {"error": 0.25, "size": 7.0, "other": 1.0})
 
 
 def test_one_objective_picks_its_value_of_a_dict():
-    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": 7})
-    bench.rank.comparison = Comparison(objectives=(Objective("error"),))
+    bench = Bench(lambda parameters, comm, report: {"error": 0.25, "size": 7}, Objective("error"))
     _, finished = bench.call()
     assert (finished.figure_of_merit, finished.objectives) == (0.25, {})
 
@@ -261,8 +268,7 @@ def test_one_objective_picks_its_value_of_a_dict():
     ],
 )
 def test_a_dict_without_what_was_asked_for_fails_the_trial(value, name, words):
-    bench = Bench(lambda parameters, comm, report: value)
-    bench.rank.comparison = Comparison(objectives=(Objective(name),))
+    bench = Bench(lambda parameters, comm, report: value, Objective(name))
     _, failed = bench.call()
     assert isinstance(failed, msg.FoldFailed)
     assert words in failed.reason

@@ -75,7 +75,7 @@ class WorkerOnly:
     def follower(self, run: OpenRun) -> WorkerGroupMember | None:
         return None
 
-    def objective(self, run: OpenRun) -> ObjectiveRank | None:
+    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
         return None
 
 

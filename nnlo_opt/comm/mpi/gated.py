@@ -60,7 +60,7 @@ class GatedComm(MPI.Intracomm):
 class Gate(Protocol):
     """Source from which a `GatedComm` hears of the other ranks."""
 
-    def meet(self, name: str) -> None:
+    def meet(self, name: str) -> object:
         """Return when every rank has called `meet` with the same name; raise if the call has failed."""
 
     def look_out(self) -> None:
