@@ -46,11 +46,20 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
         n_threads: threads of a computation.
         quiet: True to suppress messages at the start.
         backend: without effect, because it is for Keras.
+
+    Raises:
+        ConfigurationError: torch is not installed.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(n_threads))
     if quiet:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        reason = "It is not installed" if isinstance(error, ModuleNotFoundError) else f"It cannot be imported ({error})"
+        raise ConfigurationError(
+            f"The model needs the package torch. {reason}: `pip install nnlo_opt[torch]`, or give a Keras model."
+        ) from error
 
     torch.set_num_threads(n_threads)
     try:

@@ -318,7 +318,10 @@ class RankServer:
     def _inspect(self, message: Inspect) -> None:
         PULSE.expect(SLOW)
         if not message.report:
-            self._workload.prepare()
+            try:
+                self._workload.prepare()
+            except NnloError as error:
+                logger.error("%s", error)  # the rank that reports says so, or the first trial here fails
             return
         try:
             self._workload.prepare()

@@ -15,10 +15,11 @@ from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.run_messages import OpenRun, Shutdown
+from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun, Shutdown
 from nnlo_opt.comm.topology import plan_single_block, reformed
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.rank import Objective, ObjectiveRank
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup
@@ -298,3 +299,21 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     before.lose(2)
     assert server.step()
     assert pushed(roles._network, 1, 9.0) == pytest.approx(3.0, abs=1e-3)
+
+
+class Unprepared(NothingToDo):
+    def prepare(self) -> None:
+        raise ConfigurationError("The model needs the package torch.")
+
+
+def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports() -> None:
+    world, team = LoopbackNetwork(2), LoopbackNetwork(2)
+    roles = WorkerOnly(team, NoModel())
+    setup = ServerSetup(orders=world.end(1), team_ends=[team.end(1)], workload=Unprepared(), roles=roles)
+    server, coordinator = RankServer(setup), world.end(0)
+    for report in (False, True):
+        coordinator.send(1, Inspect(report=report))
+        assert server.step()
+    answer = coordinator.poll()
+    assert answer is not None
+    assert answer.message == Inspected(error="The model needs the package torch.")

@@ -1,5 +1,6 @@
 """What a trainer rank makes of the user's model and data, with real frameworks and without ranks."""
 
+import sys
 from dataclasses import replace
 
 import h5py
@@ -154,3 +155,11 @@ def test_an_objective_that_takes_something_else_is_refused_before_the_first_tria
     options = parse_optimization(["--model", str(path)])
     with pytest.raises(ConfigurationError, match="must take `parameters`"):
         ModuleWorkload(options, 1, True).inspect(Space([Real(0, 1, name="x")]))
+
+
+def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    options = parse_training(["--model", str(tmp_path / "net.pt")])
+    with pytest.raises(ConfigurationError, match=r"`pip install nnlo_opt\[torch\]`") as refusal:
+        ModuleWorkload(options, n_threads=1, searches=False).prepare()
+    assert "\n" not in str(refusal.value)
