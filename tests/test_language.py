@@ -35,34 +35,13 @@ FOREIGN_PHRASES = re.compile(
 
 #: breaches from a time before each rule, by folder ("" is the root); a number may only go down
 ALLOWED: dict[str, dict[str, int]] = {
-    "openings": {
-        "api": 17,
-        "cli": 1,
-        "objective": 4,
-        "run": 27,
-        "testing": 2,
-    },
-    "joined concepts": {
-        "api": 6,
-        "cli": 2,
-        "run": 9,
-        "testing": 1,
-    },
-    "names": {
-        "api": 1,
-    },
-    "phrases": {
-        "": 1,
-        "api": 11,
-        "cli": 2,
-        "objective": 1,
-        "run": 17,
-        "testing": 3,
-    },
-    "small modules": {"objective": 2, "run": 2},
+    "openings": {"api": 14, "run": 19},
+    "joined concepts": {"api": 4, "cli": 2, "run": 8},
+    "phrases": {"api": 10, "run": 16},
+    "small modules": {"run": 2},
 }
 #: the same for the number of modules of the package
-MODULES_ALLOWED = 270
+MODULES_ALLOWED = 248
 
 
 def folder_of(path: Path) -> str:
