@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _SMALLEST_VALIDATION_BATCH = 128
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoldTask:
     """One worker's part of one fold: the model, its shard, its share of the validation samples."""
 
@@ -54,8 +54,6 @@ class FoldTask:
     n_validation: int
     #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
     steps_a_pass: int | None = None
-    #: True once the first batch has been trained, for which a framework may have to compile
-    has_begun: bool = False
 
     def ready(self, assignment: int) -> WorkerReady:
         """Return the message that model and data are there."""

@@ -48,6 +48,8 @@ class OwnBatches:
         self._task = task
         self._gradient = gradient
         self._wants_end = False
+        #: True once the first batch has been trained, for which a framework may have to compile
+        self._has_begun = False
         #: a failure of this rank outside of a step
         self._failure: BaseException | None = None
         #: context for work outside of a step: the next step raises its failure, once the other ranks know of it
@@ -68,8 +70,25 @@ class OwnBatches:
         """Compute the next gradient; a failure on this rank is raised."""
         if self._failure is not None:
             raise self._failure
-        metrics, end_of_pass = compute(self._task, self._gradient, self._timeline)
+        metrics, end_of_pass = self._compute(self._gradient)
         return Step(metrics, metrics.n_samples, end_of_pass)
+
+    def _compute(self, gradient: np.ndarray) -> tuple[Metrics, bool]:
+        """Compute the gradient of this rank's next batch; return its metrics, and True if a pass ends.
+
+        Raises:
+            TrialError: the loss is not finite.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            PULSE.expect(SLOW)
+        with self._timeline.span("batch", "data"):
+            batch = self._task.stream.next()
+        with self._timeline.span("gradient"):
+            metrics = self._task.adapter.gradient(batch.x, batch.y, gradient, batch.weights)
+        if not math.isfinite(metrics.sums["loss"]):
+            raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
+        return metrics, batch.end_of_pass
 
     def position(self) -> dict[str, Any]:
         """Return the position in the data with the integer state of the model, plain data."""
@@ -138,7 +157,7 @@ class CommonBatches(OwnBatches):
         own, failure = Metrics(), self._failure
         try:
             if failure is None and self._n_samples < self._task.n_shard:
-                own, _ = compute(self._task, self._averaging.gradient, self._timeline)
+                own, _ = self._compute(self._averaging.gradient)
                 if self._counts_all and len(own.sums) > N_SUMS:
                     raise TrialError(
                         f"ranks that average gradients share at most {N_SUMS} figures, not {len(own.sums)}"
@@ -192,21 +211,3 @@ class _Sum:
         if tail[0]:
             np.multiply(mine, 1 / tail[0], out=self.gradient)
         return tail[: len(numbers)].tolist()
-
-
-def compute(task: FoldTask, gradient: np.ndarray, timeline: Timeline) -> tuple[Metrics, bool]:
-    """Compute the gradient of this rank's next batch; return its metrics, and True if a pass ends.
-
-    Raises:
-        TrialError: the loss is not finite.
-    """
-    if not task.has_begun:
-        task.has_begun = True
-        PULSE.expect(SLOW)
-    with timeline.span("batch", "data"):
-        batch = task.stream.next()
-    with timeline.span("gradient"):
-        metrics = task.adapter.gradient(batch.x, batch.y, gradient, batch.weights)
-    if not math.isfinite(metrics.sums["loss"]):
-        raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
-    return metrics, batch.end_of_pass

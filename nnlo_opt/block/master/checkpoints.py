@@ -17,6 +17,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint
+from nnlo_opt.update_rules.staleness import StalenessStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -151,9 +152,12 @@ def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
     """Return the decisions of an assignment at the fence of its checkpoint."""
     master = resumed.master
     state = MasterState(
-        plan, FoldHistory.from_json(master["history"]), n_samples=master["n_samples"], version=master["version"]
+        plan,
+        FoldHistory.from_json(master["history"]),
+        StalenessStatistics.from_json(master["staleness"]),
+        n_samples=master["n_samples"],
+        version=master["version"],
     )
-    state.staleness = type(state.staleness).from_json(master["staleness"])
     if resumed.n_samples_inside:
         state.resume_epoch(resumed.n_samples_inside, master["epoch_under_way"])
     return state

@@ -157,7 +157,12 @@ class MasterState:
     """One assignment, from the first ready worker to its end."""
 
     def __init__(
-        self, plan: FoldPlan, history: FoldHistory | None = None, n_samples: int = 0, version: int = 0
+        self,
+        plan: FoldPlan,
+        history: FoldHistory | None = None,
+        staleness: StalenessStatistics | None = None,
+        n_samples: int = 0,
+        version: int = 0,
     ) -> None:
         """Begin afresh, or at the fence of a checkpoint (`history` of the epochs done)."""
         self.plan = plan
@@ -168,7 +173,8 @@ class MasterState:
         #: training samples in all updates so far, over all epochs
         self.n_samples = n_samples
         self.phase = Phase.STARTING
-        self.staleness = StalenessStatistics()
+        #: staleness of all updates
+        self.staleness = staleness or StalenessStatistics()
         #: size of the training set; 0 before the first worker is ready
         self.n_train = 0
         self.has_validation = False
