@@ -1,11 +1,12 @@
-"""Trainings from one's own Python script, under the names that mpi_learn and NNLO gave them.
+"""Searches and trainings from one's own Python script.
 
-What belongs where:
-
-    manager    MPIManager, MPIKFoldManager: a training, a cross validation on the ranks of a communicator
-    algo       Algo: how it is trained
-    data       Data, H5Data: on what
-    model      ModelBuilder, ModelFromJson: which model
-    recipe     these put together, for each rank
-    team       the ranks and the loop that serves them
+optimize   optimize, SearchResult: a search in the caller's process, or on the ranks of a communicator
+study      Study: a search whose trials the caller runs
+arguments  the options of both, with their types
+manager    MPIManager, MPIKFoldManager: a training, a cross validation on the ranks of a communicator
+algo       Algo: how a manager trains
+data       Data, H5Data: samples of a manager
+model      ModelBuilder, ModelFromJson: model of a manager
+recipe     the parts of a manager's training, for each rank
+team       the ranks of a manager's training
 """

@@ -88,7 +88,7 @@ def many(each: Kind, action: str = "append") -> Kind:
         return [each(item) for item in ([value] if isinstance(value, str | os.PathLike | Mapping) else value)]
 
     kind: Any = each.type | Sequence[each.type]  # type: ignore[name-defined]
-    return Kind(rule=f"a list of {each.rule}", type=kind, convert=convert, action=action)
+    return Kind(rule=f"{each.rule}, or several in a list", type=kind, convert=convert, action=action)
 
 
 def _within(value: Any, low: float | None, high: float | None = None) -> Any:
@@ -176,7 +176,7 @@ def _class_weights(value: Any) -> ClassWeights:
     return parse_class_weights(str(value))
 
 
-TEXT = Kind(rule="a text", type=str, convert=_text)
+TEXT = Kind(rule="text", type=str, convert=_text)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
 #: on if it is given; it has no value on the command line
 FLAG = Kind(rule="True or False", type=bool, convert=_flag, action="store_true")
