@@ -24,10 +24,9 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
-from nnlo_opt.simulate.objectives import BUILTIN
 from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import SimulationPlan, simulate
-from nnlo_opt.simulate.workload import Lognormal, Workload
+from nnlo_opt.simulate.workload import BUILTIN, Lognormal, Workload
 from nnlo_opt.trials.events import TrialCompleted
 from nnlo_opt.trials.journal import Journal
 

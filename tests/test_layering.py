@@ -101,7 +101,6 @@ PURE_DECISIONS: dict[str, list[str]] = {
     ],
     "simulate": [
         "simulate.workload",
-        "simulate.objectives",
     ],
 }
 #: folders and modules that stand within those above and touch the world

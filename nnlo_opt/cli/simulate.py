@@ -21,10 +21,9 @@ from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.simulate.clock import Cost
 from nnlo_opt.simulate.loading import load_durations, load_objective
-from nnlo_opt.simulate.objectives import Objective
 from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Faults, Workload
+from nnlo_opt.simulate.workload import Faults, Objective, Workload
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.simulate.objectives import BUILTIN, Objective
-from nnlo_opt.simulate.workload import Computed, Durations, Lognormal, Table
+from nnlo_opt.simulate.workload import BUILTIN, Computed, Durations, Lognormal, Objective, Table
 from nnlo_opt.space.loading import load_space, space_from_dimensions
 from nnlo_opt.user_files import load_module, takes_one_argument
 

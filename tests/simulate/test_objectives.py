@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnlo_opt.simulate.objectives import BUILTIN
+from nnlo_opt.simulate.workload import BUILTIN
 
 
 @pytest.mark.parametrize(

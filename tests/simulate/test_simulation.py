@@ -15,11 +15,9 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError, ProtocolError
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.blocks import VirtualMaster
 from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
-from nnlo_opt.simulate.objectives import BUILTIN, Objective
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, simulate
-from nnlo_opt.simulate.workload import Faults, Lognormal, Workload
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualMaster, simulate
+from nnlo_opt.simulate.workload import BUILTIN, Faults, Lognormal, Objective, Workload
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal, read_events
 from nnlo_opt.trials.ledger import Ledger

@@ -19,11 +19,9 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.blocks import VirtualRanks
 from nnlo_opt.simulate.clock import Agenda, VirtualClock
-from nnlo_opt.simulate.objectives import Objective
-from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Lognormal, Workload
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
+from nnlo_opt.simulate.workload import Lognormal, Objective, Workload
 from nnlo_opt.space import Categorical, Integer, Space
 from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
