@@ -1,12 +1,14 @@
 """Searches and trainings from one's own Python script.
 
-optimize   optimize, SearchResult: a search in the caller's process, or on the ranks of a communicator
-study      Study: a search whose trials the caller runs
-arguments  the options of both, with their types
-manager    MPIManager, MPIKFoldManager: a training, a cross validation on the ranks of a communicator
-algo       Algo: how a manager trains
-data       Data, H5Data: samples of a manager
-model      ModelBuilder, ModelFromJson: model of a manager
-recipe     the parts of a manager's training, for each rank
-team       the ranks of a manager's training
+Modules:
+
+    optimize         optimize, SearchResult: a search in the caller's process, or on the ranks of a communicator
+    study            Study: a search whose trials the caller runs
+    arguments        the options of both, with their types
+    manager          MPIManager, MPIKFoldManager: a training, a cross validation on the ranks of a communicator
+    algo             Algo: how a manager trains
+    data             Data, H5Data: samples of a manager
+    model            ModelBuilder, ModelFromJson: model of a manager
+    recipe           the parts of a manager's training, for each rank
+    base, settings   the parts that both managers share
 """
