@@ -137,7 +137,7 @@ def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplac
     assert findings.remarks[0] == "Data verified: 2 files are what their checksums say."
     with h5py.File(tmp_path / "data.h5", "a") as file:
         file["features/a"][7, 3] += 1.0
-    with pytest.raises(ConfigurationError, match=r"data\.h5, whose SHA-256 is not that in"):
+    with pytest.raises(ConfigurationError, match=r"data\.h5, whose SHA-256 is not the one in"):
         workplace(source, *data).inspect(None)
 
 
