@@ -1,4 +1,4 @@
-"""How a model is trained: the arguments of `Algo` as the options of our own trainer."""
+"""Training algorithm of a manager, as options of the trainer."""
 
 import math
 from ast import literal_eval
@@ -55,7 +55,7 @@ class Algo:
         elastic_momentum: float = 0.0,
         **others: Any,
     ) -> None:
-        """What is checked here raises `ConfigurationError` in one sentence.
+        """Check all arguments; ConfigurationError in one sentence.
 
         optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
         loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
@@ -66,7 +66,7 @@ class Algo:
         mode               downpour (or sgd), easgd, gem, allreduce
         worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
         elastic_force      easgd: alpha, the paper's beta divided by the number of workers; None: 0.9 / workers. With
-                           sub-masters those of the master that has the fewest
+                           sub-masters, the workers of the master with the fewest
         """
         self.optimizer_name = optimizer
         self.loss = loss
@@ -113,18 +113,18 @@ class Algo:
 
     @property
     def validates(self) -> bool:
-        """Whether validation is wanted at all."""
+        """True if validation is wanted."""
         return self.validate_every is None or self.validate_every > 0
 
     def options(self, *, n_workers: int, batch: int, epochs: int, **changes: Any) -> TrainingOptions:
-        """The options of a training by `n_workers` workers; `changes` that are None change nothing."""
+        """Return the options of a training by `n_workers` workers; `changes` that are None change nothing."""
         settings = self._settings | {name: value for name, value in changes.items() if value is not None}
         beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
         return TrainingOptions(batch=batch, epochs=epochs, elastic_force=beta, **settings)
 
     @staticmethod
     def check(options: TrainingOptions) -> None:
-        """ConfigurationError for what can be seen to be wrong without a model."""
+        """Raise ConfigurationError for options that are wrong for any model."""
         make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
         options.rule.worker_half(options, 1)
         StalenessPolicy.parse(options.staleness)
@@ -134,7 +134,7 @@ class Algo:
             TargetMetric.parse(options.target_metric)
 
     def get_config(self) -> dict[str, str]:
-        """All settings as text."""
+        """Return all settings as text."""
         own = {"optimizer": self.optimizer_name, "validate_every": self.validate_every, "loss": self.loss}
         return {name: str(value) for name, value in (self._settings | own).items()}
 
@@ -144,7 +144,7 @@ class Algo:
 
 
 def _mapping(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Parameters given as such, or as the text of a dict."""
+    """Return parameters that are given as a dict, or as its text."""
     try:
         return dict(literal_eval(value) if isinstance(value, str) else value or {})
     except (ValueError, SyntaxError, TypeError):

@@ -266,7 +266,7 @@ class Manager:
 
     @property
     def model(self) -> Any:
-        """The trained model, on any rank: built anew, with the trained weights. With folds, that of the best one."""
+        """The trained model, on any rank: built anew, with the trained weights. With folds, the best one."""
         return self._trained_adapter().synced_model()
 
     def save(self, path: str | Path) -> None:
@@ -280,7 +280,7 @@ class Manager:
                 raise ConfigurationError(f"The model cannot be saved as {path}: {reason}") from error
 
     def close(self) -> None:
-        """Let go of communicators and copied files; workers of a manager that has not trained are told to leave."""
+        """Let go of communicators and copied files; workers of a manager that has not trained leave."""
         if self._outcomes is None:
             self._seat.dismiss()
             self._conclude(lambda: None)

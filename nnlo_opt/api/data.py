@@ -1,4 +1,4 @@
-"""What a model is trained on: a class of one's own that makes batches, or HDF5 files."""
+"""Training data of a manager: a class of one's own that makes batches, or HDF5 files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,22 +48,22 @@ class Data:
         self._cache: FileCache | None = None
 
     def set_caching_directory(self, cache: str) -> None:
-        """Another folder for copies; "" for none."""
+        """Set another folder for copies; "" for none."""
         self.caching_directory = cache
 
     def set_full_file_names(self, file_names: Iterable[str | Path]) -> None:
-        """The files as they are, not copied."""
+        """Set the files, which are not copied."""
         self.file_names = [str(name) for name in file_names if name]
 
     def set_file_names(self, file_names: Iterable[str | Path]) -> None:
-        """The files to make batches from; in a caching directory, their copies."""
+        """Set the files to make batches from; with a caching directory, their copies are read."""
         self.set_full_file_names(file_names)
         if getattr(self, "caching_directory", ""):
             cache = self.file_cache()
             self.file_names = [str(cache.locate(Path(name))) for name in self.file_names]
 
     def generate_data(self) -> Iterator[tuple[Any, Any]]:
-        """One epoch of batches. As it is, of the arrays that `load_data` returns, none left out."""
+        """Yield one epoch of batches; unless overridden, of all arrays that `load_data` returns."""
         left: list[Any] | None = None
         for name in self.file_names:
             rows = [*self.load_data(name)]
@@ -78,19 +78,19 @@ class Data:
             yield left[0], left[1]
 
     def load_data(self, in_file: str) -> tuple[Any, Any]:
-        """Features and labels of a file: arrays, or lists of them."""
+        """Return features and labels of a file: arrays, or lists of them."""
         raise ConfigurationError(
             f"A data class must override `generate_data` or `load_data`. Received: {type(self).__name__} with neither."
         )
 
     def count_data(self) -> int:
-        """Samples in `file_names`; override it where they can be counted without making the batches."""
+        """Return the number of samples in `file_names`; override it if they can be counted without making batches."""
         if type(self).generate_data is Data.generate_data:
             return sum(n_samples(self.load_data(name)[0]) for name in self.file_names)
         return sum(count_batches(self.generate_data, self.max_batches_per_epoch))
 
     def finalize(self) -> None:
-        """Let go of what was copied."""
+        """Remove the copies."""
         if self._cache is not None:
             self._cache.close()
             self._cache = None
@@ -98,13 +98,13 @@ class Data:
     # ------------------------------------------------------------ for the manager
 
     def of(self, file_names: Sequence[str]) -> "Data":
-        """The same with other files: two generators of one object would read each other's."""
+        """Return a copy with other files: two generators of one object would read each other's."""
         other = copy(self)
         other.set_file_names(file_names)
         return other
 
     def file_cache(self) -> FileCache:
-        """Where copies are kept."""
+        """Return the folder of copies."""
         if self._cache is None:
             command = parse_copy_command(self.copy_command, "copy_command") if self.copy_command else None
             self._cache = FileCache(Path(self.caching_directory), command)
@@ -138,12 +138,12 @@ class H5Data(Data):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its files are all there is to it."""
+        """True if the files are all that counts: no subclass makes batches of them."""
         kind = type(self)
         return kind.generate_data is H5Data.generate_data and kind.load_data is H5Data.load_data
 
     def source(self, file_names: Sequence[str | Path]) -> Hdf5Source:
-        """The files as one row of samples."""
+        """Return the files as one row of samples."""
         (features, features_adaptor), (labels, labels_adaptor) = (
             (name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)
         )

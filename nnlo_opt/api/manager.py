@@ -1,4 +1,4 @@
-"""A training, or a cross validation, on the ranks of a communicator: `MPIManager` and `MPIKFoldManager`.
+"""Managers of a training, or of a cross validation, on the ranks of a communicator.
 
 Every rank makes a manager, with the same arguments. On workers the constructor trains, and returns when the training
 is over; on the master it returns at once, and `train` does the work. So both `manager.train()` on all ranks and the
@@ -22,7 +22,7 @@ from nnlo_opt.files import atomic_write
 
 
 class MPIManager(Manager):
-    """A training on the ranks of `comm`: rank 0 is the master, the others are workers; one rank alone is both."""
+    """Training on the ranks of `comm`: rank 0 is the master, all other ranks are workers; one rank alone is both."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is NNLO's)
         self,
@@ -52,7 +52,7 @@ class MPIManager(Manager):
         data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
         num_epochs       passes over all training samples, counted over all workers
         train_list, val_list         file names, or whatever `data` takes for them; every rank must reach all files
-        num_masters      above 1: rank 0 is a top master, and the others of them sub-masters that lead a group each
+        num_masters      above 1: rank 0 is a top master, and the other masters lead a group each
         num_processes    ranks of a worker, which average their gradients
         synchronous      workers wait for each other, and their gradients are averaged
         verbose          rank 0 prints a line after every epoch
@@ -68,40 +68,40 @@ class MPIManager(Manager):
 
     @property
     def process(self) -> "_Process":
-        """What the ancestors' scripts call on the master."""
+        """The master, as scripts of mpi_learn and NNLO call it."""
         return _Process(self)
 
     def train(self) -> dict[str, Any]:
-        """Train, where that has not been done; -> {"train_time", "history", "args"} as the ancestors wrote it.
+        """Train, unless that is done; return {"train_time", "history", "args"} in the form of mpi_learn and NNLO.
 
         "history" has per rank `<world>:<parent>:<process>` one value an epoch of each metric. Every rank may call it;
-        the master must. Raises `TrialError` where the training has failed.
+        the master must. Raises `TrialError` if the training has failed.
         """
         return self._history_of(self._train()[0])
 
     def figure_of_merit(self) -> float:
-        """1 - validation accuracy of the last epoch (with early stopping, the best); without accuracy the loss."""
+        """Return 1 - validation accuracy of the last epoch (the best, with early stopping); else the loss."""
         return self._train()[0].figure_of_merit
 
 
 class _Process:
-    """The master as the ancestors' scripts know it."""
+    """Master with the methods that scripts of mpi_learn and NNLO call."""
 
     def __init__(self, manager: MPIManager) -> None:
         self._manager = manager
 
     @property
     def model(self) -> Any:
-        """The trained model."""
+        """Trained model."""
         return self._manager.model
 
     @property
     def histories(self) -> dict[str, Any]:
-        """Per rank the metrics of every epoch."""
+        """Metrics of every epoch, by rank."""
         return dict(self._manager.train()["history"])
 
     def train(self) -> dict[str, Any]:
-        """Train; -> `histories`."""
+        """Train; return `histories`."""
         return self.histories
 
     def record_details(self, json_name: str | Path, meta: Mapping[str, Any] | None = None) -> None:
@@ -112,7 +112,7 @@ class _Process:
 
 
 class MPIKFoldManager(Manager):
-    """A cross validation: both lists are pooled and cut into folds, each of which validates what the others train.
+    """Cross validation: both lists are pooled and cut into folds; each validates what all other folds train.
 
     On at least two ranks a fold the ranks are divided and the folds are trained at the same time, else one after
     another. HDF5 files are cut by samples (stratified where labels are classes), generated data by files where there
@@ -141,23 +141,23 @@ class MPIKFoldManager(Manager):
         checkpoint_interval: int = 5,
         seed: int = 0,
     ) -> None:
-        """Collective: every rank of `comm`. The arguments are those of `MPIManager`."""
+        """Take the arguments of `MPIManager`. Collective: every rank of `comm`."""
         if isinstance(NFolds, bool) or not isinstance(NFolds, int) or NFolds < 1:
             raise ConfigurationError(f"`NFolds` must be a whole number, at least 1. Received: {NFolds!r}.")
         super().__init__(comm, Settings.of(locals(), n_fold=NFolds, num_processes=num_process))
 
     def train(self) -> list[dict[str, Any]]:
-        """Train all folds; -> the history of each, as `MPIManager.train` returns it. Every rank calls it."""
+        """Train all folds; return the history of each, as `MPIManager.train` does. Every rank calls it."""
         return [self._history_of(outcome) for outcome in self._train()]
 
     def figures_of_merit(self) -> list[float]:
-        """Of every fold."""
+        """Return the figure of merit of every fold."""
         return [outcome.figure_of_merit for outcome in self._train()]
 
     def figure_of_merit(self) -> float:
-        """The mean over all folds."""
+        """Return the mean over all folds."""
         return float(np.mean(self.figures_of_merit()))
 
     def figure_of_merit_std(self) -> float:
-        """The standard deviation over the folds."""
+        """Return the standard deviation over the folds."""
         return float(np.std(self.figures_of_merit()))

@@ -1,4 +1,4 @@
-"""Which model is trained: a class of one's own that builds it, or a JSON architecture."""
+"""Model of a manager: a class of one's own that builds it, or a JSON architecture."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,25 +9,25 @@ from nnlo_opt.models.framework import framework_named
 
 
 class ModelBuilder:
-    """A model of one's own: override `build_model`."""
+    """Base class of a model of one's own: override `build_model`."""
 
     def __init__(self, comm: Any = None) -> None:
         """`comm` is kept, and not used."""
         self.comm = comm
 
     def build_model(self) -> Any:
-        """A Keras model, or a torch module; compiled or not makes no difference. Every worker calls it."""
+        """Return a Keras model, compiled or not, or a torch module. Every worker calls it."""
         raise ConfigurationError(
             f"A model builder must override `build_model`. Received: {type(self).__name__}, which does not."
         )
 
     def get_backend_name(self) -> str | None:
-        """The framework to import before `build_model` runs, keras or torch; None: as the module's imports tell."""
+        """Return the framework to import before `build_model` runs, keras or torch; None to look at the imports."""
         return None
 
 
 class ModelFromJson(ModelBuilder):
-    """A Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
+    """Keras model from the text that `to_json` of any Keras (1, 2, 3) has written."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ModelFromJson(ModelBuilder):
 
 
 def framework_name(builder: ModelBuilder) -> str | None:
-    """What a builder says about its framework, in our words; None: nothing."""
+    """Return the name of the framework that a builder asks for; None if it does not say."""
     name = builder.get_backend_name()
     if name is None:
         return None

@@ -1,6 +1,6 @@
-"""What a rank trains, put together from a user's data, model builder and algorithm.
+"""Tasks of a rank, made from the objects that a user gives a manager.
 
-Plain HDF5 files go through the same door as those of `TrainingDriver`; what a generator makes is dealt out here.
+Plain HDF5 files are read as in `TrainingDriver`; batches of a generator are dealt out here.
 """
 
 import inspect
@@ -40,7 +40,7 @@ _N_HINT = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The arguments of a manager."""
+    """Arguments of a manager."""
 
     data: Data
     algo: Algo
@@ -57,16 +57,16 @@ class Request:
 
 
 class ModelMaker:
-    """Builds the model, on this rank, with the framework it needs."""
+    """Builds the model on this rank, with its framework."""
 
     def __init__(self, request: Request, n_threads: int) -> None:
         self._request = request
         self._n_threads = n_threads
-        #: what was built last; None after `release`
+        #: adapter of the last model; None after `release`
         self.adapter: FrameworkAdapter | None = None
 
     def build(self, info: DataInfo, label_hint: Any, options: TrainingOptions, seed: int) -> FrameworkAdapter:
-        """The model with fresh weights, ready to be trained on such samples; `label_hint`: some labels."""
+        """Return the adapter of a new model for samples of this kind; `label_hint`: some labels."""
         model = self._new_model(seed)
         try:
             outputs = self._framework.describe_outputs(model, info.feature_shape)
@@ -83,7 +83,7 @@ class ModelMaker:
         return self.adapter
 
     def release(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         adapter, self.adapter = self.adapter, None
         if adapter is not None:
             adapter.release()
@@ -183,7 +183,7 @@ class FileTasks:
 
 
 def cut_pools(request: Request) -> tuple[Pool, Pool]:
-    """What there is to train on and to validate on, not yet counted; with folds, all of it and nothing."""
+    """Return the pools to train on and to validate on, not yet counted; with folds, everything and nothing."""
     # Ranks that average batch by batch need as many batches each, so these share the batches.
     together = request.options.rule.averages_every_batch
 
@@ -201,7 +201,7 @@ def cut_pools(request: Request) -> tuple[Pool, Pool]:
 
 
 def count(data: Data, pool: Pool, units: Sequence[int] | None = None) -> np.ndarray:
-    """Samples of every unit of a pool, int64; by files only those in `units`, the others 0."""
+    """Return the samples of every unit of a pool, int64; by files only of the `units`, and 0 for all other files."""
     if not pool.by_files:
         other = data.of(pool.files)
         return np.array(count_batches(other.generate_data, other.max_batches_per_epoch), np.int64)
@@ -250,14 +250,14 @@ class GeneratedTasks:
         )
 
     def close(self) -> None:
-        """Let go of the model and the generator."""
+        """Release the model, and end the generator."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
         self._maker.release()
 
     def sample(self) -> tuple[DataInfo, Any]:
-        """(info, labels) to build the model with."""
+        """Return (info, labels) to build the model with."""
         first = GeneratedStream(self._generator(self._train), self._train.n_samples).peek()
         return info_of(first), first.y
 
@@ -280,5 +280,5 @@ Tasks = FileTasks | GeneratedTasks
 
 
 def reads_files(data: Data) -> bool:
-    """Whether samples are read from HDF5 files by number, rather than made by a generator."""
+    """Return True if samples are read from HDF5 files by number, and no generator makes them."""
     return isinstance(data, H5Data) and data.is_plain

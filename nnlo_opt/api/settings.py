@@ -1,4 +1,4 @@
-"""What both managers are asked for, as one value, and the training options that follow from it."""
+"""Settings of a manager, from which its options follow."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -43,7 +43,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **others: Any) -> "Settings":
-        """The settings out of the arguments of a constructor, its `locals()`, and of those it calls otherwise."""
+        """Return the settings from `locals()` of a constructor, and from arguments that it names otherwise."""
         named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
         return cls(**named | others)
 
@@ -57,7 +57,7 @@ class Settings:
         """Return the options of a session that trains so."""
         name = type(self.model_builder).__name__
         folder = Path(self.checkpoint or name).resolve()
-        # A training in a folder of the user's goes on with whatever options it is given.
+        # A training in a folder of the user continues with any options.
         changes = frozenset(field.name for field in fields(TrainingOptions))
         run = RunRequest(
             root=folder.parent,
@@ -106,7 +106,7 @@ class Settings:
             )
 
     def training_options(self, plan: Team) -> TrainingOptions:
-        """The options of a team; ConfigurationError for what cannot be."""
+        """Return the options of a team; ConfigurationError for options that contradict each other."""
         if not isinstance(self.data, Data):
             raise ConfigurationError(
                 f"`data` must be of a class derived from Data. Received: {type(self.data).__name__}."

@@ -39,7 +39,7 @@ class Study:
     Args:
         space: as of `nnlo_opt.optimize`.
         n_parallel: most trials that may be under way at a time, whose values the study does not have yet.
-        options: as of `nnlo_opt.optimize`, without those of models. A study with `checkpoint` is resumed by
+        options: options of `nnlo_opt.optimize`, without the options of models. A study with `checkpoint` is resumed by
             `opt_restore=True`; trials that were under way are then asked for again.
 
     Raises:

@@ -1,7 +1,7 @@
 """Entry points of the console commands.
 
-Nothing heavy is imported before a handler for SIGUSR1 stands: without one the signal, which batch systems send, kills
-the job. Thread counts are set before NumPy is imported, which reads them once.
+No heavy package is imported before a handler for SIGUSR1 is installed: without one the signal, which batch systems
+send, kills the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
 import signal
@@ -24,17 +24,17 @@ Run = Callable[["World", "Options", "ProcessContext"], int]
 
 
 def optimization_driver() -> NoReturn:
-    """`OptimizationDriver`. Collective: every rank of the world."""
+    """Run `OptimizationDriver`. Collective: every rank of the world."""
     _drive("optimization")
 
 
 def training_driver() -> NoReturn:
-    """`TrainingDriver`. Collective: every rank of the world."""
+    """Run `TrainingDriver`. Collective: every rank of the world."""
     _drive("training")
 
 
 def get_data() -> NoReturn:
-    """`GetData`, one process."""
+    """Run `GetData`, in one process."""
     _print_anything()
     from nnlo_opt.cli import getdata
 
@@ -42,7 +42,7 @@ def get_data() -> NoReturn:
 
 
 def build_model() -> NoReturn:
-    """`BuildModel`, one process."""
+    """Run `BuildModel`, in one process."""
     _print_anything()
     from nnlo_opt.cli import buildmodel
 
@@ -50,7 +50,7 @@ def build_model() -> NoReturn:
 
 
 def tool() -> NoReturn:
-    """`nnlo-opt`, one process."""
+    """Run `nnlo-opt`, in one process."""
     _print_anything()
     from nnlo_opt.cli import tool as module
 
@@ -64,7 +64,7 @@ def _drive(command: str) -> NoReturn:
 
 
 def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
-    """Run `command` on this rank; the exit code, on which all ranks agree, and for rank 0 where its timeline lies."""
+    """Run `command` on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     _print_anything()
     from nnlo_opt.runtime import devices
 
@@ -144,7 +144,7 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
 
 @contextmanager
 def _no_longer_than(seconds: int) -> Iterator[None]:
-    """End this process by SIGALRM where what is inside takes longer, whatever it waits in; 0: it may take any time."""
+    """End this process by SIGALRM if the block takes longer; 0: it may take any time."""
     signal.alarm(seconds)
     try:
         yield
@@ -165,7 +165,7 @@ def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
 
 
 def _print_anything() -> None:
-    """Let no character that a terminal cannot show end a run: it is written as an escape."""
+    """Write a character that a terminal cannot show as an escape, so that it does not end a run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

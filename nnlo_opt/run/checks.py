@@ -1,4 +1,4 @@
-"""What can be seen to be wrong before a model is built: training options, and a search space set against them."""
+"""Checks of training options against ranks, data, search space before a model is built."""
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
@@ -22,7 +22,7 @@ from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
 class Grouping(Protocol):
-    """How the ranks of a team are grouped: `Options`, or a part of them."""
+    """Grouping of the ranks of a team: `Options`, or a part of them."""
 
     @property
     def n_processes(self) -> int: ...
@@ -32,7 +32,7 @@ class Grouping(Protocol):
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
-    """ConfigurationError for what can be seen to be wrong without a model; -> the rules for ending a training."""
+    """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
     options.rule.worker_half(options, 1)
     StalenessPolicy.parse(options.staleness)
@@ -46,7 +46,7 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
 
 
 def check_mode(options: Grouping, mode: str) -> None:
-    """ConfigurationError for workers of several ranks, or sub-masters, under an update rule that has none."""
+    """Raise ConfigurationError for worker groups, or sub-masters, under an update rule that has none."""
     if not RULES[mode].averages_every_batch:
         return
     for option, number, rule in (
@@ -61,7 +61,7 @@ def check_mode(options: Grouping, mode: str) -> None:
 
 
 def check_teams(topology: Topology, n_masters: int, n: int) -> None:
-    """ConfigurationError where ranks of a team cannot be dealt out to groups, and to workers of `n` ranks each."""
+    """Raise ConfigurationError if ranks of a team cannot form the groups, with workers of `n` ranks each."""
     for team in topology.teams:
         n_ranks = len(team.world_ranks)
         n_left = n_ranks - n_masters
@@ -81,9 +81,9 @@ def check_teams(topology: Topology, n_masters: int, n: int) -> None:
 
 
 def check_shares(options: Options, topology: Topology, findings: Findings) -> None:
-    """ConfigurationError for a fold with fewer training samples than its team has workers, or too strong a force.
+    """Raise ConfigurationError for a fold with fewer training samples than workers, or an elastic force too strong.
 
-    `findings`: what a trainer rank has found in model and data.
+    `findings` describe model and data.
     """
     if findings.data is None:
         return
@@ -101,7 +101,7 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> No
 
 
 def elastic_forces(options: Options, findings: Findings) -> list[float]:
-    """The elastic forces that may come up in a training of a model; `findings` as in `check_shares`."""
+    """Return the elastic forces that may occur in a training; `findings` as in `check_shares`."""
     if findings.data is None:
         return []
     forces = [options.training.elastic_force] if options.training.mode == "easgd" else []
@@ -112,7 +112,7 @@ def elastic_forces(options: Options, findings: Findings) -> list[float]:
 
 
 def _check_loss(name: str) -> None:
-    """ConfigurationError for a loss that no framework knows; which one it will be may not be known yet."""
+    """Raise ConfigurationError for a loss that no framework knows; the framework may not be known yet."""
     try:
         torch_losses.check_loss(name)
     except ConfigurationError:
@@ -120,10 +120,10 @@ def _check_loss(name: str) -> None:
 
 
 def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:
-    """ConfigurationError for parameters that the model does not take, and trainings that cannot be.
+    """Raise ConfigurationError for parameters that the model does not take, and for invalid training options.
 
     A model's argument without a default must be in every point. Of the training options every value is tried at the
-    ends of its range. Two of them are also tried together, the others in their middle, unless the space has a
+    ends of its range. Two of them are also tried together, all other parameters in their middle, unless the space has a
     constraint: it may be what keeps them apart, and its function is not here.
     """
     definition.check_parameters(space.model_names)
@@ -142,13 +142,13 @@ def check_space(space: Space, definition: ModelDefinition, options: Options) -> 
                 if error is not None:
                     values = ", ".join(f"{name}={value!r}" for name, value in _training_part(point).items())
                     raise ConfigurationError(
-                        f"Every point of a search space must be a training that can be; {values} is not: {error} Give "
-                        "one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
+                        f"Every point of a search space must give valid training options; {values} does not: {error} "
+                        "Give one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
                     ) from error
 
 
 def _check_values(space: Space, name: str, options: Options) -> None:
-    """ConfigurationError for a value of a training option that fails wherever it is tried."""
+    """Raise ConfigurationError for a value of a training option that fails at every point."""
     known = {name, *_ancestors(space, name)}
     errors: dict[str, tuple[Value, ConfigurationError | None]] = {}
     for point in _corner_points(space, [name]):
@@ -181,7 +181,7 @@ def _training_part(point: Point) -> Point:
 
 
 def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:
-    """Points with every end value of `names` and of what these depend on, the other parameters at their median."""
+    """Yield points with every end value of `names` and of their conditions; all other parameters have their median."""
     varied = {name for given in names for name in (given, *_ancestors(space, given))}
     quantiles = [
         [p.to_unit(value) for value in corners(space, p.name)] if p.name in varied else [0.5] for p in space.parameters
@@ -198,7 +198,7 @@ def _ancestors(space: Space, name: str) -> list[str]:
 
 
 def corners(space: Space, name: str) -> list[Value]:
-    """Values of a parameter that stand for all: the ends of a range and what conditions ask for, or all categories."""
+    """Return values that stand for all: the ends of a range with the values of conditions, or all categories."""
     parameter = space[name]
     if isinstance(parameter, Integer | Real):
         conditions = [other.condition for other in space.parameters if other.condition is not None]

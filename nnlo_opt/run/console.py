@@ -1,4 +1,4 @@
-"""What a person is told: lines on the terminal, and in `--log-file` too."""
+"""Lines for a person, on the terminal as in `--log-file`."""
 
 import sys
 import time
@@ -16,16 +16,16 @@ ROOM_S, SAY_S = 2.0, 60.0
 
 
 class Console:
-    """Prints lines; a run outlives both the terminal and the log file."""
+    """Prints lines; a run outlives its terminal, as it outlives its log file."""
 
     def __init__(self, *, prints: bool = True) -> None:
         """`prints`: if False, lines go to the log file alone."""
         self._prints = prints
-        #: None before `keep`, where there is no log file, and after `close`
+        #: None before `keep`, without a log file, and after `close`
         self._log: TextIO | None = None
 
     def keep(self, path: Path) -> None:
-        """Append every line from now on to this file; ConfigurationError where it cannot be written."""
+        """Append every line from now on to this file; ConfigurationError if it cannot be written."""
         try:
             self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
@@ -34,7 +34,7 @@ class Console:
             ) from None
 
     def say(self, text: str, stream: TextIO | None = None) -> None:
-        """Print a line; to standard output unless another stream is named."""
+        """Print a line to `stream`, by default standard output."""
         if self._prints:
             with suppress(OSError):
                 print(text, file=stream or sys.stdout, flush=True)
@@ -51,7 +51,7 @@ class Console:
 
 
 class WaitForSpace:
-    """Says that there is no room, and waits: nothing is sent before what justifies it is written."""
+    """Says that the disk is full, then waits: no message is sent before the event that justifies it is written."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class WaitForSpace:
         self._say = say
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        #: when the last line was said, and the last attempt made; monotonic seconds
+        #: monotonic times of the last line, and of the last attempt, in seconds
         self._said_at_s = self._tried_at_s = -SAY_S
 
     def __call__(self, error: OSError) -> None:
-        """Before each further attempt to write."""
+        """Wait before each further attempt to write."""
         PULSE.ticks += 1
         now_s = self._clock.monotonic_s()
         is_new = now_s - self._tried_at_s > 2 * ROOM_S

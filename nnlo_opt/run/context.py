@@ -1,4 +1,4 @@
-"""What a process has for a run, whatever its rank does."""
+"""Context of a process in a run."""
 
 import logging
 import socket
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeRanks(Protocol):
-    """Ranks, some of which share this node."""
+    """Ranks, not all of them on this node."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class NodeRanks(Protocol):
 class ProcessContext:
     """Output, signals, watchdog and share of the node of one process.
 
-    The defaults are those of a user's own script, in which a run changes nothing of the process.
+    The defaults serve a user's own script: a run changes nothing of its process.
     """
 
     #: log of the rank; None: the process keeps its own output

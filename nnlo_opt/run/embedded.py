@@ -1,4 +1,4 @@
-"""A start of a run inside a user's own script, of which it changes nothing that it does not undo."""
+"""Start of a run inside a user's own script; it undoes every change of the process."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ class SearchSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOutcome:
-    """What has come of a search; the same on every rank."""
+    """Outcome of a search; equal on every rank."""
 
     ledger: Ledger
     #: run directory; None if nothing was kept

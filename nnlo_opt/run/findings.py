@@ -1,4 +1,4 @@
-"""Findings of a trainer rank about model, search space and data."""
+"""Findings of a trainer rank about the workload of a run."""
 
 from dataclasses import asdict, dataclass, replace
 

@@ -1,4 +1,4 @@
-"""What is left to do when a search is over: the best model, the reports, stale checkpoints, ranks that hang."""
+"""End of a search: its best model, last reports, stale checkpoints, stuck ranks."""
 
 import os
 import sys
@@ -18,16 +18,16 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
 
-#: name of the best model in the run directory; its ending is the framework's
+#: name of the best model in the run directory, without the ending of its framework
 BEST_MODEL = "best_model"
-#: seconds that ranks have at least to leave after a search in which one may be stuck
+#: least seconds that ranks have to leave after a search in which a rank may be stuck
 LEAVE_S = 60.0
 
 
 def save_model(
     ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str
 ) -> ModelExported:
-    """Have the first of the trainer ranks `candidates` that lives to answer save the model of a trial."""
+    """Have the first of the trainer ranks `candidates` that answers save the model of a trial."""
     order = ExportModel(
         point=trial.point,
         weights_path=str(fold_directory(directory, trial.number, best_fold(trial, direction)).resolve()),
@@ -45,13 +45,13 @@ def save_model(
 
 
 def best_fold(trial: Trial, direction: str) -> int:
-    """The fold of a complete trial whose model is kept: that with the best figure of merit."""
+    """Return the fold of a complete trial whose model is kept: the one with the best figure of merit."""
     sign = -1.0 if direction == "max" else 1.0
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
 
 
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
-    """Have the reports written for the last time; they can always be made again."""
+    """Write the reports for the last time; they can always be rebuilt from the journal."""
     if reporter is not None and reporter.finish():
         return
     try:
@@ -65,7 +65,7 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
 
 
 def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
-    """Remove checkpoints of ended folds whose master was killed before it heard that it may."""
+    """Remove checkpoints of ended folds whose master was killed before it could remove them."""
     for assignment in ledger.assignments:
         PULSE.ticks += 1
         trial = ledger.trials[assignment.trial]
@@ -74,7 +74,7 @@ def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
 
 
 def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[[str, TextIO], None]) -> None:
-    """Let no rank of `blocks` that is stuck in code of the user keep the job from ending; returns at once."""
+    """End the job later if ranks of `blocks`, stuck in code of the user, keep it from ending; return at once."""
     if not blocks:
         return
 

@@ -1,4 +1,4 @@
-"""What must not change between the starts of one run, and how a change is refused: by its name."""
+"""Identity of a run, whose change between two starts is refused by its name."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
 
 def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
-    """The identity of the run this command asks for, as plain data for the journal."""
+    """Return the identity of the run that a command asks for, as plain data for the journal."""
     return {
         "search_space": None if findings.space is None else findings.space.to_json(),
         "model": {
@@ -35,7 +35,7 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
         "class_weights": _text_of(options.data.class_weights),
         "sample_weights_name": options.data.sample_weights_name,
         "direction": options.plan.direction,
-        # One objective is kept as it is called: the default one by what it is.
+        # The default objective is kept under the name of its figure of merit.
         "objectives": [str(objective) for objective in options.comparison.several]
         or [f"{findings.figure}:{options.plan.direction}"],
         "objective_epoch": options.comparison.epoch,
@@ -44,10 +44,10 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
         "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
         "training": options.training.to_json(),
-        # Not compared but kept: a run that is given more trials must not fall back into another initial design.
+        # Kept, and not compared: a run that gets more trials must keep its initial design.
         "n_initial_points": design_size(findings.space, options.plan.num_iterations),
         "figure_of_merit": findings.figure,
-        # What the runs had measured is in the journal, so that they need not be there when this run goes on.
+        # Their observations are in the journal, so that the runs need not exist when this run is resumed.
         "warm_start": [str(path) for path in options.search.warm_start],
     }
 
@@ -57,7 +57,7 @@ def check_same(known: dict[str, Json], asked: dict[str, Json], run: str, request
     difference = _difference(known, asked, request.may_change)
     if difference:
         raise ConfigurationError(
-            f"`{request.restore_option}` goes on with the same run only. In `{run}` {difference}. Give what the run "
+            f"`{request.restore_option}` resumes the same run only. In `{run}` {difference}. Give what the run "
             "was started with, or start a new run under another name."
         )
 
@@ -80,7 +80,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
 
 
 def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Collection[str]) -> str:
-    """The first thing that differs, or nothing."""
+    """Return the first difference in words; empty without one."""
     spaces = known["search_space"], asked["search_space"]
     if None not in spaces:
         difference = Space.from_json(spaces[0]).difference(Space.from_json(spaces[1]))
@@ -130,13 +130,13 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
 
 
 def _objectives(identity: dict[str, Json]) -> list[Objective]:
-    """What its trials are compared by, under the names people know; a run of before there were objectives has one."""
+    """Return the objectives of a run; a run from before there were objectives has one."""
     one = f"{identity.get('figure_of_merit')}:{identity.get('direction', 'min')}"
     return [Objective.parse(text) for text in identity.get("objectives", [one])]
 
 
 def _text_of(weights: ClassWeights | None) -> str | None:
-    """Plain data: numbers are no names in JSON."""
+    """Return class weights as text, because numbers are no names in JSON."""
     return str(dict(sorted(weights.items()))) if isinstance(weights, Mapping) else weights
 
 

@@ -1,4 +1,4 @@
-"""Placement of a rank between the coordinator and its team."""
+"""Placement of a rank in its team."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +125,7 @@ class Placement:
     alive: tuple[int, ...]
     #: communicator of the ranks that live, in this order; None for a rank alone, without MPI
     comm: "Communicator | None"
-    #: communicator of those of them that train, on which objectives send
+    #: communicator of the ranks among them that train, on which objectives send
     training_comm: "Communicator | None"
     #: endpoints in the team; None for a rank that does not train, because it makes no whole worker with other ranks
     endpoints: Endpoints | None

@@ -38,12 +38,12 @@ from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
 
-#: what makes no sense of a model
+#: objective that no model has
 MAXIMAL = Objective(FIGURE, "max")
 
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
-    """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
+    """Run the command on this rank; return the exit code. Collective: every rank of the world."""
     topology = Topology.plan(
         world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
     )
@@ -99,7 +99,7 @@ class SearchSession(Session):
 
     program = "OptimizationDriver"
     _search: SearchService | None = None
-    #: the pruner, with what is known of the model; None before that, and where there is none
+    #: the pruner, completed for the model; None before that, and without a pruner
     _pruning: PruningPlan | None = None
 
     def load_space(self) -> Space | None:
@@ -246,7 +246,7 @@ class SearchSession(Session):
 def observations_of_runs(
     paths: Sequence[Path], identity: dict[str, Json], space: Space
 ) -> tuple[list[Observation], list[str]]:
-    """What the runs in `paths` have measured that counts in `space`, and lines on what was and was not taken over.
+    """Return observations of the runs in `paths` that count in `space`, and lines about what was taken over.
 
     ConfigurationError where a path holds no search, or one of another figure of merit or direction than `identity`.
     """

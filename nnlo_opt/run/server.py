@@ -1,8 +1,8 @@
-"""The loop of a rank that trains: takes messages and hands them to whoever plays the role they are for.
+"""Server of a rank that trains, which hands every message to the role that takes it.
 
-Where ranks may outlive others, it is also where their deaths are taken: `RanksLost` comes from whatever the rank was
-in the middle of. Without the coordinator there is nothing to serve; when it is a rank of the team, those that are left
-come together and have roles anew.
+If ranks outlive ranks that die, the server also handles deaths: `RanksLost` may be raised by everything that a rank
+does. Without the coordinator there is nothing to serve. If a rank of the team dies, the remaining ranks regroup and get
+new roles.
 """
 
 import logging
@@ -44,7 +44,7 @@ from nnlo_opt.space.space import Point, Space
 logger = logging.getLogger(__name__)
 
 COORDINATOR = 0
-#: how long a worker trains before messages are looked for again, where it needs none to go on
+#: seconds a worker trains before it looks for messages again, if it needs none to continue
 LOOK_S = 5e-2
 
 
@@ -77,14 +77,14 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouped:
-    """How a rank stands when ranks of its team have died."""
+    """Position of a rank in its team after ranks of the team have died."""
 
-    #: its ends in the team
+    #: endpoints of the rank in the team
     ends: Sequence[Transport]
-    #: world ranks that are left of the team, ascending; and those of them that train, None where they are too few
+    #: world ranks of the team that live, ascending; and the team that trains, None if they are too few
     alive: tuple[int, ...]
     team: Team | None
-    #: whether this rank is the lowest that is left, and so the master
+    #: True if this rank is the lowest that lives, and so the master
     leads: bool
 
 
@@ -92,10 +92,10 @@ class Roles(Protocol):
     """Makes the roles of this rank once the run is open, and once more when its team has been regrouped."""
 
     def open(self, run: OpenRun) -> None:
-        """The run is open; before the first role is made."""
+        """Take note that the run is open, before the first role is made."""
 
     def regroup(self) -> Regrouped:
-        """Come together with the ranks of the team that are left. Collective: all of these; it waits for them."""
+        """Regroup the ranks of the team that live. Collective: each of them; the call waits for all."""
 
     def master(self, run: OpenRun) -> Master | None: ...
 
@@ -137,22 +137,22 @@ class RankServer:
         self._follower: WorkerGroupMember | SubMaster | None = None
         self._objective: ObjectiveRank | None = None
         self._has_told = False
-        #: set by Shutdown
+        #: exit code that the coordinator has sent; None before
         self.exit_code: int | None = None
-        #: the coordinator is dead
+        #: True if the coordinator has died
         self.is_orphaned = False
-        #: what opened the run; None before
+        #: message that opened the run; None before
         self._run: OpenRun | None = None
-        #: what this rank has answered and nobody has recorded
+        #: results that this rank has sent and the coordinator has not recorded
         self._results: list[Results] = []
-        #: the last messages taken in, and who sent them, for the story told when we fail
+        #: the last messages taken in, each with its sender, for the report of a failure
         self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
-        #: transports listened to, and who takes what comes; the team's join when the run is open, since its messages
-        #: may overtake the coordinator's on the other transport
+        #: transports, each with the method that takes its messages; the team's join when the run is open, because its
+        #: messages may overtake the coordinator's on the other transport
         self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
 
     def serve(self) -> int:
-        """Serve until Shutdown, and until the team is through with this rank; returns the exit code."""
+        """Serve until Shutdown has come and the team needs this rank no more; return the exit code."""
         while not self.is_orphaned and (self.exit_code is None or self._is_busy):
             if self._has_to_tell():
                 self._has_told = True
@@ -171,16 +171,16 @@ class RankServer:
             self._dispatch(*found)
 
     def _has_to_tell(self) -> bool:
-        PULSE.ticks += 1  # who waits for messages is alive
+        PULSE.ticks += 1  # a rank that waits for messages is alive
         return self._preemption.is_asked and not self._has_told
 
     @property
     def _is_busy(self) -> bool:
-        # Shutdown may overtake the team's own messages, and another rank may be on its way to a step with this one.
+        # Shutdown may overtake messages of the team, and another rank may be about to make a step with this one.
         return any(role is not None and role.is_busy for role in (self._worker, self._follower))
 
     def step(self) -> bool:
-        """Take in one message, or train; -> whether there was anything to do."""
+        """Take in one message, or train; return True if there was anything to do."""
         try:
             return self._step()
         except RanksLost:
@@ -242,7 +242,7 @@ class RankServer:
         self._stand(run, self._team_ends)
 
     def _stand(self, run: OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
-        """Take the roles of those who work with the others of the team."""
+        """Make the roles that work with other ranks of the team."""
         self._worker = self._roles.worker(run, memory)
         self._follower = self._roles.follower(run)
         self._results = [role.results for role in (self._master, self._objective) if role is not None]
@@ -251,7 +251,7 @@ class RankServer:
     # ------------------------------------------------------------ when ranks die
 
     def _lose_ranks(self) -> None:
-        """Go on with the ranks that are left of the team; or leave, where the coordinator is lost."""
+        """Continue with the ranks of the team that live; leave if the coordinator has died."""
         run = self._run
         if COORDINATOR in self._orders.lost or run is None:
             self.is_orphaned = True
@@ -260,7 +260,7 @@ class RankServer:
                 assert run is not None
                 results.keep(Path(run.directory))
             return
-        logger.warning("a rank of this team has died: the others come together")
+        logger.warning("a rank of this team has died: the other ranks regroup")
         memory = None if self._worker is None else self._worker.abandon()
         if isinstance(self._follower, WorkerGroupMember):
             self._follower.abandon()
@@ -271,7 +271,7 @@ class RankServer:
             self._orders.send(COORDINATOR, answers)
 
     def _answer_again(self, run: OpenRun, group: Regrouped) -> msg.TeamReformed:
-        """Take the role of who answers the coordinator, where that is this rank; what is to be told of it."""
+        """Make the role that answers the coordinator, if it is on this rank; return the message about the new team."""
         taken = goes_on = -1
         if self._objective is not None:
             taken = self._objective.taken
@@ -308,7 +308,7 @@ class RankServer:
 
     @contextmanager
     def _calling(self, message: msg.Message) -> Iterator[None]:
-        """A call of an objective, which a message begins and ends, in the timeline."""
+        """Show in the timeline a call of an objective, which lasts as long as a message is handled."""
         with self._timeline.span(type(message).__name__), PULSE.unwatched():
             yield
         self._timeline.flush()

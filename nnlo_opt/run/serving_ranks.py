@@ -1,4 +1,4 @@
-"""The ranks that serve a session, as it sees them: told, asked, given time to work, and sent home."""
+"""Ranks that serve a session, from the view of the session."""
 
 import time
 from collections.abc import Callable, Set
@@ -14,23 +14,23 @@ from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE
 
 Answer = TypeVar("Answer", bound=Message)
-#: why a start ends that was asked to
+#: reason for which a preempted start ends
 PREEMPTED = "preempted by SIGUSR1"
-#: seconds that other ranks have to leave after a search that has lost some
+#: seconds that ranks have to leave after a search in which ranks have died
 SEE_OFF_S = 10.0
-#: how long the ranks of this process work before the coordinator looks again; what is slower is one batch
+#: seconds that ranks of this process work before the coordinator looks again, if one batch takes no longer
 PUMP_S = 1e-3
 
 
 class RankDiedError(NnloError):
-    """A rank that was asked something has died."""
+    """Raised if a rank has died that owes an answer."""
 
 
 class ServingRanks:
-    """They run `run.server`. Some may live in this process, and work when they are let."""
+    """Ranks that run `run.server`; ranks of this process work when `work` is called."""
 
     def __init__(self, transport: Transport, pump: Callable[[], bool], preemption: Preemption, grace_s: float) -> None:
-        """`pump` lets the ranks that live in this process work a step; -> whether there was anything to do."""
+        """`pump` lets the ranks of this process work a step; it returns True if there was anything to do."""
         self.transport = transport
         self._pump = pump
         self._preemption = preemption
@@ -41,9 +41,11 @@ class ServingRanks:
         self.transport.send(rank, message)
 
     def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
-        """Send `question` and wait for the answer; what blocks still say about ended assignments is dropped.
+        """Send `question` and wait for the answer; messages of blocks about ended assignments are dropped.
 
-        OutOfTimeError where the grace of a preemption ends before it comes, RankDiedError where it cannot come.
+        Raises:
+            OutOfTimeError: the grace period of a preemption has ended before the answer.
+            RankDiedError: the rank has died.
         """
         self.tell(rank, question)
         found: list[Answer] = []
@@ -71,7 +73,7 @@ class ServingRanks:
         return found[0]
 
     def work(self) -> bool:
-        """Let the ranks of this process work for a while; -> whether there was anything to do."""
+        """Let the ranks of this process work for a while; return True if there was anything to do."""
         until_s = time.perf_counter() + PUMP_S
         worked = False
         while self._pump():
@@ -81,7 +83,7 @@ class ServingRanks:
         return worked
 
     def release(self, exit_code: int) -> None:
-        """Have all others leave with that code. Returns when they have heard it; after deaths, when they have left."""
+        """Have all other ranks leave with this code; return when they know, or after deaths when they have left."""
         for rank in range(self.transport.size):
             if rank != self.transport.rank:
                 self.tell(rank, Shutdown(exit_code=exit_code))
@@ -90,7 +92,7 @@ class ServingRanks:
             self._see_off()
 
     def _see_off(self) -> None:
-        """Stay until the others have left: nobody finalizes MPI, and who sees us gone first takes it for a death."""
+        """Stay until all other ranks have left: no rank finalizes MPI, and a rank would take our end for a death."""
         n_others = self.transport.size - 1
 
         def all_left() -> bool:
@@ -107,7 +109,7 @@ class WithOwnRank(Transport):
     def __init__(self, others: Transport, own: Transport) -> None:
         self._others = others
         self._own = own
-        #: the session stands outside the ranks it talks to
+        #: the session is none of the ranks that it sends to
         self.rank = -1
         self.size = others.size
         self.n_processes = others.n_processes

@@ -69,7 +69,7 @@ LONG_S = 1e7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What differs if a start belongs to a user's own script: the process is the script's, and errors are raised."""
+    """Request of a user's own script, which owns its process; errors are raised."""
 
     #: name of the program, for the journal
     program: str
@@ -162,33 +162,33 @@ class Session(ABC):
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
         self._console = Console(prints=setup.script is None)
-        #: tells a person a line
+        #: prints a line for a person
         self.say = self._console.say
-        #: what other runs have measured and the search begins with; known when it has been started
+        #: observations of other runs with which the search begins; known when it has been started
         self.adopted: list[dict[str, Json]] = []
-        #: whether other ranks may be at work
+        #: True if other ranks may be at work
         self._running = False
 
     # ------------------------------------------------------------ what the drivers do differently
 
     @abstractmethod
     def load_space(self) -> Space | None:
-        """The search space where it does not come from the model module."""
+        """Return the search space; None if it comes from the model module, or there is none."""
 
     @abstractmethod
     def check_findings(self, findings: Findings) -> None:
-        """ConfigurationError where this command cannot do it with this model and these data."""
+        """Raise ConfigurationError if this command cannot work with this model and these data."""
 
     @abstractmethod
     def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
-        """What suggests points; `identity` is that of the run's first start, `ledger` what happened since."""
+        """Start the search; `identity` belongs to the first start of the run, `ledger` holds everything since."""
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
-        """What is to be reached from where the run stands."""
+        """Return the plan of this start, given what the run has reached."""
         return self.options.plan
 
     def trial_to_keep(self, ledger: Ledger) -> Trial | None:
-        """The trial whose model is saved at the end."""
+        """Return the trial whose model is saved at the end."""
         return ledger.best(self.options.plan.direction)
 
     @abstractmethod
@@ -197,15 +197,15 @@ class Session(ABC):
 
     @abstractmethod
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
-        """Say how it ended; returns the exit code."""
+        """Say how the run has ended; return the exit code."""
 
     def close(self) -> None:  # noqa: B027  (most have nothing to let go of)
-        """Let go of what `load_space` and `start_search` have started."""
+        """End everything that `load_space` and `start_search` have started."""
 
     # ------------------------------------------------------------ from start to end
 
     def run(self) -> int:
-        """See the run through; every rank is told to leave with the code that is returned."""
+        """See the run through; return the exit code, with which every rank leaves."""
         code = EXIT_FAILURE
         self._preemption.allow(self.options.grace_s)
         try:
@@ -227,7 +227,7 @@ class Session(ABC):
         return code
 
     def _check_early(self) -> None:
-        """What can be refused before any rank imports anything heavy."""
+        """Refuse wrong options before any rank imports a heavy package."""
         options = self.options
         check_mode(options, options.training.mode)
         check_teams(self.topology, options.n_masters, options.n_processes)
@@ -245,7 +245,7 @@ class Session(ABC):
         refuse_run_of_script(options.run)
 
     def run_in_script(self) -> Path:
-        """See the run through for a user's own script, to which errors are raised; every rank is told to leave.
+        """See the run through for a user's own script, to which errors are raised; every rank leaves.
 
         Returns:
             The run directory.
@@ -282,7 +282,7 @@ class Session(ABC):
         return Findings.from_json(inspected.findings)
 
     def _least_children(self, findings: Findings) -> int:
-        """Workers that a master must still have for the update rule when ranks have died."""
+        """Return the number of workers that a master must still have for its update rule when ranks have died."""
         return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
 
     def _run(self) -> tuple[Path, int]:
@@ -290,7 +290,7 @@ class Session(ABC):
         run = self.begin()
         try:
             while not run.coordinator.finished_because:
-                # Anew after everything that came: what answers it may come at once.
+                # Wait anew after every message: its answer may come at once.
                 wait_until(partial(self.turn, run), transport=self._ranks.transport)
             if run.failures.reason:
                 self._running = False
@@ -318,7 +318,7 @@ class Session(ABC):
             raise
 
     def _open(self, directory: RunDirectory, findings: Findings) -> tuple[SearchPlan, Search]:
-        """Begin this start, here and on all ranks: what it is to reach, and what suggests points."""
+        """Begin this start on all ranks; return its plan and its search."""
         options, ledger = self.options, directory.ledger
         identity = identity_of(options, findings)
         if ledger.sessions:
@@ -438,7 +438,7 @@ class Session(ABC):
         return code
 
     def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> Path | None:
-        """Have a trainer rank save the best model; its place, None where there is none."""
+        """Have a trainer rank save the best model; return its path, None if there is no model."""
         best = self.trial_to_keep(directory.ledger)
         if best is None or not best.folds:
             return None
@@ -473,7 +473,7 @@ def serve_command(
 
 
 def settings_of(program: str, options: Options) -> dict[str, Json]:
-    """What a start was asked for, and with which versions, as plain data."""
+    """Return options, command line and versions of a start, as plain data."""
     return {
         "command_line": [program, *options.command_line],
         "versions": versions(),
@@ -485,7 +485,7 @@ def settings_of(program: str, options: Options) -> dict[str, Json]:
 
 
 def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
-    """Have the journal begin a start, and write config.json; NnloError where the journal cannot be written."""
+    """Begin a start in the journal, and write config.json; NnloError if the journal cannot be written."""
     directory.ledger.apply(started)
     try:
         directory.journal.append([started])
@@ -502,7 +502,7 @@ def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[st
 
 
 def versions() -> dict[str, str]:
-    """Versions of what takes part, without importing it."""
+    """Return the versions of all packages that take part, without importing them."""
     found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
     for package in _PACKAGES:
         try:

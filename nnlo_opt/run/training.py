@@ -1,4 +1,4 @@
-"""TrainingDriver: one model on all ranks. A search of one trial whose only block is the whole world."""
+"""Training of one model on all ranks: a search of one trial, whose only block is the whole world."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
-    """Run the command on this rank; returns the exit code. Collective: every rank of the world."""
+    """Run the command on this rank; return the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, options.n_masters, options.n_processes)
     context = context.settled(world, topology, options)
     transport = world.transport()
@@ -57,7 +57,7 @@ class _Suggestion(NamedTuple):
 
 
 class _OnePoint:
-    """The search of a training: it has one point, without parameters."""
+    """Search of a training, which has one point without parameters."""
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
@@ -74,7 +74,7 @@ class TrainingSession(Session):
     keeps_checkpoints = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
-        """One trial; one more, from the last one's checkpoint, where it failed or is to have more epochs."""
+        """Return a plan of one trial; of one more, from the last checkpoint, if it failed or needs more epochs."""
         trials = directory.ledger.trials
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
@@ -97,7 +97,7 @@ class TrainingSession(Session):
         return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
 
     def trial_to_keep(self, ledger: Ledger) -> Trial | None:
-        """The last piece of the training, not the best of its pieces."""
+        """Return the last piece of the training, which need not be the best one."""
         return ledger.trials[-1] if ledger.trials else None
 
     def load_space(self) -> None:
@@ -162,6 +162,6 @@ def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
 
 
 def history_json(fold: dict[str, Json], options: Options, n_ranks: int) -> dict[str, Json]:
-    """A fold's history as the reference wrote it, and what it was trained with."""
+    """Return a fold's history in the form of the reference, with the options of the training."""
     arguments = {"command_line": list(options.command_line), **options.training.to_json()}
     return {**in_reference_form(fold, n_ranks), "args": arguments}

@@ -1,4 +1,4 @@
-"""Workload of a command: the model and data that its options name, opened once and used for every trial."""
+"""Workload of a command, opened once for all trials."""
 
 import gc
 import logging
@@ -77,17 +77,17 @@ class ModuleWorkload:
         self._searches = searches
         self._gathers_ahead = gathers_ahead
         self._adapter: Any = None
-        #: whether what has been imported was put out of the garbage collector's sight
+        #: True once the imported objects are hidden from the garbage collector
         self._froze = False
 
     @cached_property
     def definition(self) -> ModelDefinition:
-        """What `--model` names."""
+        """Definition of the model that `--model` names."""
         return self._given or open_model(self._options.model)
 
     @cached_property
     def figure(self) -> UserFigure | None:
-        """What `--figure-of-merit` names; None: nothing."""
+        """Figure of merit that `--figure-of-merit` names; None without one."""
         spec = self._options.comparison.function
         return None if spec is None else load_figure(spec, self.definition.functions, self.definition.source)
 
@@ -100,7 +100,7 @@ class ModuleWorkload:
             self._import(self._framework)
 
     def inspect(self, space: Space | None) -> Findings:
-        """Describe model, search space and data; `space` is that of `--search-space`, else the module has it.
+        """Describe model, search space and data; `space` comes from `--search-space`; without it the module has one.
 
         Raises:
             ConfigurationError: they are not what they should be, or do not fit together.
@@ -159,7 +159,7 @@ class ModuleWorkload:
         return path
 
     def tasks(self) -> FoldTaskFactory:
-        """The maker of this rank's tasks."""
+        """Return the maker of this rank's tasks."""
         data, given = self._data, self._options.data
         setup = TaskSetup(
             build=self._build,
@@ -281,7 +281,7 @@ class ModuleWorkload:
         return figure, loss_name, remarks
 
     def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
-        """The losses, and what was inferred of them; ConfigurationError where model, data and losses disagree."""
+        """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
         info = self._data.source.info
         outputs = self._framework.describe_outputs(model, info.feature_shape)
         request = split_losses(options.loss) if options.loss else self.definition.loss()
@@ -323,7 +323,7 @@ class ModuleWorkload:
 
     @cached_property
     def _framework(self) -> Framework:
-        """What the model is made with; as good as the text of its module tells, until it has been built."""
+        """Framework of the model; until the model is built, the one that the text of its module imports."""
         return framework_for(self._file, self._options.backend)
 
     @property
@@ -385,7 +385,7 @@ class ModuleWorkload:
         return _Data(source, folds, n_train, names, tables)
 
     def _verify_data(self) -> tuple[str, ...]:
-        """Compare the data files with their checksums; what to say of it."""
+        """Compare the data files with their checksums; return sentences for the user."""
         given = self._options.data
         asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
         lists = [files for files in asked if files is not None]
@@ -414,13 +414,13 @@ class ModuleWorkload:
 
 
 def _paths(files: Files | None) -> tuple[Path, ...]:
-    """The data files that an option or a function names; a single path is a list file."""
+    """Return the data files that an option or a function names; a single path is a list file."""
     if files is None:
         return ()
     return read_list(files) if isinstance(files, Path) else tuple(files)
 
 
 def _first_change(options: Any, defaults: Any) -> str:
-    """The option of the first field that is not as by default; empty where all are."""
+    """Return the option of the first field without its default value; empty if there is none."""
     names = (f.name for f in fields(options) if getattr(options, f.name) != getattr(defaults, f.name))
     return next((option_name(name) for name in names), "")

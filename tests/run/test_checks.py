@@ -110,7 +110,7 @@ def test_values_are_checked_where_their_condition_holds():
 def test_a_constraint_may_keep_values_apart():
     period = Integer(1, 8, name="train.sync_every")
     assert not refusal(MODE, period, feasible=lambda p: p["train.mode"] != "allreduce" or p["train.sync_every"] == 1)
-    assert "train.mode='allreduce', train.sync_every=8 is not" in refusal(MODE, period)
+    assert "train.mode='allreduce', train.sync_every=8 does not" in refusal(MODE, period)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_constraint_may_keep_values_apart():
         ([Categorical(["mse", "msq"], name="train.loss")], "'msq' is not"),
         (
             [MODE, Integer(1, 8, name="train.sync_every")],
-            "train.mode='allreduce', train.sync_every=8 is not: `--sync-every` must be 1",
+            "train.mode='allreduce', train.sync_every=8 does not: `--sync-every` must be 1",
         ),
         (
             [MODE, Categorical([True, False], name="train.synchronous")],
-            "train.mode='gem', train.synchronous=True is not: `--synchronous` must be left out",
+            "train.mode='gem', train.synchronous=True does not: `--synchronous` must be left out",
         ),
         ([Integer(1, 5, name="train.epochs"), Real(0, 2, name="train.warmup_epochs")], "train.epochs=1"),
         (

@@ -104,7 +104,7 @@ def test_what_does_not_change_what_was_measured_may_change(arguments):
 )
 def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(arguments, words):
     assert words in difference(identity(), identity(*arguments))
-    assert "`--opt-restore` goes on with the same run only" in difference(identity(), identity(*arguments))
+    assert "`--opt-restore` resumes the same run only" in difference(identity(), identity(*arguments))
 
 
 def test_other_data_sets_of_the_same_files_are_refused():
@@ -186,7 +186,7 @@ def test_a_training_may_be_given_more_epochs_and_another_target():
         restore_option=request.restore_option,
         may_change=request.may_change,
     )
-    assert "`--restore` goes on with the same run only" in sentence
+    assert "`--restore` resumes the same run only" in sentence
     assert "`--batch` differs" in sentence
 
 
