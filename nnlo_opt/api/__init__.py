@@ -1,4 +1,4 @@
-"""Searches and trainings from one's own Python script.
+"""Interface for one's own Python scripts.
 
 Modules:
 
