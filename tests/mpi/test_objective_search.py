@@ -118,7 +118,7 @@ def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
     for row in rows(tmp_path):
         # A report is answered before it returns: no epoch is begun after the one that was judged.
         assert row["state"] == "pruned" or int(row["epochs"]) == 9
-        assert (f"after epoch {row['epochs']}" in row["reason"]) == (row["state"] == "pruned")
+        assert (f" epoch {row['epochs']} " in row["reason"]) == (row["state"] == "pruned")
     assert ("cannot be paused" in outcome.out) == (pruner == "asha")
 
 
