@@ -72,6 +72,7 @@ def test_an_error_is_told_once_and_ends_all_ranks(tmp_path, name, sentence, netw
     assert outcome.err.count("Traceback (most recent call last)") == 1
 
 
+@pytest.mark.proof
 def test_the_example(tmp_path):
     outcome = launcher.run(3, [sys.executable, str(EXAMPLE)], tmp_path, 240)
     assert outcome.code == 0, outcome.err[-4000:]

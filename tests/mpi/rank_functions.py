@@ -163,7 +163,8 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
                 return tasks_from(build, linear_source(60, 4), [single_fold(50, 10)], options)
 
             (trial,) = train(RankGroup(world._comm), options, n_processes, make_tasks).trials
-            assert trial.reason == ("" if faulty is None else "RuntimeError: no weights, please")
+            expected = "" if faulty is None else "RuntimeError: no weights, please"
+            assert trial.reason == expected, (mode, faulty, trial.reason)
 
 
 class Tasks(ScriptWorkload):
