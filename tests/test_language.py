@@ -1,7 +1,4 @@
-"""Countable part of the plain English: openings of docstrings, foreign words, sizes of modules.
-
-Each folder has an allowance for each rule, from a time before the rule. An allowance may only go down.
-"""
+"""Countable part of the plain English: openings of docstrings, foreign words, sizes of modules."""
 
 import ast
 import re
@@ -15,7 +12,7 @@ import nnlo_opt
 ROOT = Path(nnlo_opt.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-#: most modules of the package, most lines of a module
+#: the package has fewer modules; most lines of a module
 MAX_MODULES, MAX_LINES = 230, 600
 #: a module of fewer lines belongs into its importer, if there is one importer only
 MIN_LINES = 60
@@ -32,13 +29,6 @@ FOREIGN_NOUNS = FOREIGN_WORDS | {"ring"}
 FOREIGN_PHRASES = re.compile(
     r"\b(told|gone on with|goes on with|go on with|such an? |the others|that of|those of|of which|mourn|vigil)\b"
 )
-
-#: breaches from a time before each rule, by folder ("" is the root); a number may only go down
-ALLOWED: dict[str, dict[str, int]] = {
-    "joined concepts": {"cli": 2},
-}
-#: the same for the number of modules of the package
-MODULES_ALLOWED = 245
 
 
 def folder_of(path: Path) -> str:
@@ -145,17 +135,12 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_breaches_of_a_rule_only_become_fewer(rule):
-    breaches: dict[str, list[str]] = {}
-    for path in MODULES:
-        known = breaches.setdefault(folder_of(path), [])
-        known += [f"{path.relative_to(ROOT)}: {breach}" for breach in RULES[rule](path)]
-    allowed = ALLOWED.get(rule, {})
-    assert not {folder: known for folder, known in breaches.items() if len(known) > allowed.get(folder, 0)}
+def test_no_module_breaks_the_rule(rule):
+    assert not [f"{path.relative_to(ROOT)}: {breach}" for path in MODULES for breach in RULES[rule](path)]
 
 
 def test_the_package_has_fewer_modules_than_its_limit():
-    assert len(MODULES) <= max(MODULES_ALLOWED, MAX_MODULES)
+    assert len([path for path in MODULES if path.stem != "__init__"]) < MAX_MODULES
 
 
 def test_what_the_rules_find():

@@ -1,1 +1,1 @@
-"""Command line: parsers and entry points of the commands."""
+"""Command line of the package: parsers, entry points, printed pages."""

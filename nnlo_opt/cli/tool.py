@@ -1,4 +1,4 @@
-"""`nnlo-opt`: work on runs and search spaces in one process, without training."""
+"""The `nnlo-opt` command: looks at runs, repairs, launches, plans or simulates them, in one process."""
 
 import argparse
 import os
