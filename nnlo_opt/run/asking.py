@@ -5,7 +5,6 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -19,7 +18,7 @@ from nnlo_opt.run.options import Options
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import Script, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
-from nnlo_opt.space.space import Space
+from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunRequest
 
@@ -117,7 +116,7 @@ class AskedSearch:
         """True if no trial will begin any more, and none is under way."""
         return self._is_closed
 
-    def ask(self) -> tuple[int, dict[str, Any]] | None:
+    def ask(self) -> tuple[int, Point] | None:
         """Return number and point of the next trial; None if the search is over, or needs a value first."""
         if self.is_over:
             return None
@@ -151,7 +150,7 @@ class AskedSearch:
         self._turn()
         return not call.stop_asked
 
-    def tell(self, trial: int, value: Any) -> None:
+    def tell(self, trial: int, value: object) -> None:
         """End a trial with its value, or its values by name; one that is not finite fails the trial."""
         call = self._call(trial)
         assignment = call.order.assignment
