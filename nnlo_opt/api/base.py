@@ -143,7 +143,7 @@ class Manager:
             is_one_training=True,
             writes_checkpoints=settings.checkpoint is not None,
             make_callbacks=self._make_callbacks if self.callbacks else None,
-            ends_with_a_death="A rank has died: the training ends here; a manager that restores goes on from its "
+            ends_with_a_death="A rank has died: the training ends here; a manager that restores resumes from its "
             "checkpoint.",
         )
         self._seat = Seat(group, roles)

@@ -179,7 +179,7 @@ def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tm
     job.process.terminate()
     outcome = job.wait(60)
     assert outcome.code == 75, outcome.err
-    assert "of 12 epochs; `--restore` goes on" in outcome.out, outcome.out + outcome.err
+    assert "of 12 epochs. Add `--restore` to resume." in outcome.out, outcome.out + outcome.err
     assert [e["reason"] for e in journal_of(tmp_path) if e["event"] == "RunPreempted"] == ["preempted by SIGUSR1"]
     epochs = [e for e in journal_of(tmp_path) if e["event"] == "EpochEnded"]
     # `--checkpoint-interval` has written none: there is one of the moment, which an epoch may just have ended at.

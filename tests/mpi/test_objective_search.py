@@ -166,7 +166,7 @@ def test_runs_without_a_name_are_numbered_and_restored_by_model(tmp_path):
     assert (tmp_path / "checkpoints/objective-002/summary.json").exists()
     outcome = launcher.run(1, [*command, "--opt-restore"], tmp_path)
     assert outcome.code == 0
-    assert "afresh" in outcome.out  # both runs are complete
+    assert "starting a new run" in outcome.out  # both runs are complete
     assert (tmp_path / "checkpoints/objective-003/summary.json").exists()
 
 
