@@ -5,7 +5,7 @@ mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_lstm.py -
 mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_lstm.py --block-size 2 --num-iterations 10
 """
 
-from nnlo_opt.data.lists import find_list
+from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Integer, Real
 
 

@@ -5,7 +5,7 @@ mpirun -np 3 python drivers/TrainingDriver.py --model examples/example_mlp.py --
 mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mlp.py --block-size 2 --num-iterations 20
 """
 
-from nnlo_opt.data.lists import find_list
+from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Categorical, Integer, Real
 
 

@@ -6,7 +6,7 @@ mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_mnist
     --num-iterations 10
 """
 
-from nnlo_opt.data.lists import find_list
+from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Integer, Real
 
 

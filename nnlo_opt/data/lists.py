@@ -14,9 +14,6 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 
-#: the project's folder in a source checkout
-_CHECKOUT = Path(__file__).resolve().parents[2]
-
 
 def read_list(path: Path | str) -> tuple[Path, ...]:
     """Return the data files that the list file `path` names, in its order.
@@ -58,22 +55,6 @@ def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
     folder = path.parent.absolute()
     absolute = [Path(file).absolute() for file in files]
     return [str(file.relative_to(folder) if file.is_relative_to(folder) else file) for file in absolute]
-
-
-def find_list(relative: str, command: str) -> Path:
-    """Return the list file `relative`, searched in the working directory and then in the project's folder.
-
-    Raises:
-        ConfigurationError: naming `command`, which makes the file, if the file is in neither folder.
-    """
-    folders = dict.fromkeys((Path.cwd(), _CHECKOUT))
-    found = next((path for folder in folders if (path := folder / relative).is_file()), None)
-    if found is None:
-        raise ConfigurationError(
-            f"The data must exist before training. Received: no {relative} in {' or '.join(map(str, folders))}. "
-            f"Run `{command}` first."
-        )
-    return found
 
 
 def _text_of(path: Path) -> str:

@@ -197,7 +197,7 @@ def test_examples_describe_themselves(name):
 
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nnlo_opt.data.lists._CHECKOUT", tmp_path)
+    monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
     with pytest.raises(ConfigurationError, match="Run `GetData mnist` first"):
         open_model("mnist").train_files()
     (tmp_path / "data/mnist").mkdir(parents=True)
@@ -297,3 +297,9 @@ def test_a_space_may_be_given_whole(module):
     text = "from nnlo_opt.space import Real, Space\ndef get_model(x): ...\n"
     definition = open_model(module(text + "get_model.parameter_range = Space([Real(0, 1, name='x')])\n"))
     assert definition.parameter_range.names == ("x",)
+
+
+def test_a_model_file_copied_from_an_earlier_example_still_imports(tmp_path):
+    path = tmp_path / "copied.py"
+    path.write_text("from nnlo_opt.models.data_files import find_list\n\n\ndef get_model():\n    return find_list\n")
+    assert open_model(str(path)).kind == "model"

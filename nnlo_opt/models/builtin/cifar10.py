@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.data.lists import find_list
 from nnlo_opt.models.builtin._convnet import convnet
+from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Integer, Real
 
 
