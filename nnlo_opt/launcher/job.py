@@ -6,10 +6,12 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+
+import psutil
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.runtime.environment import MPI_START_S, SIGN
@@ -27,12 +29,11 @@ BEGIN_S = 10.0
 GATHER_S, GIVE_UP_S = 1.0, 5.0
 #: names of processes that start ranks: Open MPI's mpirun is prterun, with a prted on each node; MPICH's has
 #: hydra_pmi_proxy
-_STARTERS = (b"mpirun", b"mpiexec", b"prte", b"hydra")
+_STARTERS = ("mpirun", "mpiexec", "prte", "hydra")
 #: variable in which Open MPI gives each rank the number of ranks on its node
-_LOCAL_SIZE = b"OMPI_COMM_WORLD_LOCAL_SIZE"
+_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 #: environment variable that marks every process of a job
 MARK = "NNLO_OPT_JOB"
-_MARK_NAME = f"{MARK}=".encode()
 #: seconds that mpirun has to print its version
 VERSION_S = 20.0
 #: first version of Open MPI whose ranks can outlive the death of a rank
@@ -49,59 +50,27 @@ def lets_ranks_outlive_others(mpirun: str) -> bool:
     return found is not None and int(found[1]) >= _ULFM_VERSION
 
 
-class _Process(NamedTuple):
-    """Process of a job."""
+@dataclass(slots=True)
+class _Lasting:
+    """Measures how long a condition has held; looks at the condition only now and then."""
 
-    #: name of its command, cut at 15 bytes
-    name: bytes
-    parent: int
+    holds: Callable[[], bool]
+    #: seconds between two looks, and longest time in seconds for which the condition may hold
+    every_s: float
+    longest_s: float
+    #: monotonic times of the next look, and of the first look since which the condition holds; None: it does not hold
+    look_at_s: float = 0.0
+    since_s: float | None = None
 
-
-class _Solitude:
-    """Watches for an mpirun that outlives its ranks; under ULFM, one was seen that never ended."""
-
-    def __init__(self) -> None:
-        #: monotonic times of the next look and of the first look without ranks; None: there are ranks, or never were
-        self._look_at_s = 0.0
-        self._since_s: float | None = None
-        self._had_ranks = False
-
-    def is_too_long(self, has_ranks: Callable[[], bool], now_s: float) -> bool:
-        """Return True if mpirun has had no ranks for `ALONE_S`; looks every `COUNT_S`."""
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + COUNT_S
-            if has_ranks():
-                self._had_ranks, self._since_s = True, None
-            elif self._had_ranks and self._since_s is None:
-                self._since_s = now_s
-        return self._since_s is not None and now_s >= self._since_s + ALONE_S
-
-
-class _Gathering:
-    """Watches the ranks of this node until MPI has begun in all: if one dies before, the rest would wait for ever.
-
-    Args:
-        sign: file that exists until MPI has begun; None if it has.
-    """
-
-    def __init__(self, sign: Path | None) -> None:
-        self._sign = sign
-        self._ends_s = time.monotonic() + MPI_START_S
-        #: monotonic times of the next look and of the first look with a rank missing; None: none is missing
-        self._look_at_s = 0.0
-        self._since_s: float | None = None
-
-    def has_failed(self, is_missing: Callable[[], bool], now_s: float) -> bool:
-        """Return True if a rank has been missing for `GIVE_UP_S` while the rest still wait; looks every `GATHER_S`."""
-        if self._sign is not None and now_s >= self._look_at_s:
-            self._look_at_s = now_s + GATHER_S
-            if now_s >= self._ends_s or not self._sign.exists():
-                self._sign = self._since_s = None
-            elif not is_missing():
-                self._since_s = None
-            elif self._since_s is None:
-                self._since_s = now_s
-        return self._since_s is not None and now_s >= self._since_s + GIVE_UP_S
+    def is_too_long(self, now_s: float) -> bool:
+        """Return True if the condition has held for `longest_s` at every look."""
+        if now_s >= self.look_at_s:
+            self.look_at_s = now_s + self.every_s
+            if not self.holds():
+                self.since_s = None
+            elif self.since_s is None:
+                self.since_s = now_s
+        return self.since_s is not None and now_s >= self.since_s + self.longest_s
 
 
 class Job:
@@ -123,11 +92,12 @@ class Job:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, sign: Path | None = None
     ) -> None:
-        number = uuid.uuid4().hex
-        #: mark of this job alone
-        self._mark = _MARK_NAME + number.encode()
+        #: value of `MARK` in this job alone
+        self._number = uuid.uuid4().hex
         #: None: no rank waits for another to begin
-        self._sign = sign if sign is not None and _claim(sign, self._mark) else None
+        self._sign = sign if sign is not None and _claim(sign, self._number) else None
+        #: monotonic time at which MPI has begun in all ranks, or the job has ended
+        self._mpi_begins_by_s = time.monotonic() + MPI_START_S
         if self._sign is not None:
             environment = {**(environment or {}), SIGN: str(self._sign.resolve())}
         try:
@@ -135,7 +105,7 @@ class Job:
                 command,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, **(environment or {}), MARK: number},
+                env={**os.environ, **(environment or {}), MARK: self._number},
             )
         except OSError as error:
             raise ConfigurationError(
@@ -148,6 +118,8 @@ class Job:
         self.was_late = False
         #: True once a rank was seen, or mpirun has run so long that ranks are assumed on other nodes
         self.has_begun = False
+        #: True once a rank was seen on this node
+        self._had_ranks = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
         """Wait for the end of the job; return its exit code.
@@ -157,18 +129,17 @@ class Job:
             grace_s: seconds after that until the job is killed.
         """
         end_at_s: float | None = None
-        solitude, gathering, begun_at_s = _Solitude(), _Gathering(self._sign), time.monotonic() + BEGIN_S
+        alone = _Lasting(self._outlives_ranks, COUNT_S, ALONE_S)
+        gathering = _Lasting(self._waits_in_vain, GATHER_S, GIVE_UP_S)
+        begun_at_s = time.monotonic() + BEGIN_S
         while (code := self._process.poll()) is None:
             now_s = time.monotonic()
             self.has_begun = self.has_begun or now_s >= begun_at_s or self._has_ranks()
-            if solitude.is_too_long(self._has_ranks, now_s) or gathering.has_failed(self._misses_ranks, now_s):
-                code = self._terminate()
-                break
             if end_at_s is None and is_asked():
-                end_at_s = time.monotonic() + grace_s
+                end_at_s = now_s + grace_s
                 self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
-            if end_at_s is not None and time.monotonic() >= end_at_s:
-                self.was_late = True
+            self.was_late = end_at_s is not None and now_s >= end_at_s
+            if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
                 code = self._terminate()
                 break
             time.sleep(LOOK_S)
@@ -185,7 +156,7 @@ class Job:
 
     def end(self) -> None:
         """Kill all remaining processes of the job on this node; return when they are gone."""
-        _end_all(self._processes)
+        _end_all(self._number, self.pid)
         if self._process.poll() is None:
             self._process.wait()
         if self._sign is not None:
@@ -194,70 +165,67 @@ class Job:
 
     def _has_ranks(self) -> bool:
         """Return True if a process of the job lives on this node besides those that start ranks."""
-        return any(not self._is_starter(pid, process) for pid, process in self._processes().items())
+        found = any(not self._is_starter(process) for process in self._processes())
+        self._had_ranks = self._had_ranks or found
+        return found
 
-    def _misses_ranks(self) -> bool:
-        """Return True if this node has ranks, but fewer than Open MPI has started on it."""
+    def _outlives_ranks(self) -> bool:
+        """Return True if mpirun has no rank on this node any more; under ULFM, one was seen that never ended."""
+        return not self._has_ranks() and self._had_ranks
+
+    def _waits_in_vain(self) -> bool:
+        """Return True if a rank has died before MPI has begun in all: the rest would wait for it for ever.
+
+        This node then has ranks, but fewer than Open MPI has started on it.
+        """
+        if self._sign is None or time.monotonic() >= self._mpi_begins_by_s or not self._sign.exists():
+            return False
         processes = self._processes()
-        starters = {pid for pid, process in processes.items() if self._is_starter(pid, process)} | {self.pid}
-        ranks = [pid for pid, process in processes.items() if process.parent in starters and pid not in starters]
+        starters = {process.pid for process in processes if self._is_starter(process)} | {self.pid}
+        ranks = [process for process in processes if process.info["ppid"] in starters and process.pid not in starters]
         return bool(ranks) and len(ranks) < int(_variable(ranks[0], _LOCAL_SIZE) or 0)
 
-    def _is_starter(self, pid: int, process: _Process) -> bool:
-        return pid == self.pid or process.name.startswith(_STARTERS)
+    def _is_starter(self, process: psutil.Process) -> bool:
+        return process.pid == self.pid or process.info["name"].startswith(_STARTERS)
 
-    def _processes(self) -> dict[int, _Process]:
-        return _processes(self._mark, self.pid)
+    def _processes(self) -> list[psutil.Process]:
+        return _processes(self._number, self.pid)
 
 
-def _claim(sign: Path, mark: bytes) -> bool:
-    """End the job that still has `sign`, hand it to the job of `mark`; return False if it cannot be written."""
-    with suppress(OSError):
-        before = sign.read_bytes()
-        _end_all(lambda: _processes(before))
+def _claim(sign: Path, number: str) -> bool:
+    """End the job that still has `sign`, hand it to the job of this number; return False if it cannot be written."""
+    with suppress(OSError, UnicodeDecodeError):
+        name, _, before = sign.read_text().partition("=")
+        if name == MARK:  # the file may hold anything
+            _end_all(before)
     try:
-        sign.write_bytes(mark)
+        sign.write_text(f"{MARK}={number}")
     except OSError:  # a full disk, which the ranks will report
         return False
     return True
 
 
-def _processes(mark: bytes, session: int | None = None) -> dict[int, _Process]:
-    """Return the living processes that have `mark` in their environment or belong to the session."""
-    if not mark.startswith(_MARK_NAME):
-        return {}  # a file with a mark may hold anything
-    found: dict[int, _Process] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if not name.isdigit():
-            continue
-        with suppress(OSError, IndexError):
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # After the command, which may hold any bytes: state, parent, group, session.
-                front, _, behind = file.read().rpartition(b")")
-                state, parent, _, its_session = behind.split()[:4]
-            if state not in (b"Z", b"X") and (int(its_session) == session or mark in _variables(int(name))):
-                found[int(name)] = _Process(front.partition(b"(")[2], int(parent))
+def _processes(number: str, session: int | None = None) -> list[psutil.Process]:
+    """Return the living processes that have the mark of a job in their environment or belong to its session."""
+    found = []
+    for process in psutil.process_iter(["name", "ppid", "status", "environ"]):
+        with suppress(OSError):  # it has just ended
+            is_of_job = _variable(process, MARK) == number or os.getsid(process.pid) == session
+            if is_of_job and process.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                found.append(process)
     return found
 
 
-def _end_all(processes: Callable[[], Collection[int]]) -> None:
-    """Kill `processes` until none is left, for `TERM_S` at most."""
+def _variable(process: psutil.Process, name: str) -> str | None:
+    """Return an environment variable; None without it, or if it is not readable, as of no process of a job."""
+    return (process.info["environ"] or {}).get(name)
+
+
+def _end_all(number: str, session: int | None = None) -> None:
+    """Kill the processes of a job until none is left, for `TERM_S` at most."""
     deadline = time.monotonic() + TERM_S
-    while (left := processes()) and time.monotonic() < deadline:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while (left := _processes(number, session)) and time.monotonic() < deadline:
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         time.sleep(LOOK_S)
-
-
-def _variables(pid: int) -> list[bytes]:
-    """Return the environment of a process, NAME=value each; empty if it is not readable, as of no process of a job."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
-
-
-def _variable(pid: int, name: bytes) -> bytes:
-    return next((found.partition(b"=")[2] for found in _variables(pid) if found.startswith(name + b"=")), b"")

@@ -122,36 +122,30 @@ class Supervisor:
         if 0 < self.n_unborn <= MAX_UNBORN:
             again = f"once more ({self.n_unborn} of at most {MAX_UNBORN} times in a row)"
             return Verdict(exit_code=None, sentence=f"{how}, before any rank had begun: {again}", is_same=True)
-        self.has_run = self.has_run or has_started
-        self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
-        if self.n_absent > len(PAUSES_S):
-            return Verdict(
-                exit_code=EXIT_FAILURE,
-                sentence=f"{how}, and none of the last {self.n_absent} starts has opened the run: giving up",
-            )
-        grew = after.start[0] != ended.before.start[0] or after.n_lasting > ended.before.n_lasting
-        grew = grew and after.n_lasting > 0
-        if not self.n_absent:
-            self.n_idle = 0 if grew else self.n_idle + 1
-            has_tried = after.n_assigned > ended.before.n_assigned
-            if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_tried else MAX_IDLE):
-                return Verdict(
-                    exit_code=EXIT_FAILURE,
-                    sentence=f"{how}, and {self.n_idle} starts in a row have added nothing to the journal: giving up",
-                )
-        if self.n_restarts == self.max_restarts:
-            return Verdict(
-                exit_code=EXIT_FAILURE,
-                sentence=f"{how}, after {self.n_restarts} restarts (`--max-restarts`): giving up",
-            )
+        if why := self._reason_to_give_up(ended, has_started=has_started):
+            return Verdict(exit_code=EXIT_FAILURE, sentence=f"{how}, {why}: giving up")
         self.n_restarts += 1
         pause_s = PAUSES_S[self.n_absent - 1] if self.n_absent else 0.0
         after_s = f" after {pause_s:g} s" if pause_s else ""
-        return Verdict(
-            exit_code=None,
-            sentence=f"{how}: restart {self.n_restarts} of at most {self.max_restarts}{after_s}",
-            pause_s=pause_s,
-        )
+        again = f"restart {self.n_restarts} of at most {self.max_restarts}{after_s}"
+        return Verdict(exit_code=None, sentence=f"{how}: {again}", pause_s=pause_s)
+
+    def _reason_to_give_up(self, ended: Ended, *, has_started: bool) -> str:
+        """Count a start that crashed; return the reason for which no other follows, or "" if one does."""
+        before, after = ended.before, ended.after
+        self.has_run = self.has_run or has_started
+        self.n_absent = self.n_absent + 1 if self.has_run and not has_started else 0
+        if self.n_absent > len(PAUSES_S):
+            return f"and none of the last {self.n_absent} starts has opened the run"
+        if not self.n_absent:
+            grew = after.n_lasting > (before.n_lasting if after.start[0] == before.start[0] else 0)
+            self.n_idle = 0 if grew else self.n_idle + 1
+            has_tried = after.n_assigned > before.n_assigned
+            if self.n_idle >= (max(MAX_IDLE, self.max_attempts + 1) if has_tried else MAX_IDLE):
+                return f"and {self.n_idle} starts in a row have added nothing to the journal"
+        if self.n_restarts == self.max_restarts:
+            return f"after {self.n_restarts} restarts (`--max-restarts`)"
+        return ""
 
 
 def _how_it_ended(exit_code: int) -> str:
