@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +33,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 #: variable with the number of threads that this package has set, so that it is not taken for the user's number
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
+_VISIBLE = (_CUDA, _HIP, _ROCR)
 #: name that means "no GPU" to every runtime
 NO_GPU = "-1"
 #: cores beyond this number are not shared out
@@ -148,7 +150,7 @@ def find_gpus(environ: Mapping[str, str], drivers: Drivers | None = None) -> Gpu
     (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
     """
     drivers = drivers or Drivers()
-    n_amd = 0 if _n_entries(drivers.nvidia, "gpus/*") else _n_amd(drivers)
+    n_amd = 0 if any(drivers.nvidia.glob("gpus/*")) else _n_amd(drivers)
     if n_amd or (_CUDA not in environ and (_HIP in environ or _ROCR in environ)):
         for variable in (_HIP, _CUDA):
             if variable in environ:
@@ -177,33 +179,27 @@ def _visible(text: str) -> tuple[str, ...]:
 
 
 def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
-    n_gpus = _n_entries(drivers.nvidia, "gpus/*")
+    indices = [str(i) for i, _ in enumerate(drivers.nvidia.glob("gpus/*"))]
     # Slices (MIG) have names that only the driver's own tool lists.
-    if n_gpus and not _n_entries(drivers.nvidia, "capabilities/gpu*/mig/gi*"):
-        return tuple(str(i) for i in range(n_gpus))
+    if indices and not any(drivers.nvidia.glob("capabilities/gpu*/mig/gi*")):
+        return tuple(indices)
     gpus: list[list[str]] = []
     for line in drivers.list_nvidia().splitlines():
         if re.match(r"GPU \d+:", line):
             gpus.append([])
         elif gpus and (found := re.search(r"UUID: (MIG-[\w/-]+)", line)):
             gpus[-1].append(found[1])
-    names = tuple(name for number, slices in enumerate(gpus) for name in (slices or [str(number)]))
-    return names or tuple(str(i) for i in range(n_gpus))
+    names = [name for number, slices in enumerate(gpus) for name in (slices or [str(number)])]
+    return tuple(names or indices)
 
 
 def _n_amd(drivers: Drivers) -> int:
     """Return the number of GPUs in the driver's topology, which also lists processors, with an id of 0."""
     n_gpus = 0
     for path in drivers.amd.glob("*/gpu_id"):
-        try:
+        with suppress(OSError):
             n_gpus += path.read_text().strip() not in ("", "0")
-        except OSError:
-            continue
     return n_gpus
-
-
-def _n_entries(folder: Path, pattern: str) -> int:
-    return sum(1 for _ in folder.glob(pattern))
 
 
 # ---------------------------------------------------------------- both
@@ -232,7 +228,7 @@ class NodeShare:
         """Put the share into the environment, for the framework that is imported next."""
         _set_threads(environ, self.n_threads)
         if self.gpu == NO_GPU:
-            hide_gpus(environ)
+            environ.update(dict.fromkeys(_VISIBLE, NO_GPU))
         elif self.gpu is not None:
             environ[self.variable] = self.gpu
         if self.n_sharing > 1:
@@ -282,22 +278,16 @@ def share_node(
     n_cores = core_share(cores_of[world_rank], [cores_of[rank] for rank in sharing])
     n_threads = given_threads(environ) or n_cores
     users = [rank for rank in on_node if rank in trainers or (request.master_gpu and rank in masters)]
-    if world_rank not in users or request.max_gpus == 0:
-        return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU, variable=_CUDA, n_sharing=0)
-    gpus = find_gpus(environ)
-    if not gpus.names:
-        # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
-        hidden = any(name in environ for name in (_CUDA, _HIP, _ROCR))
-        return NodeShare(
-            n_threads=n_threads, n_cores=n_cores, gpu=NO_GPU if hidden else None, variable=gpus.variable, n_sharing=0
-        )
-    places = [place(position, gpus.names, request.max_gpus) for position in range(len(users))]
-    gpu = places[users.index(world_rank)]
-    return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=gpu, variable=gpus.variable, n_sharing=places.count(gpu))
-
-
-def hide_gpus(environ: Environment = os.environ) -> None:
-    """Hide all GPUs from frameworks."""
-    environ[_CUDA] = NO_GPU
-    for name in (_HIP, _ROCR):
-        environ[name] = NO_GPU
+    gpu: str | None
+    gpu, variable, n_sharing = NO_GPU, _CUDA, 0
+    if world_rank in users and request.max_gpus != 0:
+        gpus = find_gpus(environ)
+        variable = gpus.variable
+        if gpus.names:
+            places = [place(position, gpus.names, request.max_gpus) for position in range(len(users))]
+            gpu = places[users.index(world_rank)]
+            n_sharing = places.count(gpu)
+        elif environ.keys().isdisjoint(_VISIBLE):
+            # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
+            gpu = None
+    return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=gpu, variable=variable, n_sharing=n_sharing)

@@ -20,8 +20,10 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from nnlo_opt.clock import Clock
 from nnlo_opt.files import atomic_path, atomic_write
@@ -40,25 +42,8 @@ _MAX_EVENTS_OF_RANK = 50_000
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
 
 
-class Span(Protocol):
-    """Context manager that measures a `with` block."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
-
-
-class _NoSpan:
-    """Span that measures nothing; a single object serves all, as it has no state."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
-
-
-_NO_SPAN = _NoSpan()
+#: measures nothing; a single object serves all spans, as it has no state
+_NO_SPAN = nullcontext()
 
 
 class Timeline:
@@ -69,7 +54,7 @@ class Timeline:
     #: directory of the run, from `open` on; always None if nothing is kept
     directory: Path | None = None
 
-    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
+    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> AbstractContextManager[None]:
         """Return a context manager that measures its block; `arguments` (numbers, short texts) are shown with it."""
         return _NO_SPAN
 
@@ -104,22 +89,22 @@ NO_TIMELINE = Timeline()
 _Event: TypeAlias = tuple[str, str, int, float, float, dict[str, Any] | None]
 
 
+@dataclass(slots=True)
 class _Span:
-    __slots__ = ("_arguments", "_category", "_name", "_start_s", "_timeline")
+    """Span of a `RankTimeline`."""
 
-    def __init__(self, timeline: "RankTimeline", name: str, category: str, arguments: dict[str, Any] | None) -> None:
-        self._timeline = timeline
-        self._name = name
-        self._category = category
-        self._arguments = arguments
-        self._start_s = 0.0
+    timeline: "RankTimeline"
+    name: str
+    category: str
+    arguments: dict[str, Any] | None
+    start_s: float = 0.0
 
     def __enter__(self) -> None:
-        self._start_s = self._timeline.now()
+        self.start_s = self.timeline.now()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None:
-        arguments = self._arguments if kind is None else {**(self._arguments or {}), "error": kind.__name__}
-        self._timeline.record(self._name, self._category, None, self._start_s, arguments)
+        arguments = self.arguments if kind is None else {**(self.arguments or {}), "error": kind.__name__}
+        self.timeline.record(self.name, self.category, None, self.start_s, arguments)
 
 
 class RankTimeline(Timeline):
@@ -159,7 +144,7 @@ class RankTimeline(Timeline):
 
     # ------------------------------------------------------------ events
 
-    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> Span:
+    def span(self, name: str, /, category: str = "compute", **arguments: Any) -> AbstractContextManager[None]:
         return _Span(self, name, category, arguments or None)
 
     def now(self) -> float:
@@ -350,20 +335,16 @@ def _read_facts(path: Path) -> dict[str, Any]:
 def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
     """Yield the events of a part, later by `shift_us`, up to the first line that is no event."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        yield from _events_after_head(file, path, shift_us)
-
-
-def _events_after_head(file: IO[str], path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
-    file.readline()
-    for line in file:
-        text = line.rstrip().removesuffix(",")
-        if text == "]}":
-            return
-        try:
-            event = json.loads(text)
-        except ValueError:
-            logger.warning("the timeline in %s ends in the middle", path)
-            return
-        if event["ph"] != "M":
-            event["ts"] = round(event["ts"] + shift_us, 3)
-        yield event
+        file.readline()
+        for line in file:
+            text = line.rstrip().removesuffix(",")
+            if text == "]}":
+                return
+            try:
+                event = json.loads(text)
+            except ValueError:
+                logger.warning("the timeline in %s ends in the middle", path)
+                return
+            if event["ph"] != "M":
+                event["ts"] = round(event["ts"] + shift_us, 3)
+            yield event

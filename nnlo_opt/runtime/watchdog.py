@@ -82,10 +82,9 @@ class Watchdog:
         #: other ranks of the node that have not ended, in the order of their numbers
         self.peers: list[Peer] = []
         #: called with a rank of the node that died by itself, and how
-        self._saw_death: Callable[[int, str], None] = _ignore
+        self._saw_death: Callable[[int, str], None] = lambda world_rank, how: None
         #: file for the stacks of this rank if it hangs; None: the terminal, as there is no run yet
         self._log: Path | None = None
-        self._has_begun = False
         #: file descriptor from which signals are read; -1 before `start`
         self._told_fd = -1
         #: True if this rank is about to end, and so all ranks: a death means nothing any more
@@ -108,9 +107,8 @@ class Watchdog:
 
     def start(self) -> None:
         """Watch until the process ends. To be called in the main thread; a second call does nothing."""
-        if self._has_begun or not (self._timeout_s or self.peers):
+        if self._told_fd >= 0 or not (self._timeout_s or self.peers):
             return
-        self._has_begun = True
         self._pulse.ticks += 1
         self._listen_for_the_end()
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
@@ -228,9 +226,6 @@ def _stacks() -> str:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         return file.read()
-
-
-def _ignore(world_rank: int, how: str) -> None: ...
 
 
 def _linger(signum: int, frame: Any) -> None:
