@@ -69,17 +69,14 @@ class ProgressLines:
             case ev.FoldAssigned():
                 point = ledger.trials[event.trial].point
                 again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-                name = self._name(event.trial, event.fold)
                 values = f": {point_text(point)}" if point else ""
-                self._line(event, f"{name} starts on block {event.block}{again}{values}")
+                start = f"starts on block {event.block}{again}{values}"
+                self._line(event, f"{self._fold(event.assignment, ledger)} {start}")
             case ev.FoldBegan() if event.epoch:
-                assignment = ledger.assignments[event.assignment]
-                name = self._name(assignment.trial, assignment.fold)
-                self._line(event, f"{name} resumes after epoch {event.epoch}")
+                self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
             case ev.EpochEnded():
-                assignment = ledger.assignments[event.assignment]
-                name = self._name(assignment.trial, assignment.fold)
-                self._line(event, f"{name} epoch {event.epoch}: {metrics_text(event.metrics)}")
+                report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
+                self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
             case ev.TrialCompleted():
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
                 ended = f"complete: {event.figure_of_merit:.6g}{spread}"
@@ -90,8 +87,7 @@ class ProgressLines:
                 dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
                 self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}")
             case ev.AssignmentPreempted():
-                assignment = ledger.assignments[event.assignment]
-                self._line(event, f"{self._name(assignment.trial, assignment.fold)} stops: {event.reason}")
+                self._line(event, f"{self._fold(event.assignment, ledger)} stops: {event.reason}")
             case ev.TrialPaused():
                 epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
                 self._line(event, f"trial {event.trial} paused after epoch {epochs}: {event.figure_of_merit:.6g}")
@@ -121,8 +117,10 @@ class ProgressLines:
             parts.append(f"about {duration(elapsed_s / n_new * n_left)} left")
         self._line(event, f"trial {trial.number} " + " | ".join(parts))
 
-    def _name(self, trial: int, fold: int) -> str:
-        return f"trial {trial} fold {fold}" if self._n_fold > 1 else f"trial {trial}"
+    def _fold(self, number: int, ledger: Ledger) -> str:
+        """Return the name of the fold that assignment `number` trains."""
+        assignment = ledger.assignments[number]
+        return f"trial {assignment.trial}" + f" fold {assignment.fold}" * (self._n_fold > 1)
 
     def _line(self, event: ev.Event, text: str) -> None:
         self._write(f"[{event.time_s:9.1f} s] {text}")

@@ -1,6 +1,7 @@
 """Result files of a run, `results.csv` with `summary.json`, which can always be rebuilt from the journal."""
 
 import json
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,24 +15,6 @@ if TYPE_CHECKING:
     import pandas
 
     Frame: TypeAlias = pandas.DataFrame
-import statistics
-
-COLUMNS = (
-    "trial",
-    "state",
-    "figure_of_merit",
-    "figure_of_merit_std",
-    "n_folds",
-    "epochs",
-    "attempt",
-    "block",
-    "n_ranks",
-    "assigned_at_s",
-    "started_at_s",
-    "finished_at_s",
-    "train_s",
-    "reason",
-)
 
 
 def read_ledger(run_directory: Path) -> Ledger:
@@ -47,20 +30,15 @@ def read_ledger(run_directory: Path) -> Ledger:
 def results_frame(ledger: Ledger) -> "Frame":
     """Return a table with one row for each trial.
 
-    Its columns are `COLUMNS`, then the columns of several objectives, then `p:<parameter>`, which is empty if the trial
-    does not have this parameter. With several objectives, `pareto` is True if no other trial is better in all
-    objectives, and `o:<objective>` and `o:<objective>_std` are the mean and the population standard deviation over the
-    folds.
+    Its columns are the keys of `_row`, then `p:<parameter>`, which is empty if the trial does not have this parameter.
+    With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
+    `o:<objective>_std` are the mean and the population standard deviation over the folds.
     """
     import pandas
 
     names = parameter_names(ledger)
-    rows = [
-        _row(trial) | _objectives(trial, ledger) | {f"p:{name}": trial.point.get(name) for name in names}
-        for trial in ledger.trials
-    ]
-    several = [f"o:{objective.name}{of}" for objective in ledger.objectives for of in ("", "_std")]
-    columns = [*COLUMNS, *(["pareto", *several] if several else []), *(f"p:{name}" for name in names)]
+    rows = [_row(trial, ledger) | {f"p:{name}": trial.point.get(name) for name in names} for trial in ledger.trials]
+    columns = [*_row(Trial(number=0, point={}), ledger), *(f"p:{name}" for name in names)]
     return pandas.DataFrame(rows, columns=columns, dtype=object)
 
 
@@ -78,15 +56,8 @@ def write_results(run_directory: Path, ledger: Ledger) -> None:
     atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
 
 
-def _objectives(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    values: dict[str, Any] = {"pareto": trial.number in ledger.pareto}
-    for objective in ledger.objectives:
-        values[f"o:{objective.name}"] = trial.objectives.get(objective.name)
-        values[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
-    return values
-
-
-def _row(trial: Trial) -> dict[str, Any]:
+def _row(trial: Trial, ledger: Ledger) -> dict[str, Any]:
+    """Return the columns of a trial by name; a table without trials has them, too."""
     assignments = trial.assignments
     last = assignments[-1] if assignments else None
     started = [a.started_at_s for a in assignments if a.started_at_s is not None]
@@ -95,7 +66,7 @@ def _row(trial: Trial) -> dict[str, Any]:
     together = [
         a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
     ]
-    return {
+    row: dict[str, Any] = {
         "trial": trial.number,
         "state": trial.state.value,
         "figure_of_merit": trial.figure_of_merit,
@@ -112,6 +83,12 @@ def _row(trial: Trial) -> dict[str, Any]:
         "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
         "reason": trial.reason,
     }
+    if ledger.objectives:
+        row["pareto"] = trial.number in ledger.pareto
+    for objective in ledger.objectives:
+        row[f"o:{objective.name}"] = trial.objectives.get(objective.name)
+        row[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
+    return row
 
 
 def summarise(ledger: Ledger) -> dict[str, Any]:
@@ -157,7 +134,6 @@ def _lost(ledger: Ledger) -> dict[str, Any]:
 
 def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
     """Return the trials of the Pareto set, ordered from best to worst in the first objective."""
-    trials = [ledger.trials[number] for number in ledger.pareto.trials]
     return [
         {
             "trial": trial.number,
@@ -165,7 +141,7 @@ def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
             "objectives_std": trial.objectives_std,
             "parameters": trial.point,
         }
-        for trial in trials
+        for trial in (ledger.trials[number] for number in ledger.pareto.trials)
     ]
 
 

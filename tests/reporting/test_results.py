@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.reporting.results import COLUMNS, read_ledger, results_frame, write_results
+from nnlo_opt.reporting.results import read_ledger, results_frame, write_results
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
@@ -57,7 +57,6 @@ def rows_of(text):
 
 
 def test_the_columns_are_the_documented_ones_and_then_the_parameters(run_directory):
-    assert ",".join(COLUMNS) == DOCUMENTED
     write_results(run_directory, read_ledger(run_directory))
     header = (run_directory / "results.csv").read_text().splitlines()[0]
     assert header == f"{DOCUMENTED},p:n,p:rate,p:act,p:sizes"
@@ -143,7 +142,7 @@ def test_a_parameter_that_a_trial_has_not_is_an_empty_cell_in_the_order_of_the_s
     ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"momentum": 3, "optimizer": "sgd"}))
     write_results(tmp_path, ledger)
     rows = rows_of((tmp_path / "results.csv").read_text())
-    assert list(rows[0])[len(COLUMNS) :] == ["p:momentum", "p:optimizer", "p:never"]
+    assert list(rows[0])[len(DOCUMENTED.split(",")) :] == ["p:momentum", "p:optimizer", "p:never"]
     assert [[row[f"p:{name}"] for name in ("momentum", "optimizer", "never")] for row in rows] == [
         ["", "adam", ""],
         ["3", "sgd", ""],
