@@ -10,6 +10,7 @@ trial that takes many starts is not given up.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan, Tell
@@ -19,11 +20,16 @@ from nnlo_opt.trials.ledger import mean_and_std
 from nnlo_opt.trials.objectives import Objective, losses
 from nnlo_opt.trials.trial import Assignment, Loss, Trial, TrialState, UnrecordedFold
 
-#: names of the fields that an event copies from a message, all but the time; looked up once
-_FIELDS: dict[type[ev.Event], tuple[str, ...]] = {
-    kind: tuple(name for name in kind.__struct_fields__ if name != "time_s")
-    for kind in (ev.FoldBegan, ev.EpochEnded, ev.AssignmentFailed, ev.AssignmentFinished, ev.AssignmentPaused)
+#: event that records a message of a master by a copy of its fields
+_EVENT_OF: dict[type[msg.Message], type[ev.Event]] = {
+    msg.FoldStarted: ev.FoldBegan,
+    msg.EpochReported: ev.EpochEnded,
+    msg.FoldFailed: ev.AssignmentFailed,
+    msg.FoldFinished: ev.AssignmentFinished,
+    msg.FoldPaused: ev.AssignmentPaused,
 }
+#: names of the fields that these events copy, all but the time; looked up once
+_FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_s") for kind in _EVENT_OF.values()}
 
 
 # ---------------------------------------------------------------- messages of masters
@@ -37,37 +43,18 @@ def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: 
     Raises:
         ProtocolError: no master sends this type of message.
     """
-    match message:
-        case msg.FoldStarted():
-            return _copied(message, ev.FoldBegan, now_s)
-        case msg.EpochReported():
-            return _copied(message, ev.EpochEnded, now_s)
-        case msg.FoldFailed():
-            return _copied(message, ev.AssignmentFailed, now_s)
-        case msg.FoldFinished() if not trial.state.ended:
-            return _copied(message, ev.AssignmentFinished, now_s)
-        case msg.FoldPaused() if not trial.state.ended:
-            return _copied(message, ev.AssignmentPaused, now_s)
-        case msg.FoldFinished() | msg.FoldPaused() | msg.FoldStopped():
-            return ev.AssignmentStopped(time_s=now_s, assignment=assignment.number, reason=trial.reason)
-    raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
-
-
-def _copied(message: msg.Message, kind: type[ev.Event], now_s: float) -> ev.Event:
+    has_ended = trial.state.ended and isinstance(message, msg.FoldFinished | msg.FoldPaused)
+    if has_ended or isinstance(message, msg.FoldStopped):
+        return ev.AssignmentStopped(time_s=now_s, assignment=assignment.number, reason=trial.reason)
+    kind = _EVENT_OF.get(type(message))
+    if kind is None:
+        raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
     return kind(time_s=now_s, **{name: getattr(message, name) for name in _FIELDS[kind]})
 
 
 def recorded_late(fold: UnrecordedFold, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:
     """Return the event that records a fold which had finished when the coordinator died; see `event_of`."""
-    message = msg.FoldFinished(
-        assignment=fold.assignment,
-        figure_of_merit=fold.result.figure_of_merit,
-        metrics=fold.result.metrics,
-        n_epochs=fold.result.n_epochs,
-        train_s=fold.result.train_s,
-        reason=fold.reason,
-        objectives=fold.result.objectives,
-    )
+    message = msg.FoldFinished(assignment=fold.assignment, reason=fold.reason, **asdict(fold.result))
     return event_of(message, assignment, trial, now_s)
 
 

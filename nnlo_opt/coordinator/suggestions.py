@@ -4,6 +4,7 @@ It holds few, as each knows less than one made later, but enough that no block w
 """
 
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -76,14 +77,10 @@ class SuggestionBuffer:
         """Number of suggestions to hold beside those for idle blocks: 1 while little is known, at most one a block."""
         if not self._suggestions_s or not self._trials_s:
             return 1
-        wanted = self.n_blocks * _mean(self._suggestions_s)
-        trial_s = _mean(self._trials_s)
+        wanted = self.n_blocks * statistics.fmean(self._suggestions_s)
+        trial_s = statistics.fmean(self._trials_s)
         if wanted >= trial_s:
             return self.n_blocks
         if wanted <= SHORTAGE * trial_s:
             return 1
         return min(self.n_blocks, math.ceil(math.log(SHORTAGE) / math.log(wanted / trial_s)))
-
-
-def _mean(values: deque[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -16,17 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TextIO
 
-TRACE = 5
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05
-_LEVELS = {
-    "trace": TRACE,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-}
-logging.addLevelName(TRACE, "TRACE")
+logging.addLevelName(5, "TRACE")
 
 
 def log_path(run_directory: Path, world_rank: int) -> Path:
@@ -80,11 +72,10 @@ class RankOutput:
 
     def _configure(self, level: str) -> None:
         # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
-        lowest = _LEVELS[level]
-        if self._to_terminal and lowest == logging.INFO:
-            lowest = logging.WARNING
+        if self._to_terminal and level == "info":
+            level = "warn"
         logging.basicConfig(
-            level=lowest,
+            level=level.upper(),
             stream=sys.stderr,
             format=f"%(asctime)s rank {self._world_rank} %(levelname)s %(name)s: %(message)s",
             force=True,
