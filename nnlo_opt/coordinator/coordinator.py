@@ -77,8 +77,6 @@ class Coordinator:
         self._clock = setup.clock
         self._observers = setup.observers
         self._on_preemption = setup.on_preemption
-        #: world rank -> index of its team
-        self._team_of = {rank: team.index for team in self._state.topology.teams for rank in team.world_ranks}
         #: number of ranks that are known to be dead
         self._n_lost = 0
         #: reason for which the search is over; empty while it is not
@@ -96,11 +94,6 @@ class Coordinator:
     def now_s(self) -> float:
         """Seconds since the first start of the run."""
         return self._clock.unix_s() - self._state.ledger.first_start_unix_s
-
-    @property
-    def suspects(self) -> frozenset[int]:
-        """Indices of the teams that may be stuck in code of the user."""
-        return frozenset(self._state.membership.suspects)
 
     @property
     def membership(self) -> Membership:
@@ -164,7 +157,7 @@ class Coordinator:
         if isinstance(received.message, PreemptionHeard):
             self._on_preemption()
             return []
-        team = self._team_of.get(received.source)
+        team = self._state.membership.team_of.get(received.source)
         if team is None:
             raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
         return self._decide(ins.FromMaster(team=team, message=received.message))

@@ -48,7 +48,7 @@ class Membership:
         #: by team index: its ranks that are not known to be dead
         self._alive: list[set[int]] = [set(team.world_ranks) for team in topology.teams]
         #: world rank -> index of its team, as planned
-        self._team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
+        self.team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
         #: number of teams that train, or may train after they have reformed
         self._n_may_train = len(topology.teams)
         #: team -> ranks of it that have died and are not in the journal yet
@@ -107,7 +107,7 @@ class Membership:
         """
         affected: dict[int, None] = {}
         for rank in ranks:
-            index = self._team_of.get(rank)
+            index = self.team_of.get(rank)
             if index is not None and rank in self._alive[index]:
                 self._bury(index, {rank})
                 affected[index] = None
@@ -189,17 +189,3 @@ class Membership:
             heappush(self.idle, block)
         else:
             self.out.add(block)
-
-    def check(self) -> None:
-        """Raise ProtocolError if an invariant does not hold."""
-        for team_index, assignment in self.assignment_of_team.items():
-            if self.trial_of_block.get(self.block_of(team_index)) != assignment.trial:
-                raise ProtocolError(f"Team {team_index} runs a trial its block does not hold.")
-        if len(set(self.trial_of_block.values())) != len(self.trial_of_block):
-            raise ProtocolError("Two blocks hold the same trial.")
-        if sorted([*self.idle, *self.trial_of_block, *self.out]) != list(range(1, self._topology.n_blocks + 1)):
-            raise ProtocolError("A block is neither idle, nor out, nor holds a trial, or is two of these.")
-        if not all(self.ready(block) for block in self.idle):
-            raise ProtocolError("A block is idle that cannot train.")
-        if any(self._states[team] in (TeamState.LOST, TeamState.SPARE) for team in self.assignment_of_team):
-            raise ProtocolError("A team has an assignment that cannot train.")

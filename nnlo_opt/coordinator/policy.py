@@ -56,11 +56,6 @@ class Policy:
 
     # ------------------------------------------------------------ epochs
 
-    @property
-    def judges(self) -> bool:
-        """True if a master has to wait for a verdict after each of its epochs."""
-        return self.pruner is not None
-
     def judge(self, trial: int, fold: int, epoch: int) -> Decision:
         """Return the verdict about a trial that has just reported."""
         assert self.pruner is not None
@@ -78,10 +73,6 @@ class Policy:
             for fold in range(self._plan.n_fold)
             if fold not in trial.folds and (rung is None or self.reports.curve(trial.number, fold).last_epoch < rung)
         ]
-
-    def figure_so_far(self, trial: int) -> float | None:
-        """Return the mean over the folds of the last figure of merit that each has reported; None without one."""
-        return self.reports.figure_so_far(trial)
 
     # ------------------------------------------------------------ paused trials
 

@@ -15,24 +15,9 @@ from collections.abc import Sequence
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team, Topology
+from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.coordinator.instructions import (
-    Append,
-    Ask,
-    Begin,
-    CoordinatorEvent,
-    FromMaster,
-    GiveUp,
-    Instruction,
-    LastEnd,
-    Preempt,
-    RanksDied,
-    SearchPlan,
-    Send,
-    Suggested,
-    Tell,
-    Tick,
-)
+from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.membership import Membership, TeamState
 from nnlo_opt.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
 from nnlo_opt.coordinator.policy import Policy
@@ -45,14 +30,9 @@ from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, 
 
 logger = logging.getLogger(__name__)
 
-_ONCE_OPEN: frozenset[type] = frozenset({Suggested, FromMaster, RanksDied, Tick, Preempt})
-#: events that each phase accepts; `Ending.drain` and `_settle` enter the next phase
-_ACCEPTED: dict[Phase, frozenset[type]] = {
-    Phase.OPENING: frozenset({Begin, Preempt}),
-    Phase.SEARCHING: _ONCE_OPEN,
-    Phase.DRAINING: _ONCE_OPEN,
-    Phase.OVER: _ONCE_OPEN,
-}
+#: events that the coordinator accepts before it begins, and from then on
+_TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt})
+_ONCE_OPEN: frozenset[type] = frozenset({ins.Suggested, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt})
 #: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
@@ -84,7 +64,7 @@ class CoordinatorState:
         #: time of the decision under way, in seconds since the first start; its events, its instructions so far
         self._now_s = 0.0
         self._events: list[ev.Event] = []
-        self._instructions: list[Instruction] = []
+        self._instructions: list[ins.Instruction] = []
 
     @property
     def phase(self) -> Phase:
@@ -93,7 +73,7 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ the one mutator
 
-    def handle(self, event: CoordinatorEvent, now_s: float) -> list[Instruction]:
+    def handle(self, event: ins.CoordinatorEvent, now_s: float) -> list[ins.Instruction]:
         """Take in `event`; return the instructions that follow from it, to be carried out in order.
 
         Args:
@@ -103,21 +83,21 @@ class CoordinatorState:
         Raises:
             ProtocolError: the phase forbids the event, or the event contradicts the ledger.
         """
-        if type(event) not in _ACCEPTED[self.phase]:
+        if type(event) not in (_TO_OPEN if self.phase is Phase.OPENING else _ONCE_OPEN):
             raise ProtocolError(f"{type(event).__name__} may not come while the coordinator is {self.phase.name}.")
         self._now_s, self._events, self._instructions = now_s, [], []
         match event:
-            case Begin():
+            case ins.Begin():
                 self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
-            case Suggested():
+            case ins.Suggested():
                 self._take_suggestion(event)
-            case FromMaster(message=msg.TeamReformed() as reformed):
+            case ins.FromMaster(message=msg.TeamReformed() as reformed):
                 self._take_reformed(event.team, reformed)
-            case FromMaster():
+            case ins.FromMaster():
                 self._take_message(event.team, event.message)
-            case RanksDied():
+            case ins.RanksDied():
                 self._take_deaths(event.ranks)
-            case Preempt():
+            case ins.Preempt():
                 self._preempt(event.reason, *grace_times(now_s, event.grace_s))
         if self.phase not in (Phase.OPENING, Phase.OVER):
             self._check_time()
@@ -129,21 +109,7 @@ class CoordinatorState:
         if not self._events:
             return self._instructions
         durable = any(not isinstance(made, _NEWS) for made in self._events)
-        return [Append(events=tuple(self._events), durable=durable), *self._instructions]
-
-    def check(self) -> None:
-        """Raise ProtocolError if an invariant does not hold; tests call it after every event."""
-        running = {a.number for a in self.ledger.assignments if a.end is None}
-        if running != {a.number for a in self.membership.assignment_of_team.values()}:
-            raise ProtocolError("Assignments under way in the ledger and on the teams differ.")
-        self.membership.check()
-        held = self.membership.trial_of_block.values()
-        for trial in self.ledger.trials:
-            if trial.state is TrialState.PAUSED and (trial.number in held or trial.running):
-                raise ProtocolError(f"Trial {trial.number} is paused on a block.")
-        n_ready = len(self.suggestions.ready)
-        if n_ready and len(self.ledger.trials) + n_ready > self.plan.num_iterations:
-            raise ProtocolError("More suggestions are held than trials may begin.")
+        return [ins.Append(events=tuple(self._events), durable=durable), *self._instructions]
 
     # ------------------------------------------------------------ the decision under way
 
@@ -156,7 +122,7 @@ class CoordinatorState:
     def _send(self, team_index: int, message: msg.Message) -> None:
         """Send a message to the master of a team, whichever rank that is now."""
         rank = self.membership.team(team_index).master_rank
-        self._instructions.append(Send(team=team_index, rank=rank, message=message))
+        self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
 
     def _report(self, trial: Trial) -> None:
         """Report a trial to the search."""
@@ -201,11 +167,11 @@ class CoordinatorState:
 
     # ------------------------------------------------------------ the search
 
-    def _take_suggestion(self, suggestion: Suggested) -> None:
+    def _take_suggestion(self, suggestion: ins.Suggested) -> None:
         number = len(self.ledger.trials) + len(self.suggestions.ready)
         self.suggestions.add(suggestion)
         if suggestion.point is not None and self.phase is Phase.SEARCHING:
-            self._instructions.append(Tell(trial=number, point=suggestion.point, state="pending"))
+            self._instructions.append(ins.Tell(trial=number, point=suggestion.point, state="pending"))
 
     def _ask_ahead(self) -> None:
         """Keep a suggestion for every idle block, with some in reserve, as far as the number of trials allows."""
@@ -213,7 +179,7 @@ class CoordinatorState:
         may_ask = self.phase is Phase.SEARCHING and n_known < self.plan.num_iterations
         if may_ask and self.suggestions.is_short(len(self.membership.idle)):
             self.suggestions.ask()
-            self._instructions.append(Ask(number=n_known))
+            self._instructions.append(ins.Ask(number=n_known))
 
     # ------------------------------------------------------------ masters
 
@@ -287,7 +253,7 @@ class CoordinatorState:
         self._end(trial, ev.TrialFailed(time_s=self._now_s, trial=trial.number, reason=which + reason))
 
     def _prune(self, trial: Trial, reason: str) -> None:
-        figure = self.policy.figure_so_far(trial.number)
+        figure = self.policy.reports.figure_so_far(trial.number)
         assert figure is not None, "a trial was judged before it had reported"
         self._end(trial, ev.TrialPruned(time_s=self._now_s, trial=trial.number, figure_of_merit=figure, reason=reason))
 
@@ -301,7 +267,7 @@ class CoordinatorState:
 
     def _pause(self, trial: Trial) -> None:
         """Leave a trial at its rung."""
-        figure = self.policy.figure_so_far(trial.number)
+        figure = self.policy.reports.figure_so_far(trial.number)
         assert figure is not None, "a trial waits at a rung before it had reported"
         self._record(ev.TrialPaused(time_s=self._now_s, trial=trial.number, figure_of_merit=figure))
 
@@ -488,7 +454,7 @@ class CoordinatorState:
                 fold=fold,
                 attempt=attempt,
                 point=trial.point,
-                waits_for_decision=self.policy.judges,
+                waits_for_decision=self.plan.pruning is not None,
                 pause_epochs=self.policy.pause_epochs(trial.number),
             ),
         )
@@ -533,14 +499,12 @@ class CoordinatorState:
                 return
 
     def _give_up(self, reason: str) -> None:
-        self._instructions.append(GiveUp(reason=reason))
+        self._instructions.append(ins.GiveUp(reason=reason))
 
     def _preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
         """Have every assignment reach a checkpoint before `stop_at_s`, from which the next start resumes."""
-        nothing_left = self.phase is Phase.DRAINING and not self._has_trial
-        if self.ending.preempting or self.phase is Phase.OVER:
-            return
-        if nothing_left and self._next_promotion() is None:
+        is_over = self.ending.preempting or self.phase is Phase.OVER
+        if is_over or (self.phase is Phase.DRAINING and not (self._has_trial or self._has_more)):
             return
         self.ending.preempt(reason, stop_at_s, abandon_at_s)
         if self._now_s < stop_at_s:

@@ -415,7 +415,7 @@ class Session(ABC):
     def end(self, run: "RunningSearch") -> int:
         """Do all that is to be done when no trial runs any more; return the exit code."""
         directory, findings, coordinator = run.directory, run.findings, run.coordinator
-        stuck = {self.topology.teams[team].block for team in coordinator.suspects}
+        stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
         if self.script is None:
             end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
@@ -444,7 +444,7 @@ class Session(ABC):
             return None
         blocks = range(1, self.topology.n_blocks + 1)
         teams = [team for block in blocks for team in coordinator.membership.ready(block)]
-        candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.suspects]
+        candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.membership.suspects]
         candidates = candidates or [self.topology.teams[0].first_trainer_rank]
         saved = save_model(self._ranks, candidates, directory.path, best, self.options.plan.direction)
         if saved.error:

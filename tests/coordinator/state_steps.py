@@ -1,89 +1,53 @@
-"""Steps of `CoordinatorState`, and what they lead to, for the tests of this folder."""
+"""Steps of `CoordinatorState`, what they lead to, and what must hold after each of them."""
 
 import copy
 from enum import Enum
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.instructions import Begin, Budget, FromMaster, Preempt, SearchPlan, Send, Suggested
-from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
-
-TWO_BLOCKS = Topology.plan(5, 2)
-ONE_BLOCK = Topology.plan(3, 2)
-TWO_TEAMS = Topology.plan(5, 4, n_fold=2)
-
-
-def begin(topology=ONE_BLOCK, ledger=None, **plan):
-    state = st.CoordinatorState(SearchPlan(**{"num_iterations": 3} | plan), topology, ledger or Ledger())
-    return state, step(state, Begin())
+from nnlo_opt.coordinator.instructions import Append, FromMaster, Send, Suggested
+from nnlo_opt.coordinator.membership import TeamState
+from nnlo_opt.trials.trial import TrialState
 
 
 def step(state, event, now_s=1.0):
     instructions = state.handle(event, now_s)
-    state.check()
+    check(state)
     return instructions
 
 
-def suggest(state, **point):
-    return step(state, Suggested(point=point or None))
+def suggest(state, now_s=1.0, **point):
+    return step(state, Suggested(point=point or None), now_s)
 
 
-def finish(state, team, assignment, figure=0.5, n_epochs=1):
+def from_master(state, team, message, now_s=1.0):
+    return step(state, FromMaster(team=team, message=message), now_s)
+
+
+def finish(state, team, assignment, figure=0.5, now_s=1.0, **more):
     message = msg.FoldFinished(
-        assignment=assignment, figure_of_merit=figure, metrics={"loss": figure}, n_epochs=n_epochs, train_s=2.0
+        assignment=assignment, figure_of_merit=figure, metrics={"loss": figure}, n_epochs=1, train_s=2.0, **more
     )
-    return step(state, FromMaster(team=team, message=message))
+    return from_master(state, team, message, now_s)
 
 
 def fail(state, team, assignment, reason="no memory"):
-    return step(state, FromMaster(team=team, message=msg.FoldFailed(assignment=assignment, reason=reason)))
+    return from_master(state, team, msg.FoldFailed(assignment=assignment, reason=reason))
 
 
-def events_of(instructions):
-    return [event for i in instructions if isinstance(i, ins.Append) for event in i.events]
+def stop(state, team, assignment, now_s=1.0):
+    return from_master(state, team, msg.FoldStopped(assignment=assignment), now_s)
+
+
+def events_of(instructions, kind=object):
+    return [event for i in of_type(instructions, Append) for event in i.events if isinstance(event, kind)]
 
 
 def sends_to(instructions, team):
-    return [i.message for i in instructions if isinstance(i, Send) and i.team == team]
+    return [i.message for i in of_type(instructions, Send) if i.team == team]
 
 
 def of_type(instructions, kind):
     return [i for i in instructions if isinstance(i, kind)]
-
-
-def restarted(instructions_so_far, topology=ONE_BLOCK, **plan):
-    """A new state on the ledger that these instructions' events make."""
-    ledger = Ledger()
-    for event in events_of(instructions_so_far):
-        ledger.apply(event)
-    return begin(topology, ledger, **plan)
-
-
-LATE = FromMaster(team=0, message=msg.FoldStopped(assignment=0))
-PREEMPT = Preempt(reason="preempted", grace_s=100.0)
-
-
-def opening():
-    return st.CoordinatorState(SearchPlan(num_iterations=2), ONE_BLOCK, Ledger())
-
-
-def searching():
-    return begin()[0]
-
-
-def draining():
-    state, _ = begin(num_iterations=1)
-    suggest(state, n=1)
-    return state
-
-
-def over():
-    state = draining()
-    finish(state, 0, 0)
-    return state
 
 
 def all_of(state):
@@ -100,10 +64,34 @@ def all_of(state):
     return copy.deepcopy(own | vars(state.ledger) | vars(state.policy.reports))
 
 
-def session(ledger, time_s=0.0):
-    ledger.apply(ev.RunStarted(time_s=time_s, unix_s=time_s, n_ranks=3, n_blocks=1, identity={}))
-    return ledger
+def changed(state, before):
+    """Return the names of the fields that differ from `all_of` before, without those of the decision under way."""
+    names = {name for name, value in all_of(state).items() if value != before[name]}
+    return names - {"_now_s", "_instructions", "_events"}
 
 
-def with_budget(num_iterations=9, ledger=None, topology=ONE_BLOCK, **budget):
-    return begin(topology, session(ledger or Ledger()), num_iterations=num_iterations, budget=Budget(**budget))
+def check(state):
+    """What must always hold of the state."""
+    running = {a.number for a in state.ledger.assignments if a.end is None}
+    under_way = {a.number for a in state.membership.assignment_of_team.values()}
+    assert running == under_way, "assignments under way in the ledger and on the teams differ"
+    check_blocks(state.membership, state.topology)
+    held = state.membership.trial_of_block.values()
+    for trial in state.ledger.trials:
+        assert trial.state is not TrialState.PAUSED or not (trial.number in held or trial.running), "paused on a block"
+    n_ready = len(state.suggestions.ready)
+    n_known = len(state.ledger.trials) + n_ready
+    assert not n_ready or n_known <= state.plan.num_iterations, "more suggestions are held than trials may begin"
+
+
+def check_blocks(blocks, topology):
+    """What must always hold of the membership."""
+    for team, assignment in blocks.assignment_of_team.items():
+        held = blocks.trial_of_block.get(blocks.block_of(team))
+        assert held == assignment.trial, "a team runs a trial that its block does not hold"
+        assert blocks.state(team) not in (TeamState.LOST, TeamState.SPARE), "a team runs that cannot train"
+    held = list(blocks.trial_of_block.values())
+    assert len(set(held)) == len(held), "two blocks hold the same trial"
+    each = sorted([*blocks.idle, *blocks.trial_of_block, *blocks.out])
+    assert each == list(range(1, topology.n_blocks + 1)), "a block is not one of: idle, out, with a trial"
+    assert all(map(blocks.ready, blocks.idle)), "a block is idle that cannot train"

@@ -15,25 +15,25 @@ from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
 
-@pytest.fixture
-def network():
-    return LoopbackNetwork(3)
-
-
-@pytest.fixture
-def coordinator(tmp_path, network):
-    search = InlineSearch()
-    search.start("random", Space([Integer(1, 9, name="n")]), 0, {})
-    state = CoordinatorState(SearchPlan(num_iterations=4), Topology.plan(3, 2), Ledger())
-    journal = Journal(tmp_path / "journal.jsonl")
-    coordinator = Coordinator(
-        CoordinatorSetup(state=state, journal=journal, ranks=network.end(0), search=search, clock=ManualClock())
+def coordinator_of(tmp_path, n_blocks, block_size):
+    """A coordinator that has begun, and the network of its ranks."""
+    topology, search = Topology.plan(1 + n_blocks * block_size, block_size), InlineSearch()
+    network = LoopbackNetwork(topology.world_size)
+    search.start("random", Space([Integer(1, 99, name="n")]), 0, {})
+    setup = CoordinatorSetup(
+        state=CoordinatorState(SearchPlan(num_iterations=20), topology, Ledger()),
+        journal=Journal(tmp_path / "journal.jsonl"),
+        ranks=network.end(0),
+        search=search,
+        clock=ManualClock(),
     )
+    coordinator = Coordinator(setup)
     coordinator.begin()
-    return coordinator
+    return coordinator, network, setup.journal
 
 
-def test_a_bug_is_told_with_the_messages_that_led_to_it_and_what_came_before_stands(tmp_path, network, coordinator):
+def test_a_bug_is_told_with_the_messages_that_led_to_it_and_what_came_before_stands(tmp_path):
+    coordinator, network, _ = coordinator_of(tmp_path, n_blocks=1, block_size=2)
     assert coordinator.step(), "the first suggestion"
     master = network.end(1)
     master.send(0, msg.FoldStarted(assignment=0))
@@ -46,7 +46,8 @@ def test_a_bug_is_told_with_the_messages_that_led_to_it_and_what_came_before_sta
     assert isinstance(Journal(tmp_path / "journal.jsonl").events[-1], ev.FoldBegan)
 
 
-def test_a_message_of_a_rank_that_is_in_no_team_is_a_bug(network, coordinator):
+def test_a_message_of_a_rank_that_is_in_no_team_is_a_bug(tmp_path):
+    coordinator, network, _ = coordinator_of(tmp_path, n_blocks=1, block_size=2)
     network.end(0).send(0, msg.FoldStarted(assignment=0))
     with pytest.raises(ProtocolError, match="Rank 0 is in no team"):
         coordinator.step()
@@ -58,14 +59,7 @@ def finished(assignment: int) -> msg.FoldFinished:
 
 def test_all_that_has_come_is_written_at_once_and_before_anything_is_sent(tmp_path):
     n_blocks = 5
-    network, search = LoopbackNetwork(1 + n_blocks), InlineSearch()
-    search.start("random", Space([Integer(1, 99, name="n")]), 0, {})
-    state = CoordinatorState(SearchPlan(num_iterations=20), Topology.plan(1 + n_blocks, 1), Ledger())
-    journal = Journal(tmp_path / "journal.jsonl")
-    coordinator = Coordinator(
-        CoordinatorSetup(state=state, journal=journal, ranks=network.end(0), search=search, clock=ManualClock())
-    )
-    coordinator.begin()
+    coordinator, network, journal = coordinator_of(tmp_path, n_blocks, block_size=1)
     while coordinator.step():
         pass
     masters = [network.end(rank) for rank in range(1, 1 + n_blocks)]

@@ -9,24 +9,15 @@ from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from starts import ledger_of
+from state_steps import check
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator import state as co
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import (
-    WAS_ENDED,
-    Begin,
-    Budget,
-    FromMaster,
-    LastEnd,
-    Preempt,
-    RanksDied,
-    SearchPlan,
-    Suggested,
-    Tick,
-)
+from nnlo_opt.coordinator.instructions import WAS_ENDED, Budget, FromMaster, LastEnd, SearchPlan
 from nnlo_opt.coordinator.outcomes import losses_without_progress
 from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.search.base import History
@@ -34,7 +25,6 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.pareto import dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
@@ -70,13 +60,6 @@ plans = st.builds(
 walltimes = st.none() | st.none() | st.floats(3, 150)
 #: of the world and of a block; with folds, some have blocks of several teams
 sizes = st.sampled_from([(5, 4), (9, 4), (7, 6), (5, 2), (1, 1)]) | st.tuples(st.integers(1, 12), st.integers(1, 6))
-
-
-def ledger_of(events):
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger
 
 
 class VirtualMaster:
@@ -225,7 +208,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.ledger.apply(started)
         self.disk.append(started)
         self.n_durable = len(self.disk)
-        self.feed(Begin(last_end=last_end))
+        self.feed(ins.Begin(last_end=last_end))
 
     def tick(self):
         self.now_s += 1.0
@@ -234,7 +217,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def feed(self, event):
         """Let the coordinator handle `event` and carry out what it says, or crash while doing so."""
         instructions = self.state.handle(event, self.tick())
-        self.state.check()
+        check(self.state)
         appends = [i for i in instructions if isinstance(i, ins.Append)]
         assert instructions[: len(appends)] == appends, "something was done before it was written"
         assert len(appends) <= 1
@@ -289,7 +272,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """As with a message, the coordinator may die in this step."""
         self.crash_after = n_written
         self.owed = None
-        self.feed(Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
+        self.feed(ins.Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
 
     def busy(self, pick):
         """A master that can say something of its own."""
@@ -331,7 +314,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.now_s += seconds
         if self.plan.budget.has_time or self.state.ending.preempting:
-            self.feed(Tick())
+            self.feed(ins.Tick())
 
     @precondition(lambda self: any(m.under_way for m in self.masters))
     @rule(pick=st.integers(0, 99), n_written=st.sampled_from([None] * 9 + [0, 1, 2]))
@@ -356,7 +339,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule()
     def the_coordinator_sees_who_is_dead(self):
         self.n_seen = len(self.dead)
-        self.feed(RanksDied(ranks=frozenset(self.dead)))
+        self.feed(ins.RanksDied(ranks=frozenset(self.dead)))
 
     @precondition(lambda self: any(m.is_broken and m.alive for m in self.masters))
     @rule(pick=st.integers(0, 99), goes_on=st.booleans(), least=st.sampled_from([1, 1, 2]))
@@ -413,7 +396,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule(grace_s=st.sampled_from([0.0, 8.0, 1e9]), happens=st.integers(0, 3).map(lambda n: n == 0))
     def the_batch_system_preempts(self, grace_s, happens):
         if happens:
-            self.feed(Preempt(reason="the walltime of others", grace_s=grace_s))
+            self.feed(ins.Preempt(reason="the walltime of others", grace_s=grace_s))
 
     # ------------------------------------------------------------ what must always hold
 

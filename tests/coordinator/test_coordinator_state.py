@@ -1,61 +1,20 @@
-import copy
-
 import pytest
-from state_steps import (
-    LATE,
-    ONE_BLOCK,
-    PREEMPT,
-    TWO_BLOCKS,
-    TWO_TEAMS,
-    all_of,
-    begin,
-    draining,
-    events_of,
-    fail,
-    finish,
-    of_type,
-    opening,
-    over,
-    restarted,
-    searching,
-    sends_to,
-    step,
-    suggest,
-)
+from starts import LATE, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted
+from state_steps import all_of, changed, check, events_of, fail, finish, from_master, of_type, sends_to, step, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator import state as st
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, SearchPlan, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, Suggested, Tick
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
 
 # ---------------------------------------------------------------- phases
 
-#: how to get into each phase, and where each event it takes leads (with no suggestion owed)
-PHASES = {Phase.OPENING: opening, Phase.SEARCHING: searching, Phase.DRAINING: draining, Phase.OVER: over}
-LEADS_TO = {
-    (Phase.OPENING, Begin): Phase.SEARCHING,
-    (Phase.OPENING, Preempt): Phase.OPENING,
-    (Phase.SEARCHING, Preempt): Phase.OVER,
-    (Phase.DRAINING, Preempt): Phase.DRAINING,
-    (Phase.OVER, Preempt): Phase.OVER,
-    (Phase.SEARCHING, Suggested): Phase.SEARCHING,
-    (Phase.SEARCHING, FromMaster): Phase.SEARCHING,
-    (Phase.SEARCHING, Tick): Phase.SEARCHING,
-    (Phase.SEARCHING, RanksDied): Phase.SEARCHING,
-    (Phase.DRAINING, RanksDied): Phase.DRAINING,
-    (Phase.OVER, RanksDied): Phase.OVER,
-    (Phase.DRAINING, Suggested): Phase.DRAINING,
-    (Phase.DRAINING, FromMaster): Phase.DRAINING,
-    (Phase.DRAINING, Tick): Phase.DRAINING,
-    (Phase.OVER, Suggested): Phase.OVER,
-    (Phase.OVER, FromMaster): Phase.OVER,
-    (Phase.OVER, Tick): Phase.OVER,
-}
+#: the events that a phase takes, and the phase to which some of them lead (with no suggestion owed)
+TO_OPEN, ONCE_OPEN = {Begin, Preempt}, {Suggested, FromMaster, RanksDied, Tick, Preempt}
+LEADS_TO = {(Phase.OPENING, Begin): Phase.SEARCHING, (Phase.SEARCHING, Preempt): Phase.OVER}
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -69,32 +28,29 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
     assert state.phase is phase
     state.suggestions.asked = isinstance(event, Suggested)
     before = all_of(state)
-    if (phase, type(event)) in LEADS_TO:
+    if type(event) in (TO_OPEN if phase is Phase.OPENING else ONCE_OPEN):
         state.handle(event, 2.0)
-        assert state.phase is LEADS_TO[phase, type(event)]
+        assert state.phase is LEADS_TO.get((phase, type(event)), phase)
     else:
         with pytest.raises(ProtocolError, match=f"{type(event).__name__} may not come .* {phase.name}"):
             state.handle(event, 2.0)
         assert all_of(state) == before
 
 
-def test_a_suggestion_nobody_asked_for_raises_and_changes_nothing():
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (Suggested(point={"n": 1}), "nobody asked for"),
+        (FromMaster(team=0, message=msg.Fence(assignment=0)), "Fence is no message a master sends"),
+    ],
+)
+def test_what_nobody_asked_for_and_what_no_master_sends_raises_and_changes_nothing(event, sentence):
     state = draining()
     assert not state.suggestions.asked
     before = all_of(state)
-    with pytest.raises(ProtocolError, match="nobody asked for"):
-        state.handle(Suggested(point={"n": 1}), 2.0)
-    assert vars(state.ledger) == {name: before[name] for name in vars(state.ledger)}
-    state.check()
-
-
-def test_a_message_that_no_master_sends_raises_and_records_nothing():
-    state = draining()
-    before = copy.deepcopy(vars(state.ledger))
-    with pytest.raises(ProtocolError, match="Fence is no message a master sends"):
-        state.handle(FromMaster(team=0, message=msg.Fence(assignment=0)), 2.0)
-    assert vars(state.ledger) == before
-    state.check()
+    with pytest.raises(ProtocolError, match=sentence):
+        state.handle(event, 2.0)
+    assert not changed(state, before)
 
 
 # ---------------------------------------------------------------- one trial
@@ -138,10 +94,10 @@ def test_one_suggestion_is_held_ahead_and_no_more():
 
 def test_news_of_a_training_is_written_without_waiting_for_the_disk():
     state = draining()
-    out = step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=0, epoch=2, waited_s=0.5)), 3.0)
+    out = from_master(state, 0, msg.FoldStarted(assignment=0, epoch=2, waited_s=0.5), 3.0)
     assert out == [ins.Append(events=(ev.FoldBegan(time_s=3.0, assignment=0, epoch=2, waited_s=0.5),), durable=False)]
     reported = msg.EpochReported(assignment=0, epoch=3, metrics={"loss": 1.0}, checkpointed=True)
-    out = step(state, FromMaster(team=0, message=reported), 4.0)
+    out = from_master(state, 0, reported, 4.0)
     ended = ev.EpochEnded(time_s=4.0, assignment=0, epoch=3, metrics={"loss": 1.0}, checkpointed=True)
     assert out == [ins.Append(events=(ended,), durable=False)]
 
@@ -164,13 +120,12 @@ def test_a_failed_trial_counts_as_one_of_the_iterations_and_the_search_goes_on()
     state, _ = begin(num_iterations=2)
     suggest(state, n=0)
     suggest(state, n=1)
-    failed = msg.FoldFailed(assignment=0, reason="NaN", traceback="Traceback", world_rank=2, host="node1")
-    out = step(state, FromMaster(team=0, message=failed), 5.0)
-    events = events_of(out)
-    assert events[0] == ev.AssignmentFailed(
-        time_s=5.0, assignment=0, reason="NaN", traceback="Traceback", world_rank=2, host="node1"
-    )
-    assert events[1] == ev.TrialFailed(time_s=5.0, trial=0, reason="NaN")
+    known = {"assignment": 0, "reason": "NaN", "traceback": "Traceback", "world_rank": 2, "host": "node1"}
+    out = from_master(state, 0, msg.FoldFailed(**known), 5.0)
+    assert events_of(out)[:2] == [
+        ev.AssignmentFailed(time_s=5.0, **known),
+        ev.TrialFailed(time_s=5.0, trial=0, reason="NaN"),
+    ]
     assert of_type(out, ins.Tell) == [ins.Tell(trial=0, point={"n": 0}, state="failed")]
     assert sends_to(out, 0)[-1].trial == 1
     out = finish(state, 0, 1)
@@ -178,8 +133,7 @@ def test_a_failed_trial_counts_as_one_of_the_iterations_and_the_search_goes_on()
 
 
 def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
-    state = draining()
-    out = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)))
+    out = from_master(draining(), 0, msg.FoldStopped(assignment=0))
     assert sends_to(out, 0) == [
         msg.FoldRecorded(assignment=0),
         msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={"n": 1}),
@@ -188,9 +142,8 @@ def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
 
 def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
     state, _ = begin(TWO_BLOCKS, num_iterations=4)
-    suggest(state, n=0)
-    suggest(state, n=1)
-    suggest(state, n=2)
+    for n in range(3):
+        suggest(state, n=n)
     assert state.membership.trial_of_block == {1: 0, 2: 1}
     fail(state, 1, 1)
     assert state.membership.trial_of_block == {1: 0, 2: 2}
@@ -218,16 +171,15 @@ def test_a_late_message_changes_nothing(message, assignment):
     suggest(state, n=1)
     assert sends_to(finish(state, 0, 0), 0)[-1].assignment == 1
     before = all_of(state)
-    assert step(state, FromMaster(team=0, message=message.replaced(assignment=assignment))) == []
-    assert vars(state.ledger) == {name: before[name] for name in vars(state.ledger)}
+    assert from_master(state, 0, message.replaced(assignment=assignment)) == []
+    assert not changed(state, before)
 
 
 def test_a_message_about_the_assignment_of_another_team_changes_nothing():
     state, _ = begin(TWO_BLOCKS)
     suggest(state, n=0)
     suggest(state, n=1)
-    out = step(state, FromMaster(team=1, message=msg.FoldFailed(assignment=0, reason="not mine")))
-    assert events_of(out) == []
+    assert events_of(fail(state, 1, 0)) == []
     assert state.ledger.trials[0].state == "running"
 
 
@@ -237,7 +189,7 @@ def test_a_result_or_a_suggestion_after_the_end_is_dropped():
     assert state.suggestions.asked
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.OVER
-    assert step(state, FromMaster(team=0, message=msg.FoldFailed(assignment=0, reason="late"))) == []
+    assert fail(state, 0, 0) == []
     assert suggest(state, n=1) == []
     assert len(state.ledger.trials) == 1
 
@@ -256,11 +208,18 @@ def test_folds_run_one_after_another_on_a_team_and_their_mean_is_the_figure():
     assert events_of(out)[-1] == ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=2.0, figure_of_merit_std=1.0)
 
 
-def test_folds_run_at_the_same_time_on_the_teams_of_a_block_and_an_idle_team_waits_for_the_other():
-    state, _ = begin(TWO_TEAMS, num_iterations=2, n_fold=2)
+def two_folds(num_iterations=2):
+    """A trial with a fold on each team of the only block, and a suggestion more if another trial may follow."""
+    state, _ = begin(TWO_TEAMS, num_iterations=num_iterations, n_fold=2)
     out = suggest(state, n=0)
+    if num_iterations > 1:
+        suggest(state, n=1)
+    return state, out
+
+
+def test_folds_run_at_the_same_time_on_the_teams_of_a_block_and_an_idle_team_waits_for_the_other():
+    state, out = two_folds()
     assert [m.fold for m in sends_to(out, 0) + sends_to(out, 1)] == [0, 1]
-    suggest(state, n=1)
     out = finish(state, 1, 1)
     assert sends_to(out, 1) == [msg.FoldRecorded(assignment=1)]
     out = finish(state, 0, 0)
@@ -268,11 +227,9 @@ def test_folds_run_at_the_same_time_on_the_teams_of_a_block_and_an_idle_team_wai
 
 
 def test_a_failed_fold_stops_the_other_folds_and_their_results_are_not_needed():
-    state, _ = begin(TWO_TEAMS, num_iterations=2, n_fold=2)
-    suggest(state, n=0)
-    suggest(state, n=1)
+    state, _ = two_folds()
     out = fail(state, 0, 0)
-    assert [e.reason for e in events_of(out) if isinstance(e, ev.TrialFailed)] == ["fold 0: no memory"]
+    assert [e.reason for e in events_of(out, ev.TrialFailed)] == ["fold 0: no memory"]
     assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
     assert state.membership.trial_of_block == {1: 0}  # the block is not free before its other team is
     # The other fold had finished before the order to stop could reach it.
@@ -284,10 +241,9 @@ def test_a_failed_fold_stops_the_other_folds_and_their_results_are_not_needed():
 
 
 def test_two_folds_that_fail_make_one_failed_trial():
-    state, _ = begin(TWO_TEAMS, num_iterations=1, n_fold=2)
-    suggest(state, n=0)
+    state, _ = two_folds(num_iterations=1)
     first, second = fail(state, 0, 0, "first"), fail(state, 1, 1, "second")
-    assert sum(isinstance(event, ev.TrialFailed) for event in events_of(first + second)) == 1
+    assert len(events_of(first + second, ev.TrialFailed)) == 1
     assert state.ledger.trials[0].reason == "fold 0: first"
     assert of_type(second, ins.Finish)
 
@@ -297,9 +253,8 @@ def test_two_folds_that_fail_make_one_failed_trial():
 
 def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     state, _ = begin(TWO_BLOCKS, num_iterations=9, target_objective=0.5)
-    suggest(state, n=0)
-    suggest(state, n=1)
-    suggest(state, n=2)
+    for n in range(3):
+        suggest(state, n=n)
     finish(state, 0, 0, figure=0.5)
     assert state.phase is Phase.SEARCHING
     suggest(state, n=3)
@@ -311,16 +266,6 @@ def test_a_target_is_reached_only_by_a_better_figure_and_running_trials_end():
     out = finish(state, 0, 2, figure=0.9)
     assert of_type(out, ins.Finish) == [ins.Finish(reason="the target of 0.5 is reached: trial 1 has 0.25")]
     assert len(state.ledger.trials) == 3
-
-
-def test_a_target_from_below_where_the_direction_is_up():
-    state, _ = begin(num_iterations=9, target_objective=0.5, direction="max")
-    suggest(state, n=0)
-    suggest(state, n=1)
-    finish(state, 0, 0, figure=0.25)
-    assert state.phase is Phase.SEARCHING
-    finish(state, 0, 1, figure=0.75)
-    assert state.phase is Phase.OVER
 
 
 def test_a_space_that_is_used_up_ends_the_search_when_its_last_trial_has_ended():
@@ -359,10 +304,14 @@ def test_no_more_is_suggested_than_trials_may_begin():
 # ---------------------------------------------------------------- restarts
 
 
+def one_of_two(**plan):
+    """Two trials on two blocks, of which the first is complete: all that was decided so far."""
+    state, out = begin(TWO_BLOCKS, **plan)
+    return out + suggest(state, n=0) + suggest(state, n=1) + finish(state, 0, 0, figure=0.25)
+
+
 def test_a_restart_loses_the_assignments_under_way_and_gives_their_trials_first():
-    state, out = begin(TWO_BLOCKS, num_iterations=3)
-    so_far = out + suggest(state, n=0) + suggest(state, n=1) + finish(state, 0, 0, figure=0.25)
-    state, out = restarted(so_far, TWO_BLOCKS)
+    _, out = restarted(one_of_two(), TWO_BLOCKS)
     assert [type(event) for event in events_of(out)] == [ev.AssignmentLost, ev.FoldAssigned]
     assert of_type(out, ins.Tell) == [
         ins.Tell(trial=0, point={"n": 0}, state="complete", value=0.25),
@@ -372,21 +321,13 @@ def test_a_restart_loses_the_assignments_under_way_and_gives_their_trials_first(
     assert of_type(out, ins.Ask) == [ins.Ask(number=2)]
 
 
-def test_a_restart_completes_a_trial_whose_last_fold_was_written_without_its_end():
+@pytest.mark.parametrize("end", [finish, fail])
+def test_a_restart_ends_a_trial_whose_end_was_written_by_half(end):
     state, out = begin(num_iterations=1)
-    events = events_of(out + suggest(state, n=0) + finish(state, 0, 0, figure=0.25))
-    assert isinstance(events[-1], ev.TrialCompleted)
-    state, out = restarted([ins.Append(events=tuple(events[:-1]))], num_iterations=1)
-    assert events_of(out) == [ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0)]
-    assert of_type(out, ins.Finish)
-
-
-def test_a_restart_fails_a_trial_whose_failure_was_written_by_half():
-    state, out = begin(num_iterations=1)
-    events = events_of(out + suggest(state, n=0) + fail(state, 0, 0))
-    assert isinstance(events[-1], ev.TrialFailed)
-    state, out = restarted([ins.Append(events=tuple(events[:-1]))], num_iterations=1)
-    assert events_of(out) == [ev.TrialFailed(time_s=1.0, trial=0, reason="no memory")]
+    *events, last = events_of(out + suggest(state, n=0) + end(state, 0, 0))
+    assert isinstance(last, ev.TrialCompleted if end is finish else ev.TrialFailed)
+    _, out = restarted([ins.Append(events=tuple(events))], num_iterations=1)
+    assert events_of(out) == [last]
     assert sends_to(out, 0) == []
     assert of_type(out, ins.Finish)
 
@@ -394,7 +335,7 @@ def test_a_restart_fails_a_trial_whose_failure_was_written_by_half():
 def test_a_restart_runs_only_the_folds_that_are_not_finished_on_whatever_blocks_there_are():
     state, out = begin(TWO_TEAMS, num_iterations=1, n_fold=2)
     so_far = out + suggest(state, n=0) + finish(state, 1, 1, figure=3.0)
-    state, out = restarted(so_far, ONE_BLOCK, num_iterations=1, n_fold=2)
+    state, out = restarted(so_far, num_iterations=1, n_fold=2)
     assert sends_to(out, 0) == [msg.RunFold(assignment=2, trial=0, fold=0, attempt=2, point={"n": 0})]
     finish(state, 0, 2, figure=1.0)
     assert state.ledger.trials[0].figure_of_merit == 2.0
@@ -410,9 +351,7 @@ def test_a_restart_of_a_finished_search_has_nothing_to_do_unless_it_is_longer():
 
 
 def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begins_no_other():
-    state, out = begin(TWO_BLOCKS, num_iterations=9)
-    so_far = out + suggest(state, n=0) + suggest(state, n=1) + finish(state, 0, 0, figure=0.25)
-    state, out = restarted(so_far, TWO_BLOCKS, num_iterations=9, target_objective=0.5)
+    state, out = restarted(one_of_two(num_iterations=9), TWO_BLOCKS, num_iterations=9, target_objective=0.5)
     assert not of_type(out, ins.Ask)
     assert sends_to(out, 0)[0].trial == 1
     out = finish(state, 0, 2)
@@ -422,55 +361,35 @@ def test_a_restart_that_has_reached_the_target_ends_the_running_trials_and_begin
 # ---------------------------------------------------------------- check
 
 
-def test_check_finds_what_must_never_be():
-    state, _ = begin(TWO_BLOCKS, num_iterations=3)
+@pytest.mark.parametrize(
+    ("breaks", "sentence"),
+    [
+        (lambda state: state.membership.assignment_of_team.pop(0), "differ"),
+        (lambda state: state.membership.trial_of_block.update({1: 7}), "does not hold"),
+        (lambda state: state.membership.place(0, 1.0), "two blocks hold the same trial"),
+        (lambda state: state.membership.out.add(1), "is not one of"),
+        (lambda state: state.membership.died([3, 4]), "idle that cannot train"),
+        (lambda state: state.membership.died([1, 2]), "a team runs that cannot train"),
+        (lambda state: state.suggestions.ready.extend([Suggested(point={"n": 2})] * 3), "more suggestions"),
+    ],
+)
+def test_the_check_of_these_tests_finds_what_must_never_be(breaks, sentence):
+    state, _ = begin(TWO_BLOCKS)
     suggest(state, n=0)
-    suggest(state, n=1)
-    broken = copy.deepcopy(state)
-    del broken.membership.assignment_of_team[0]
-    with pytest.raises(ProtocolError, match="differ"):
-        broken.check()
-    broken = copy.deepcopy(state)
-    broken.membership.trial_of_block[1] = 7
-    with pytest.raises(ProtocolError, match="does not hold"):
-        broken.check()
-    broken = copy.deepcopy(state)
-    broken.suggestions.ready.extend([Suggested(point={"n": 2})] * 2)
-    with pytest.raises(ProtocolError, match="More suggestions"):
-        broken.check()
-    broken = copy.deepcopy(state)
-    broken.membership.trial_of_block = {1: 0, 2: 0}
-    broken.membership.assignment_of_team.clear()
-    for assignment in broken.ledger.assignments:
-        assignment.end = "lost"
-    with pytest.raises(ProtocolError, match="Two blocks hold the same trial"):
-        broken.check()
+    breaks(state)
+    with pytest.raises(AssertionError, match=sentence):
+        check(state)
 
 
 # ---------------------------------------------------------------- several objectives
 
 
-TWO_OBJECTIVES = (Objective("val_loss"), Objective("val_acc", "max"))
-
-
-def finish_with(state, team, assignment, val_loss, val_acc):
-    message = msg.FoldFinished(
-        assignment=assignment,
-        figure_of_merit=val_loss,
-        metrics={},
-        n_epochs=1,
-        train_s=1.0,
-        objectives={"val_loss": val_loss, "val_acc": val_acc},
-    )
-    return step(state, FromMaster(team=team, message=message))
-
-
 def test_several_objectives_are_averaged_over_the_folds_and_told_as_losses():
-    state, _ = begin(TWO_TEAMS, objectives=TWO_OBJECTIVES, n_fold=2)
+    state, _ = begin(TWO_TEAMS, objectives=(Objective("val_loss"), Objective("val_acc", "max")), n_fold=2)
     suggest(state, n=1)
-    finish_with(state, 0, 0, 1.0, 0.5)
-    out = finish_with(state, 1, 1, 3.0, 0.75)
-    (ended,) = [event for event in events_of(out) if isinstance(event, ev.TrialCompleted)]
+    for number, (val_loss, val_acc) in enumerate([(1.0, 0.5), (3.0, 0.75)]):
+        out = finish(state, number, number, val_loss, objectives={"val_loss": val_loss, "val_acc": val_acc})
+    (ended,) = events_of(out, ev.TrialCompleted)
     assert (ended.figure_of_merit, ended.figure_of_merit_std) == (2.0, 1.0)
     assert ended.objectives == {"val_loss": 2.0, "val_acc": 0.625}
     assert ended.objectives_std == {"val_loss": 1.0, "val_acc": 0.125}
@@ -490,24 +409,17 @@ def test_one_objective_is_told_as_a_value_alone():
 
 
 def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_the_next():
-    plan = SearchPlan(num_iterations=3, n_fold=3, fold_racing=True)
-    state = st.CoordinatorState(plan, ONE_BLOCK, Ledger())
-    state.handle(Begin(), 1.0)
-    out = []
+    state, _ = begin(n_fold=3, fold_racing=True)
     for trial, figures in enumerate([(0.1, 0.2, 0.3), (0.5, 0.601)]):
-        out = state.handle(Suggested(point={"n": trial}), 2.0)
+        suggest(state, n=trial)
         for figure in figures:
             (assignment,) = state.membership.assignment_of_team.values()
             assert assignment.trial == trial
-            finished = msg.FoldFinished(
-                assignment=assignment.number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
-            )
-            out = state.handle(FromMaster(team=0, message=finished), 3.0)
-            state.check()
+            out = finish(state, 0, assignment.number, figure)
     trial = state.ledger.trials[1]
     assert trial.state == "pruned"
     assert trial.figure_so_far == pytest.approx(0.5505)
     assert "after 2 of 3 folds its mean 0.5505 is worse than the 0.15 of trial 0" in trial.reason
-    told = next(i for i in out if isinstance(i, ins.Tell) and i.trial == 1)
+    told = next(i for i in of_type(out, ins.Tell) if i.trial == 1)
     assert (told.state, told.value) == ("pruned", trial.figure_so_far)
     assert not state.membership.trial_of_block

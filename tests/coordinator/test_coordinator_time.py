@@ -1,36 +1,15 @@
 """Budgets of time and progress, preemption, and trials that take too long."""
 
 import pytest
-from state_steps import (
-    LATE,
-    ONE_BLOCK,
-    PREEMPT,
-    TWO_BLOCKS,
-    TWO_TEAMS,
-    all_of,
-    begin,
-    events_of,
-    fail,
-    finish,
-    of_type,
-    opening,
-    over,
-    restarted,
-    sends_to,
-    session,
-    step,
-    suggest,
-    with_budget,
-)
+from starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, ledger_of, not_begun, over, restarted, session, with_budget
+from state_steps import all_of, changed, events_of, fail, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator import state as st
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, Budget, FromMaster, SearchPlan, Send, Suggested, Tick
+from nnlo_opt.coordinator.instructions import Begin, Budget, Send, Tick
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
 
 # ---------------------------------------------------------------- budgets
@@ -41,8 +20,7 @@ def test_a_tick_changes_nothing_while_there_is_time():
     suggest(state, n=1)
     before = all_of(state)
     assert step(state, Tick(), 5.0) == []
-    after = all_of(state)
-    assert {name for name in before if before[name] != after[name]} <= {"_now_s", "_instructions", "_events"}
+    assert not changed(state, before)
 
 
 def test_a_timeout_ends_the_search_when_what_runs_has_ended():
@@ -62,28 +40,26 @@ def test_a_search_whose_time_is_spent_goes_on_with_more_of_it():
     step(state, Tick(), 10.0)
     out += finish(state, 0, 0)
     for timeout_s, phase in ((10.0, Phase.OVER), (20.0, Phase.SEARCHING)):
-        ledger = session(Ledger())
-        for event in events_of(out):
-            ledger.apply(event)
-        session(ledger, 50.0)  # ten seconds of the first start are spent, or one by its last event
+        # Ten seconds of the first start are spent, or one by its last event.
+        ledger = ledger_of([session(), *events_of(out), session(50.0)])
         ledger.sessions[0].last_at_s = 10.0
-        again = st.CoordinatorState(SearchPlan(num_iterations=9, budget=Budget(timeout_s=timeout_s)), ONE_BLOCK, ledger)
+        again = not_begun(ledger=ledger, num_iterations=9, budget=Budget(timeout_s=timeout_s))
         step(again, Begin(), 50.0)
         assert again.phase is phase
 
 
 def test_no_trial_begins_that_would_not_end_before_the_walltime():
     state, _ = with_budget(deadline_s=100.0, end_s=10.0)
-    step(state, Suggested(point={"n": 1}), 0.0)
-    step(state, Suggested(point={"n": 2}), 0.0)
-    message = msg.FoldFinished(assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0)
-    out = step(state, FromMaster(team=0, message=message), 40.0)  # trials last 40 s: another may begin, up to 50 s
+    suggest(state, 0.0, n=1)
+    suggest(state, 0.0, n=2)
+    out = finish(state, 0, 0, now_s=40.0)  # trials last 40 s: another may begin, up to 50 s
     assert [type(m) for m in sends_to(out, 0)] == [msg.FoldRecorded, msg.RunFold]
-    step(state, Suggested(point={"n": 3}), 41.0)
+    suggest(state, 41.0, n=3)
     assert step(state, Tick(), 50.0) == []
     step(state, Tick(), 50.1)
     assert state.phase is Phase.DRAINING
-    out = step(state, FromMaster(team=0, message=message.replaced(assignment=1)), 80.0)
+    assert state.ending.promotes
+    out = finish(state, 0, 1, now_s=80.0)
     assert of_type(out, ins.Finish) == [
         ins.Finish(reason="the walltime leaves no time for another trial", complete=False)
     ]
@@ -91,12 +67,13 @@ def test_no_trial_begins_that_would_not_end_before_the_walltime():
 
 def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkpoints():
     state, begun = with_budget(deadline_s=100.0, end_s=10.0)
-    begun += step(state, Suggested(point={"n": 1}), 0.0)
+    begun += suggest(state, 0.0, n=1)
+    assert step(state, Tick(), 89.9) == []
     out = step(state, Tick(), 90.0)
     assert sends_to(out, 0) == [msg.PreemptFold(assignment=0)]
     assert step(state, Tick(), 90.5) == []  # once
     assert sends_to(step(state, Tick(), 92.5), 0) == [msg.StopFold(assignment=0)]  # no checkpoint by then
-    out = step(state, LATE, 93.0)
+    out = stop(state, 0, 0, 93.0)
     assert events_of(out) == [ev.AssignmentPreempted(time_s=93.0, assignment=0, reason="the walltime is over")]
     assert not of_type(out, Send)  # its master is not told that it may remove the checkpoints
     assert of_type(out, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
@@ -109,7 +86,7 @@ def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkp
 
 def test_a_trial_that_ends_at_the_last_moment_is_complete():
     state, _ = with_budget(deadline_s=100.0, end_s=10.0, num_iterations=1)
-    step(state, Suggested(point={"n": 1}), 0.0)
+    suggest(state, 0.0, n=1)
     step(state, Tick(), 90.0)
     out = finish(state, 0, 0)
     assert state.ledger.trials[0].state is TrialState.COMPLETE
@@ -117,13 +94,10 @@ def test_a_trial_that_ends_at_the_last_moment_is_complete():
 
 
 def test_a_complete_search_is_complete_however_little_time_there_is():
-    state, out = begin(ledger=session(Ledger()), num_iterations=1)
-    out += suggest(state, n=1)
-    out += finish(state, 0, 0)
-    ledger = session(Ledger())
-    for event in events_of(out):
-        ledger.apply(event)
-    _, out = with_budget(num_iterations=1, ledger=ledger, deadline_s=0.1, end_s=0.0, timeout_s=0.1)
+    state, out = begin(num_iterations=1)
+    out += suggest(state, n=1) + finish(state, 0, 0)
+    budget = Budget(deadline_s=0.1, timeout_s=0.1)
+    _, out = begin(ledger=ledger_of([session(), *events_of(out)]), num_iterations=1, budget=budget)
     assert of_type(out, ins.Finish) == [ins.Finish(reason="all trials are done")]
 
 
@@ -143,8 +117,7 @@ def test_the_search_stops_after_so_many_trials_without_improvement():
 def test_a_restored_search_counts_the_trials_of_before():
     state, out = begin(num_iterations=9)
     for number, figure in enumerate([0.5, 0.6, 0.7]):
-        out += suggest(state, n=number)
-        out += finish(state, 0, number, figure)
+        out += suggest(state, n=number) + finish(state, 0, number, figure)
     for most, phase in ((2, Phase.OVER), (3, Phase.SEARCHING)):
         again, _ = restarted(out, num_iterations=9, budget=Budget(n_without_improvement=most))
         assert again.phase is phase
@@ -157,30 +130,29 @@ ASHA = PruningPlan(name="asha", eta=2, max_epochs=2)
 
 def with_two_paused(**budget):
     """Two trials of figures 0.5 and 0.6 that came to the rung of epoch 1, of which the first is promoted and runs."""
-    plan = {"num_iterations": 3, "pruning": ASHA, "budget": Budget(**budget)}
-    state, out = begin(ONE_BLOCK, session(Ledger()), **plan)
+    state, out = begin(ledger=ledger_of([session()]), pruning=ASHA, budget=Budget(**budget))
     for trial, figure in enumerate([0.5, 0.6]):
         out += suggest(state, n=trial)
-        out += pause(state, trial, figure)
+        reported = report(state, trial, figure)
+        assert sends_to(reported, 0) == [msg.PauseFold(assignment=trial)]
+        out += reported + from_master(state, 0, msg.FoldPaused(assignment=trial, epoch=1))
     assert [trial.state for trial in state.ledger.trials] == ["running", "paused"]
     assert of_type(out, Send)[-1].message.trial == 0
     return state, out
 
 
-def pause(state, assignment, figure):
+def report(state, assignment, figure, now_s=1.0):
     reported = msg.EpochReported(
         assignment=assignment, epoch=1, metrics={}, figure_of_merit=figure, checkpointed=True, waits=True
     )
-    out = step(state, FromMaster(team=0, message=reported))
-    assert sends_to(out, 0) == [msg.PauseFold(assignment=assignment)]
-    return out + step(state, FromMaster(team=0, message=msg.FoldPaused(assignment=assignment, epoch=1)))
+    return from_master(state, 0, reported, now_s)
 
 
 def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_goes_on_with_them():
     state, out = with_two_paused(deadline_s=100.0, end_s=10.0)
     stopping = step(state, Tick(), 90.0)
     assert sends_to(stopping, 0) == [msg.PreemptFold(assignment=2)]
-    ended = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=2)), 91.0)
+    ended = stop(state, 0, 2, 91.0)
     assert of_type(ended, ins.Finish) == [ins.Finish(reason="the walltime is over", complete=False)]
     assert state.ledger.n_by_state() | {"preempted": 1, "paused": 1} == state.ledger.n_by_state()
     again, out = restarted([*out, *stopping, *ended], num_iterations=2, pruning=ASHA)
@@ -192,12 +164,11 @@ def test_the_end_of_the_walltime_leaves_paused_trials_paused_and_the_next_start_
 
 
 def test_a_master_that_asks_when_the_time_is_over_is_not_answered_but_stopped():
-    state, _ = begin(ONE_BLOCK, session(Ledger()), pruning=ASHA, budget=Budget(deadline_s=100.0, end_s=10.0))
+    state, _ = with_budget(deadline_s=100.0, end_s=10.0, pruning=ASHA)
     suggest(state, n=0)
     assert sends_to(step(state, Tick(), 90.0), 0) == [msg.PreemptFold(assignment=0)]
-    reported = msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5, checkpointed=True, waits=True)
-    assert not of_type(step(state, FromMaster(team=0, message=reported), 90.5), Send)
-    step(state, LATE, 91.0)
+    assert not of_type(report(state, 0, 0.5, 90.5), Send)
+    stop(state, 0, 0, 91.0)
     assert state.phase is Phase.OVER
     assert state.ledger.trials[0].state is TrialState.PAUSED  # it stands at its rung
 
@@ -224,24 +195,20 @@ def test_when_patience_is_spent_without_a_result_the_best_paused_trial_goes_on_a
 # ---------------------------------------------------------------- preemption
 
 
-def preempted(topology=TWO_BLOCKS, **plan):
+def preempted(num_iterations=9):
     """Two trials under way when the signal comes, at 10 s."""
-    state, begun = begin(topology, **plan)
-    begun += suggest(state, n=1)
-    begun += suggest(state, n=2)
+    state, begun = begin(TWO_BLOCKS, num_iterations=num_iterations)
+    begun += suggest(state, n=1) + suggest(state, n=2)
     return state, begun, step(state, PREEMPT, 10.0)
 
 
 def test_a_preemption_pauses_what_runs_and_ends_when_all_have_paused():
-    state, begun, out = preempted(num_iterations=9)
-    assert [sends_to(out, team) for team in (0, 1)] == [
-        [msg.PreemptFold(assignment=0)],
-        [msg.PreemptFold(assignment=1)],
-    ]
+    state, begun, out = preempted()
+    assert [sends_to(out, team) for team in (0, 1)] == [[msg.PreemptFold(assignment=n)] for n in (0, 1)]
     assert step(state, PREEMPT, 11.0) == []  # a second signal
-    out += step(state, LATE, 12.0)
+    out += stop(state, 0, 0, 12.0)
     assert not of_type(out, ins.Finish)
-    out += step(state, FromMaster(team=1, message=msg.FoldStopped(assignment=1)), 13.0)
+    out += stop(state, 1, 1, 13.0)
     assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
     assert not [m for team in (0, 1) for m in sends_to(out, team) if isinstance(m, msg.FoldRecorded | msg.RunFold)]
     assert {t.state for t in state.ledger.trials} == {TrialState.PREEMPTED}
@@ -250,11 +217,11 @@ def test_a_preemption_pauses_what_runs_and_ends_when_all_have_paused():
 
 
 def test_a_preempted_fold_that_comes_to_no_checkpoint_is_stopped_and_then_does_not_count_any_more():
-    state, _, _ = preempted(num_iterations=9)
+    state, _, _ = preempted()
     assert step(state, Tick(), 84.9) == []
     out = step(state, Tick(), 85.0)
-    assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=0)], [msg.StopFold(assignment=1)]]
-    step(state, LATE, 90.0)
+    assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=n)] for n in (0, 1)]
+    stop(state, 0, 0, 90.0)
     assert step(state, Tick(), 99.9) == []
     out = step(state, Tick(), 100.0)
     assert events_of(out) == [ev.AssignmentPreempted(time_s=100.0, assignment=1, reason="preempted")]
@@ -263,7 +230,7 @@ def test_a_preempted_fold_that_comes_to_no_checkpoint_is_stopped_and_then_does_n
 
 
 def test_what_ends_while_it_is_preempted_counts_and_what_fails_then_is_tried_again():
-    state, _, _ = preempted(num_iterations=9)
+    state, _, _ = preempted()
     assert [type(e) for e in events_of(finish(state, 0, 0))] == [ev.AssignmentFinished, ev.TrialCompleted]
     out = fail(state, 1, 1, "killed by signal 10")
     assert [type(e) for e in events_of(out)] == [ev.AssignmentPreempted]
@@ -278,19 +245,13 @@ def test_a_search_whose_last_trials_end_while_it_is_preempted_is_complete():
 
 
 def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
-    state = opening()
-    assert step(state, PREEMPT) == []
-    out = step(state, Begin())
-    assert out == [ins.Finish(reason="preempted", complete=False)]
     _, begun, _ = preempted(num_iterations=2)
-    ledger = Ledger()
-    for event in events_of(begun):
-        ledger.apply(event)
-    state = st.CoordinatorState(SearchPlan(num_iterations=2), TWO_BLOCKS, ledger)
-    state.handle(PREEMPT, 1.0)
-    out = step(state, Begin())
-    assert not of_type(out, Send)
-    assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
+    for ledger in (ledger_of([]), ledger_of(events_of(begun))):
+        state = not_begun(TWO_BLOCKS, ledger, num_iterations=2)
+        assert state.handle(PREEMPT, 1.0) == []
+        out = step(state, Begin())
+        assert not of_type(out, Send)
+        assert of_type(out, ins.Finish) == [ins.Finish(reason="preempted", complete=False)]
 
 
 def test_a_preemption_when_nothing_is_left_changes_nothing():
@@ -301,7 +262,7 @@ def test_a_preemption_when_nothing_is_left_changes_nothing():
 
 def test_a_walltime_gives_up_on_what_does_not_stop():
     state, _ = with_budget(deadline_s=100.0, end_s=10.0)
-    step(state, Suggested(point={"n": 1}), 0.0)
+    suggest(state, 0.0, n=1)
     step(state, Tick(), 90.0)
     step(state, Tick(), 93.0)
     assert step(state, Tick(), 94.9) == []
@@ -312,60 +273,55 @@ def test_a_walltime_gives_up_on_what_does_not_stop():
 
 # ---------------------------------------------------------------- trials that take too long
 
-LIMITED = {"budget": Budget(trial_timeout_s=10.0)}
 
-
-def limited(topology):
-    """A trial on each block, assigned at 1 s, and a suggestion more where there is one block."""
-    state, _ = begin(topology, num_iterations=4, **LIMITED)
+def limited(**start):
+    """A trial on each block, assigned at 1 s, and a suggestion more if there is one block."""
+    state, _ = begin(num_iterations=4, budget=Budget(trial_timeout_s=10.0), **start)
     suggest(state, x=0)
     suggest(state, x=1)
     return state
 
 
 def test_a_trial_that_takes_too_long_fails_and_its_team_is_stopped():
-    state = limited(TWO_BLOCKS)
+    state = limited(topology=TWO_BLOCKS)
     assert step(state, Tick(), 11.0) == []
     out = step(state, Tick(), 11.1)
-    failed = [event for event in events_of(out) if isinstance(event, ev.TrialFailed)]
-    assert [(event.trial, event.reason) for event in failed] == [
+    assert [(event.trial, event.reason) for event in events_of(out, ev.TrialFailed)] == [
         (trial, "it took longer than `--trial-timeout`, 10 s") for trial in (0, 1)
     ]
-    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
-    assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
+    assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=n)] for n in (0, 1)]
     assert step(state, Tick(), 11.6) == []  # said once
 
 
 def test_a_team_that_comes_back_gets_the_next_trial_and_its_own_time():
-    state = limited(ONE_BLOCK)
+    state = limited()
     step(state, Tick(), 11.1)
-    out = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
+    out = stop(state, 0, 0, 11.2)
     assert [order.trial for order in sends_to(out, 0) if isinstance(order, msg.RunFold)] == [1]
-    step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=1, waited_s=None)), 15.0)
+    from_master(state, 0, msg.FoldStarted(assignment=1), 15.0)
     assert not state.membership.suspects
     out = step(state, Tick(), 21.3)
     # It was heard of in between: its trial is too long, it is not stuck.
     assert of_type(out, ins.GiveUp) == []
-    assert [event.trial for event in events_of(out) if isinstance(event, ev.TrialFailed)] == [1]
+    assert [event.trial for event in events_of(out, ev.TrialFailed)] == [1]
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["a silent team", "a master whose workers are silent"])
 def test_a_team_that_does_not_come_back_ends_the_start_and_the_next_trial_is_not_blamed(answers):
-    state = limited(ONE_BLOCK)
-    done = step(state, Tick(), 11.1)
+    state = limited()
+    step(state, Tick(), 11.1)
     if answers:
-        done += step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)), 11.2)
+        stop(state, 0, 0, 11.2)
     assert of_type(step(state, Tick(), 21.0), ins.GiveUp) == []
     (given_up,) = of_type(step(state, Tick(), 21.3), ins.GiveUp)
     assert "Block 1 is stuck" in given_up.reason
     assert "--opt-restore" in given_up.reason
     states = [trial.state for trial in state.ledger.trials]
-    assert states == [TrialState.FAILED, TrialState.RUNNING][: len(states)]
-    assert len(states) == 1 + answers
+    assert states == [TrialState.FAILED, TrialState.RUNNING][: 1 + answers]
 
 
 def test_a_result_that_comes_before_the_stop_order_is_too_late_and_shows_that_the_team_is_well():
-    state = limited(ONE_BLOCK)
+    state = limited()
     step(state, Tick(), 11.1)
     finish(state, 0, 0)
     assert not state.membership.suspects
@@ -373,15 +329,13 @@ def test_a_result_that_comes_before_the_stop_order_is_too_late_and_shows_that_th
 
 
 def test_the_other_folds_of_a_trial_that_takes_too_long_are_stopped_too():
-    state, _ = begin(TWO_TEAMS, n_fold=2, **LIMITED)
-    suggest(state, x=0)
-    step(state, FromMaster(team=0, message=msg.FoldStarted(assignment=0, waited_s=None)), 2.0)
+    state = limited(topology=TWO_TEAMS, n_fold=2)
+    from_master(state, 0, msg.FoldStarted(assignment=0), 2.0)
     out = step(state, Tick(), 11.1)
-    assert [event.reason for event in events_of(out) if isinstance(event, ev.TrialFailed)] == [
+    assert [event.reason for event in events_of(out, ev.TrialFailed)] == [
         "fold 0: it took longer than `--trial-timeout`, 10 s"
     ]
-    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
-    assert sends_to(out, 1) == [msg.StopFold(assignment=1)]
+    assert [sends_to(out, team) for team in (0, 1)] == [[msg.StopFold(assignment=n)] for n in (0, 1)]
 
 
 def test_without_a_limit_a_trial_takes_as_long_as_it_takes():

@@ -1,14 +1,13 @@
 from dataclasses import replace
 
-from state_steps import begin, events_of, finish, of_type, sends_to, step, suggest
+from starts import begin, ledger_of, not_begun
+from state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
-from nnlo_opt.coordinator import state as st
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, RanksDied, SearchPlan
+from nnlo_opt.coordinator.instructions import Begin, RanksDied
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
 
 
@@ -20,7 +19,7 @@ def reformed(state, team, alive, taken, goes_on=-1, trains=True):
     message = msg.TeamReformed(
         alive=alive, world_ranks=alive if trains else [], n_masters=1, taken=taken, goes_on=goes_on
     )
-    return step(state, FromMaster(team=team, message=message))
+    return from_master(state, team, message)
 
 
 def training(topology, **plan):
@@ -28,9 +27,7 @@ def training(topology, **plan):
     started = ev.RunStarted(
         time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
     )
-    ledger = Ledger()
-    ledger.apply(started)
-    state, first = begin(topology, ledger, num_iterations=9, **plan)
+    state, first = begin(topology, ledger_of([started]), num_iterations=9, **plan)
     seen = [started, *events_of(first)]
     for n in range(topology.n_blocks):
         seen += events_of(suggest(state, n=n))
@@ -58,7 +55,7 @@ def test_a_trial_whose_ranks_die_one_after_another_is_given_up_before_they_are_u
     alive = [*range(1, 9)]
     for dies, is_progress in ((8, False), (7, True), (6, False)):
         if is_progress:
-            step(state, FromMaster(team=0, message=epoch))
+            from_master(state, 0, epoch)
         died(state, dies)
         alive.remove(dies)
         done = reformed(state, 0, [*alive], taken=0, goes_on=0)
@@ -77,7 +74,7 @@ def test_a_trial_whose_ranks_die_one_after_another_is_given_up_before_they_are_u
     (lost,) = events_of(reformed(state, 0, [1, 2, 3], taken=0, goes_on=0))
     assert not lost.counts
     suggest(state, n=5)
-    done = step(state, FromMaster(team=0, message=msg.FoldStopped(assignment=0)))
+    done = stop(state, 0, 0)
     assert [type(e) for e in events_of(done)] == [ev.AssignmentStopped, ev.TrialSuggested, ev.FoldAssigned]
 
 
@@ -85,7 +82,7 @@ def test_a_rank_that_did_not_train_the_trial_was_not_killed_by_it():
     state, _ = training(THREE_RANKS, max_attempts=2)
     died(state, 2)
     spare = msg.TeamReformed(alive=[1, 3], world_ranks=[1], n_masters=1, taken=0, goes_on=0)
-    step(state, FromMaster(team=0, message=spare))
+    from_master(state, 0, spare)
     died(state, 3)
     (lost,) = events_of(reformed(state, 0, [1], taken=0, goes_on=0))
     assert (lost.ranks, lost.counts) == ([3], False)
@@ -158,13 +155,10 @@ def test_a_late_message_of_a_dead_master_is_dropped():
 
 def test_folds_that_finished_when_nobody_could_write_it_down_are_not_trained_again():
     _, seen = training(THREE_RANKS)
-    ledger = Ledger()
-    for event in seen:
-        ledger.apply(event)
     result = FoldResult(figure_of_merit=0.2, metrics={"loss": 0.2}, n_epochs=3, train_s=1.0)
     kept = UnrecordedFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 0}, result=result, reason="done")
     of_another_run = replace(kept, assignment=1, trial=1, point={"n": 77})
-    state = st.CoordinatorState(SearchPlan(num_iterations=9), THREE_RANKS, ledger)
+    state = not_begun(THREE_RANKS, ledger_of(seen), num_iterations=9)
     done = step(state, Begin(finished=(kept, of_another_run)))
     finished, lost, completed, again = events_of(done)[:4]
     assert (finished.assignment, finished.figure_of_merit, finished.reason) == (0, 0.2, "done")

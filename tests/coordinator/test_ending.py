@@ -1,11 +1,11 @@
 import math
 
 import pytest
+from starts import ledger_of, session
 
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 
 
 def searching(**plan):
@@ -16,21 +16,13 @@ def searching(**plan):
 
 def ledger_with(*figures):
     """Trial i has ended with the i-th figure of merit, i seconds after the start."""
-    ledger = Ledger()
-    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={}))
+    events = [session()]
     for trial, figure in enumerate(figures):
-        ledger.apply(ev.TrialSuggested(time_s=trial, trial=trial, point={"n": trial}, suggest_s=0.0, suggest_cpu_s=0.0))
-        ledger.apply(
-            ev.TrialCompleted(
-                time_s=trial,
-                trial=trial,
-                figure_of_merit=figure,
-                figure_of_merit_std=0.0,
-                objectives={},
-                objectives_std={},
-            )
-        )
-    return ledger
+        events += [
+            ev.TrialSuggested(time_s=trial, trial=trial, point={"n": trial}),
+            ev.TrialCompleted(time_s=trial, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.0),
+        ]
+    return ledger_of(events)
 
 
 def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():
@@ -42,12 +34,6 @@ def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():
     ending.drain("another")
     assert ending.finish(is_left=False) == Finish(reason="all trials are done")
     assert ending.phase is Phase.OVER
-
-
-def test_a_space_without_another_point_ends_a_search():
-    ending = searching()
-    ending.check_count(4, is_used_up=True)
-    assert ending.reason == "the search space is used up: all its 4 points have been tried"
 
 
 def test_nothing_is_drained_that_has_not_begun():
@@ -77,20 +63,6 @@ def test_what_has_ended_is_counted_once_however_often_it_is_replayed():
     assert ending.phase is Phase.SEARCHING
     ending.take(ledger_with(0.5, 0.6, 0.7, 0.8).trials[3])
     assert ending.reason == "no improvement in the last 3 trials"
-
-
-def test_a_timeout_is_the_end_of_the_search_and_a_walltime_of_this_start_alone():
-    sessions = ledger_with().sessions
-    ending = searching(budget=Budget(timeout_s=10.0))
-    ending.check_time(sessions, 9.0)
-    assert ending.phase is Phase.SEARCHING
-    ending.check_time(sessions, 10.0)
-    assert ending.finish(is_left=False) == Finish(reason="`--timeout` of 10 s is reached")
-    ending = searching(budget=Budget(deadline_s=10.0, end_s=1.0))
-    ending.check_time(sessions, 9.5)
-    assert ending.promotes
-    reason = "the walltime leaves no time for another trial"
-    assert ending.finish(is_left=False) == Finish(reason=reason, complete=False)
 
 
 def test_a_preemption_ends_a_start_unless_everything_had_ended_before():

@@ -1,10 +1,11 @@
 """Which lost attempts count, told by hand; `test_coordinator_machine` has all orders of things."""
 
 import pytest
+from starts import assignment_of
 
 from nnlo_opt.coordinator.instructions import LastEnd
 from nnlo_opt.coordinator.outcomes import fold_to_give_up, loss_of, losses_without_progress
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial
+from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
 
@@ -15,15 +16,9 @@ DIED = "rank 3 on n1: its process died"
 def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0, outlived=()):
     """`outlived`: epochs at which ranks died and it went on."""
     at = [*outlived, epoch] if counts and end is LOST else outlived
-    return Assignment(
-        number=0,
-        trial=0,
+    return assignment_of(
         fold=fold,
-        attempt=1,
-        block=1,
         team=team,
-        n_ranks=2,
-        assigned_at_s=0.0,
         epoch=epoch,
         end=end,
         reason=DIED if end is LOST else "",

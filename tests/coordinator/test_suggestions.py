@@ -2,7 +2,6 @@ import pytest
 
 from nnlo_opt.coordinator.instructions import Suggested
 from nnlo_opt.coordinator.suggestions import N_LATEST, SHORTAGE, SuggestionBuffer
-from nnlo_opt.errors import ProtocolError
 
 
 def answer(held: SuggestionBuffer, suggestion_s: float, *, is_last: bool = False) -> None:
@@ -67,10 +66,3 @@ def test_nothing_is_asked_for_when_the_space_is_used_up_and_what_is_held_is_stil
     assert not held.is_used_up
     assert held.ready.popleft().point == {"n": 1}
     assert held.is_used_up
-
-
-def test_an_answer_that_nobody_asked_for_is_no_answer():
-    held = SuggestionBuffer(3)
-    with pytest.raises(ProtocolError, match="nobody asked for"):
-        held.add(Suggested(point={"n": 1}))
-    assert held == SuggestionBuffer(3)

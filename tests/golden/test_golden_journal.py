@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from state_steps import check
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
@@ -99,7 +100,7 @@ def test_it_is_gone_on_with_wherever_it_was_cut(run, n_lines):
     ledger = read_ledger(run)
     state = CoordinatorState(SearchPlan(num_iterations=4, n_fold=2), Topology.plan(5, 4, 2), ledger)
     instructions = state.handle(Begin(), 20.0)
-    state.check()
+    check(state)
     orders = [i.message for i in instructions if isinstance(i, Send)]
     assert all(isinstance(order, msg.RunFold) for order in orders)
     # Each open trial goes on, and the search does unless it was over.

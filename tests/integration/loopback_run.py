@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from state_steps import check
 
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.loopback import LoopbackNetwork
@@ -97,7 +98,7 @@ class System:
             )
         )
         self.coordinator.begin()
-        self.state.check()
+        check(self.state)
 
     def open_run(self, directory: Path) -> tuple[Journal, Ledger]:
         """The run in `directory`, to be begun or gone on with."""
@@ -112,7 +113,7 @@ class System:
         for i in rng.permutation(len(actors)):
             if actors[i]():
                 self.clock.advance(1.0)
-                self.state.check()
+                check(self.state)
                 return True
         return False
 
