@@ -1,82 +1,21 @@
 import json
 
 import pytest
+from stories import Story
 
 from nnlo_opt.reporting.results import block_utilization, summarise
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
 
-def started(time_s, n_blocks=2, **identity):
-    return ev.RunStarted(time_s=time_s, unix_s=1000.0 + time_s, n_ranks=5, n_blocks=n_blocks, identity=identity)
-
-
-class Story:
-    """Events in short: trials and assignments are numbered as they come."""
-
-    def __init__(self, *events):
-        self.ledger = Ledger()
-        for event in events:
-            self.ledger.apply(event)
-
-    def suggest(self, time_s, suggest_s=0.0, **point):
-        trial = len(self.ledger.trials)
-        self.ledger.apply(ev.TrialSuggested(time_s=time_s, trial=trial, point=point, suggest_s=suggest_s))
-
-    def assign(self, time_s, trial, *, block, fold=0, team=0):
-        number = len(self.ledger.assignments)
-        self.ledger.apply(
-            ev.FoldAssigned(
-                time_s=time_s,
-                assignment=number,
-                trial=trial,
-                fold=fold,
-                attempt=self.ledger.trials[trial].n_attempts(fold) + 1,
-                block=block,
-                team=team,
-                n_ranks=2,
-            )
-        )
-        return number
-
-    def begin(self, time_s, assignment, waited_s=None):
-        self.ledger.apply(ev.FoldBegan(time_s=time_s, assignment=assignment, waited_s=waited_s))
-
-    def finish(self, time_s, assignment, figure=0.5):
-        self.ledger.apply(
-            ev.AssignmentFinished(
-                time_s=time_s, assignment=assignment, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
-            )
-        )
-
-    def complete(self, time_s, trial, figure=0.5, std=0.0):
-        self.ledger.apply(
-            ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std)
-        )
-
-    def lose(self, time_s, assignment):
-        self.ledger.apply(ev.AssignmentLost(time_s=time_s, assignment=assignment))
-
-    def start(self, time_s, n_blocks=2):
-        self.ledger.apply(started(time_s, n_blocks))
-
-
 def test_a_run_that_has_just_begun_has_figures_of_nothing():
-    summary = summarise(Story(started(0.0, direction="max", figure_of_merit="value")).ledger)
+    summary = summarise(Story(direction="max", figure_of_merit="value").ledger)
     assert summary == {
         "complete": False,
         "reason": "",
         "direction": "max",
         "figure_of_merit": "value",
-        "n_trials": {
-            "pending": 0,
-            "running": 0,
-            "complete": 0,
-            "failed": 0,
-            "pruned": 0,
-            "paused": 0,
-            "preempted": 0,
-        },
+        "n_trials": dict.fromkeys(("pending", "running", "complete", "failed", "pruned", "paused", "preempted"), 0),
         "best": None,
         "wall_s": 0.0,
         "n_starts": 1,
@@ -96,14 +35,14 @@ def test_even_an_empty_journal_has_a_summary():
 
 
 def test_a_summary_tells_the_best_trial_its_times_and_its_end():
-    story = Story(started(0.0, direction="min", figure_of_merit="1 - val_acc"))
+    story = Story(direction="min", figure_of_merit="1 - val_acc")
     for trial, (figure, suggest_s, waited_s) in enumerate([(0.5, 0.1, None), (0.25, 0.9, 0.002), (0.75, 0.2, 0.004)]):
         story.suggest(10.0 * trial, suggest_s, n=trial)
-        number = story.assign(10.0 * trial, trial, block=1)
+        number = story.assign(10.0 * trial, trial)
         story.begin(10.0 * trial + 1, number, waited_s)
         story.finish(10.0 * trial + 9, number, figure)
         story.complete(10.0 * trial + 9, trial, figure, std=0.125)
-    story.ledger.apply(ev.RunCompleted(time_s=30.0, reason="all 3 trials are done", coordinator_cpu_s=0.5))
+    story.apply(ev.RunCompleted(time_s=30.0, reason="all 3 trials are done", coordinator_cpu_s=0.5))
     summary = summarise(story.ledger)
     assert summary["complete"] is True
     assert summary["reason"] == "all 3 trials are done"
@@ -122,45 +61,39 @@ def test_a_summary_tells_the_best_trial_its_times_and_its_end():
 
 
 def test_blocks_busy_from_the_first_assignment_to_the_last_end_are_fully_used():
-    story = Story(started(0.0))
-    for trial in range(2):
-        story.suggest(5.0, n=trial)
-        story.assign(5.0, trial, block=trial + 1)
-    for trial in range(2):
-        story.finish(25.0, trial)
+    story = Story(n_blocks=2)
+    for block in (1, 2):
+        story.trial(5.0, 25.0, block=block)
     # What came before and after the trials is not the blocks' time.
-    story.ledger.apply(ev.RunCompleted(time_s=99.0, reason="done"))
+    story.apply(ev.RunCompleted(time_s=99.0, reason="done"))
     assert block_utilization(story.ledger) == 1.0
 
 
 def test_a_block_that_never_had_a_trial_counts_as_idle():
-    story = Story(started(0.0, n_blocks=4))
-    story.suggest(0.0, n=0)
-    story.finish(8.0, story.assign(0.0, 0, block=3))
+    story = Story(n_blocks=4)
+    story.trial(0.0, 8.0, block=3)
     assert block_utilization(story.ledger) == 0.25
 
 
 def test_a_gap_between_two_trials_of_a_block_is_idle_time():
-    story = Story(started(0.0, n_blocks=1))
-    for trial, (first_s, last_s) in enumerate([(0.0, 3.0), (4.0, 10.0)]):
-        story.suggest(first_s, n=trial)
-        story.finish(last_s, story.assign(first_s, trial, block=1))
+    story = Story(n_blocks=1)
+    story.trial(0.0, 3.0)
+    story.trial(4.0, 10.0)
     assert block_utilization(story.ledger) == pytest.approx(0.9)
 
 
 def test_folds_that_run_at_the_same_time_on_one_block_count_once():
-    story = Story(started(0.0, n_blocks=1))
+    story = Story(n_blocks=1)
     story.suggest(0.0, n=0)
-    first, second = story.assign(0.0, 0, block=1, fold=0, team=0), story.assign(0.0, 0, block=1, fold=1, team=1)
+    first, second = story.assign(0.0, 0, fold=0, team=0), story.assign(0.0, 0, fold=1, team=1)
     story.finish(4.0, first)
     story.finish(6.0, second)
-    story.suggest(8.0, n=1)
-    story.finish(10.0, story.assign(8.0, 1, block=1))
+    story.trial(8.0, 10.0)
     assert block_utilization(story.ledger) == pytest.approx(0.8)
 
 
 def test_trials_under_way_count_until_the_last_thing_heard():
-    story = Story(started(0.0))
+    story = Story(n_blocks=2)
     for trial in range(2):
         story.suggest(0.0, n=trial)
         story.assign(0.0, trial, block=trial + 1)
@@ -170,18 +103,15 @@ def test_trials_under_way_count_until_the_last_thing_heard():
 
 
 def test_the_time_between_two_starts_is_nobodys():
-    story = Story(started(0.0, n_blocks=2))
-    story.suggest(0.0, n=0)
-    story.suggest(0.0, n=1)
-    story.finish(10.0, story.assign(0.0, 0, block=1))
-    cut = story.assign(0.0, 1, block=2)
+    story = Story(n_blocks=2)
+    story.trial(0.0, 10.0)
+    cut = story.assign(0.0, story.suggest(0.0, n=1), block=2)
     # Killed after 10 s and started again an hour later with one block, which closes what was under way.
     story.start(3600.0, n_blocks=1)
     story.lose(3600.0, cut)
-    story.finish(3605.0, story.assign(3601.0, 1, block=1))
-    story.suggest(3605.0, n=2)
-    story.assign(3606.0, 2, block=1)
-    story.ledger.apply(ev.AssignmentFailed(time_s=3611.0, assignment=3, reason="no memory"))
+    story.finish(3605.0, story.assign(3601.0, 1))
+    story.assign(3606.0, story.suggest(3605.0, n=2))
+    story.apply(ev.AssignmentFailed(time_s=3611.0, assignment=3, reason="no memory"))
     # First start: both blocks busy for 10 s; second: its one block busy for 9 of 10 s.
     assert block_utilization(story.ledger) == pytest.approx((20.0 + 9.0) / (20.0 + 10.0))
     assert summarise(story.ledger)["wall_s"] == pytest.approx(10.0 + 11.0)
@@ -189,43 +119,37 @@ def test_the_time_between_two_starts_is_nobodys():
 
 
 def test_a_start_that_assigned_nothing_counts_for_nothing():
-    story = Story(started(0.0, n_blocks=1))
-    story.start(100.0)
+    story = Story(n_blocks=1)
+    story.start(100.0, n_blocks=2)
     story.start(200.0, n_blocks=1)
-    story.suggest(200.0, n=0)
-    story.finish(205.0, story.assign(200.0, 0, block=1))
-    story.start(300.0)
+    story.trial(200.0, 205.0)
+    story.start(300.0, n_blocks=2)
     assert block_utilization(story.ledger) == 1.0
 
 
 def test_an_assignment_lost_before_anything_was_heard_of_it_takes_no_time():
-    story = Story(started(0.0, n_blocks=1))
+    story = Story(n_blocks=1)
     story.suggest(5.0, n=0)
-    cut = story.assign(5.0, 0, block=1)
+    cut = story.assign(5.0, 0)
     story.start(500.0, n_blocks=1)
     story.lose(500.0, cut)
     assert block_utilization(story.ledger) is None
-    story.finish(510.0, story.assign(500.0, 0, block=1))
+    story.finish(510.0, story.assign(500.0, 0))
     assert block_utilization(story.ledger) == 1.0
 
 
 @pytest.mark.parametrize(("direction", "trial"), [("min", 0), ("max", 1)])
 def test_the_best_follows_the_direction_of_the_run(direction, trial):
-    story = Story(started(0.0, direction=direction))
-    for number, figure in enumerate([0.0, 1.0]):
-        story.suggest(0.0, n=number)
-        story.finish(1.0, story.assign(0.0, number, block=1), figure)
-        story.complete(1.0, number, figure)
+    story = Story(direction=direction)
+    for figure in (0.0, 1.0):
+        story.complete(1.0, story.trial(0.0, 1.0, figure), figure)
     assert summarise(story.ledger)["best"]["trial"] == trial
 
 
 def test_ranks_and_blocks_that_are_lost_are_those_of_the_last_start():
-    story = Story(started(0.0))
-    for ranks, block, left in (([2], 1, (1, 1)), ([1], 1, (0, 0)), ([4], 2, (1, 1))):
-        n_alive, n_ranks = left
-        story.ledger.apply(
-            ev.RanksLost(time_s=1.0, ranks=ranks, block=block, team=block - 1, n_alive=n_alive, n_ranks=n_ranks)
-        )
+    story = Story(n_blocks=2)
+    for ranks, block, left in (([2], 1, 1), ([1], 1, 0), ([4], 2, 1)):
+        story.apply(ev.RanksLost(time_s=1.0, ranks=ranks, block=block, team=block - 1, n_alive=left, n_ranks=left))
     assert summarise(story.ledger)["lost"] == {"ranks": [1, 2, 4], "blocks": [1], "n_ranks": 3}
     story.start(10.0)
     assert summarise(story.ledger)["lost"] == {"ranks": [], "blocks": [], "n_ranks": 3}

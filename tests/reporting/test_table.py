@@ -1,43 +1,25 @@
 import re
 
 import pytest
+from stories import Story
 
 from nnlo_opt.reporting.table import MOST_ROWS, trials_table
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.ledger import Ledger
 
 
 def ledger_with(figures, direction="min", n_fold=1):
     """One trial a figure; None: a failed one."""
-    ledger = Ledger()
-    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={"direction": direction}))
-    number = 0
-    for trial, figure in enumerate(figures):
-        ledger.apply(ev.TrialSuggested(time_s=0.0, trial=trial, point={"n": 100 + trial, "sizes": [8, 16]}))
-        for fold in range(n_fold if figure is not None else 1):
-            ledger.apply(
-                ev.FoldAssigned(
-                    time_s=0.0, assignment=number, trial=trial, fold=fold, attempt=1, block=1, team=0, n_ranks=2
-                )
-            )
-            number += 1
-            if figure is None:
-                ledger.apply(ev.AssignmentFailed(time_s=1.0, assignment=number - 1, reason="x"))
-                ledger.apply(ev.TrialFailed(time_s=1.0, trial=trial, reason="out of [memory]"))
-            else:
-                ledger.apply(
-                    ev.AssignmentFinished(
-                        time_s=1.0,
-                        assignment=number - 1,
-                        figure_of_merit=figure,
-                        metrics={},
-                        n_epochs=3,
-                        train_s=1.25,
-                    )
-                )
-        if figure is not None:
-            ledger.apply(ev.TrialCompleted(time_s=1.0, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.125))
-    return ledger
+    story = Story(direction=direction)
+    for n, figure in enumerate(figures):
+        trial = story.suggest(0.0, n=100 + n, sizes=[8, 16])
+        if figure is None:
+            story.apply(ev.AssignmentFailed(time_s=1.0, assignment=story.assign(0.0, trial), reason="x"))
+            story.apply(ev.TrialFailed(time_s=1.0, trial=trial, reason="out of [memory]"))
+            continue
+        for fold in range(n_fold):
+            story.finish(1.0, story.assign(0.0, trial, fold=fold), figure, n_epochs=3, train_s=1.25)
+        story.complete(1.0, trial, figure, std=0.125)
+    return story.ledger
 
 
 def rows_of(text):
@@ -82,9 +64,9 @@ def test_trials_that_have_not_ended_say_where_they_stand():
 
 def test_a_run_without_trials_and_a_point_without_parameters_have_a_table():
     assert "Trials" in trials_table(ledger_with([]), "f")
-    ledger = Ledger()
-    ledger.apply(ev.TrialSuggested(time_s=0.0, trial=0, point={}))
-    assert len(rows_of(trials_table(ledger, "f"))) == 1
+    story = Story()
+    story.suggest(0.0)
+    assert len(rows_of(trials_table(story.ledger, "f"))) == 1
 
 
 def test_no_line_is_wider_than_asked_for_or_has_blanks_at_its_end():
@@ -94,10 +76,9 @@ def test_no_line_is_wider_than_asked_for_or_has_blanks_at_its_end():
 
 
 def test_a_parameter_that_a_trial_has_not_is_a_dash():
-    ledger = Ledger()
-    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=2, n_blocks=1, identity={}))
-    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=0, point={"optimizer": "adam", "none": None}))
-    ledger.apply(ev.TrialSuggested(time_s=1.0, trial=1, point={"optimizer": "sgd", "momentum": 0.5}))
-    first, second = trials_table(ledger, "figure").splitlines()[-2:]
+    story = Story()
+    story.suggest(1.0, optimizer="adam", none=None)
+    story.suggest(1.0, optimizer="sgd", momentum=0.5)
+    first, second = trials_table(story.ledger, "figure").splitlines()[-2:]
     assert first.split() == ["0", "-", "-", "-", "adam", "None", "-", "pending"]
     assert second.split() == ["1", "-", "-", "-", "sgd", "-", "0.5", "pending"]
