@@ -64,7 +64,6 @@ class DriverCommand:
 
     #: words up to the driver, included
     words: tuple[str, ...]
-    program: str
     #: its options, as given
     arguments: tuple[str, ...]
     #: the run that they request, with a name
@@ -89,7 +88,6 @@ class DriverCommand:
         first = (_find(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
-            program=program,
             arguments=arguments,
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.errors import ConfigurationError
 
 SCHEDULERS = ("slurm", "lsf")
 #: seconds before the end of an allocation at which the batch system sends SIGUSR1
@@ -36,10 +35,6 @@ class JobPlan:
     every_rank: bool
     ranks_per_node: int
     memory: Memory = Memory()
-
-    def __post_init__(self) -> None:
-        if self.ranks_per_node < 1:
-            raise ConfigurationError(f"`--node-cores` must be at least 1. Received: {self.ranks_per_node}.")
 
     @property
     def n_nodes(self) -> int:
@@ -111,9 +106,6 @@ class JobPlan:
             scheduler: one of `SCHEDULERS`.
             command: its words, quoted for the shell.
             walltime_minutes: of one allocation.
-
-        Raises:
-            ConfigurationError: there is no such scheduler.
         """
         hours, minutes = divmod(walltime_minutes, 60)
         size, line = self.topology.world_size, " ".join(command)
@@ -128,8 +120,7 @@ class JobPlan:
                 "#SBATCH --requeue",
                 "#SBATCH --open-mode=append",
             ]
-            again = 'scontrol requeue "$SLURM_JOB_ID"'
-        elif scheduler == "lsf":
+        else:
             head = [
                 f"#BSUB -n {size}",
                 f'#BSUB -R "span[ptile={per_node}]"',
@@ -138,9 +129,6 @@ class JobPlan:
                 "#BSUB -r",
                 '#BSUB -Q "75"',
             ]
-            again = ""
-        else:
-            raise ConfigurationError(f"`--scheduler` must be one of {', '.join(SCHEDULERS)}. Received: {scheduler}.")
         body = [
             "# The shell passes the signal to the launcher, then waits for its end.",
             f"{line} &",
@@ -149,8 +137,8 @@ class JobPlan:
             "# Codes 138 and 143 mean that a signal interrupted the wait.",
             'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$launcher"; code=$?; done',
         ]
-        if again:
-            body.append(f'if [ "$code" = 75 ]; then {again}; fi')
+        if scheduler == "slurm":
+            body.append('if [ "$code" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')
         return "\n".join(["#!/bin/bash", *head, "", *body, 'exit "$code"'])
 
 

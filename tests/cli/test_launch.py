@@ -28,7 +28,6 @@ def here(tmp_path, monkeypatch):
 )
 def test_a_driver_may_be_named_in_several_ways(words, n_before):
     command = DriverCommand.parse(["--", *words, "--model", "m.py", "--num-iterations", "3"])
-    assert command.program == "OptimizationDriver"
     assert command.words[:n_before] == tuple(words[:n_before])
     assert Path(command.words[-1]).name == Path(words[-1]).name
     assert command.arguments == ("--model", "m.py", "--num-iterations", "3")

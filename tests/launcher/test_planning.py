@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from nnlo_opt.cli import tool
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.launcher.planning import SCHEDULERS, JobPlan, Memory
 
 MEMORY = Memory(coordinator=1, search=10, master=100, worker=1000)
@@ -58,6 +57,7 @@ def test_what_is_printed(capsys):
         (["-n", "4", "--block-size", "9"], "`--block-size` must leave a rank for the coordinator. Received: 9 of 4"),
         (["-n", "0"], "`-n` must be a whole number, at least 1. Received: 0."),
         (["-n", "9", "--node-cores", "x"], "`--node-cores` must be a whole number, at least 1. Received: x."),
+        (["-n", "9", "--node-cores", "0"], "`--node-cores` must be a whole number, at least 1. Received: 0."),
         (["-n", "9", "--worker-mb", "-1"], "`--worker-mb` must be a whole number of MB, at least 0."),
         (["-n", "9", "--block-size", "4", "--n-masters", "3"], "`--n-masters` must leave every sub-master a worker"),
         (["-n", "9", "--block-size", "4", "--n-processes", "2"], "`--n-processes` must divide the ranks"),
@@ -90,10 +90,3 @@ def test_the_script_passes_a_signal_on_and_ends_with_the_launchers_code(schedule
     assert job.wait(30) == 75
     assert "heard" in (tmp_path / "out").read_text()
     assert ("requeued" in (tmp_path / "out").read_text()) == (scheduler == "slurm")
-
-
-def test_an_unknown_scheduler_and_an_empty_node_are_refused():
-    with pytest.raises(ConfigurationError, match="slurm, lsf"):
-        plan_of(9, 4).script("pbs", ["x"], 60)
-    with pytest.raises(ConfigurationError, match="node-cores"):
-        plan_of(9, 4, ranks_per_node=0)
