@@ -50,7 +50,7 @@ class Membership:
         #: world rank -> index of its team, as planned
         self.team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
         #: number of teams that train, or may train after they have reformed
-        self._n_may_train = len(topology.teams)
+        self.n_may_train = len(topology.teams)
         #: team -> ranks of it that have died and are not in the journal yet
         self._unrecorded: dict[int, set[int]] = {}
         #: block -> number of the trial it holds
@@ -85,11 +85,6 @@ class Membership:
     def may_train(self, block: int) -> bool:
         """Return True if a team of the block trains, or may train after it has reformed."""
         return any(self._states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))
-
-    @property
-    def none_may_train(self) -> bool:
-        """True if no team is left that trains or may train again."""
-        return not self._n_may_train
 
     def n_left(self, block: int) -> tuple[int, int]:
         """Return the numbers of ranks of the block that are not known to be dead, and of those that train."""
@@ -147,7 +142,7 @@ class Membership:
         self._unrecorded.setdefault(index, set()).update(ranks)
 
     def _enter(self, index: int, state: TeamState) -> None:
-        self._n_may_train += (state in _MAY_TRAIN) - (self._states[index] in _MAY_TRAIN)
+        self.n_may_train += (state in _MAY_TRAIN) - (self._states[index] in _MAY_TRAIN)
         self._states[index] = state
 
     # ------------------------------------------------------------ blocks

@@ -533,7 +533,7 @@ class CoordinatorState:
         """Enter the next phase when nothing more can begin, or nothing is under way."""
         self._check_count()
         ending, is_left = self.ending, self._has_trial
-        if self.membership.none_may_train and not ending.preempting and (is_left or self._has_more):
+        if not (self.membership.n_may_train or ending.preempting) and (is_left or self._has_more):
             self._give_up(
                 "No block can train any more, as ranks of every block have died. The search ends here; add "
                 "`--opt-restore` to resume it (`nnlo-opt launch` does so by itself)."

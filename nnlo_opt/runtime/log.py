@@ -59,27 +59,23 @@ class RankOutput:
     def __init__(self, world_rank: int, level: str, *, to_terminal: bool) -> None:
         """Turn the output to a file unless `to_terminal`, which is True for rank 0."""
         self._world_rank = world_rank
-        self._to_terminal = to_terminal
         self._held: IO[bytes] | None = None
         #: standard error of the terminal, also after standard error was turned to the log file
         self.terminal_error: TextIO = sys.stderr
-        self._configure(level)
+        # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
+        if to_terminal and level == "info":
+            level = "warn"
+        logging.basicConfig(
+            level=level.upper(),
+            stream=sys.stderr,
+            format=f"%(asctime)s rank {world_rank} %(levelname)s %(name)s: %(message)s",
+            force=True,
+        )
         if not to_terminal:
             self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
             # The file is unbuffered and in append mode, as two descriptors write to it.
             self._held = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (lives until the run is open)
             self._turn_to(self._held.fileno())
-
-    def _configure(self, level: str) -> None:
-        # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
-        if self._to_terminal and level == "info":
-            level = "warn"
-        logging.basicConfig(
-            level=level.upper(),
-            stream=sys.stderr,
-            format=f"%(asctime)s rank {self._world_rank} %(levelname)s %(name)s: %(message)s",
-            force=True,
-        )
 
     def open_log(self, run_directory: Path) -> None:
         """Write to `logs/rank-<rank>.log` in the run directory from now on."""

@@ -53,11 +53,8 @@ class Peer:
         #: becomes readable when the process ends
         self.process = os.pidfd_open(self.pid)
         try:
-            heart = of_peer.open(os.O_RDONLY)
-            try:
-                self._memory = mmap.mmap(heart, _BEATS.size, prot=mmap.PROT_READ)
-            finally:
-                os.close(heart)
+            with open(of_peer.open(os.O_RDONLY), "rb", buffering=0) as heart:
+                self._memory = mmap.mmap(heart.fileno(), _BEATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self.process)
             raise OSError(f"process {self.pid} cannot be watched: {error}") from error

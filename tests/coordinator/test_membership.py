@@ -24,9 +24,9 @@ def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_lef
     assert membership.take_unrecorded(0) == [1, 3], "what was known is no news"
     assert membership.state(0) is TeamState.LOST
     assert not membership.may_train(1)
-    assert not membership.none_may_train
+    assert membership.n_may_train
     membership.died([4, 5, 6])
-    assert membership.none_may_train
+    assert not membership.n_may_train
 
 
 def test_a_team_may_say_who_has_died_before_anybody_sees_it() -> None:
