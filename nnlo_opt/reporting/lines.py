@@ -1,11 +1,11 @@
 """Lines that rank 0 prints while a search runs: one for each start, report or end of a trial."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.trials.trial import TrialState
 
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
@@ -42,6 +42,9 @@ def shortened(reason: str) -> str:
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 
 
+_TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
+
+
 class ProgressLines:
     """Turns journal events into progress lines.
 
@@ -63,8 +66,7 @@ class ProgressLines:
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
         if self._n_before is None:
-            ended_now = isinstance(event, ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned)
-            self._n_before = ledger.n_ended - ended_now
+            self._n_before = ledger.n_ended - isinstance(event, _TrialEnd)
         match event:
             case ev.FoldAssigned():
                 point = ledger.trials[event.trial].point
@@ -79,10 +81,8 @@ class ProgressLines:
                 self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
             case ev.TrialCompleted():
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
-                ended = f"complete: {event.figure_of_merit:.6g}{spread}"
-                if event.objectives:
-                    ended = f"complete: {values_text(event.objectives)}"
-                self._ended(event, ledger.trials[event.trial], ended, ledger)
+                result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
+                self._ended(event, f"complete: {result}", ledger)
             case ev.RanksLost():
                 dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
                 self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}")
@@ -94,12 +94,10 @@ class ProgressLines:
             case ev.TrialPromoted():
                 epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
                 self._line(event, f"trial {event.trial} promoted after epoch {epochs} (rung {event.n_rungs})")
-            case ev.TrialPruned():
-                self._ended(event, ledger.trials[event.trial], f"pruned: {shortened(event.reason)}", ledger)
-            case ev.TrialFailed():
-                self._ended(event, ledger.trials[event.trial], f"failed: {shortened(event.reason)}", ledger)
+            case ev.TrialPruned() | ev.TrialFailed():
+                self._ended(event, f"{ledger.trials[event.trial].state}: {shortened(event.reason)}", ledger)
 
-    def _ended(self, event: ev.Event, trial: Trial, how: str, ledger: Ledger) -> None:
+    def _ended(self, event: _TrialEnd, how: str, ledger: Ledger) -> None:
         best = ledger.best(self._direction)
         best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure yet"
         if ledger.objectives:
@@ -115,7 +113,7 @@ class ProgressLines:
         n_left = self._num_iterations - n_ended - n_paused
         if n_left > 0 and n_new > 0:
             parts.append(f"about {duration(elapsed_s / n_new * n_left)} left")
-        self._line(event, f"trial {trial.number} " + " | ".join(parts))
+        self._line(event, f"trial {event.trial} " + " | ".join(parts))
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         """Return the name of the fold that assignment `number` trains."""
