@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from nnlo_opt.launcher import job as module
 from nnlo_opt.launcher.job import Job
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="environments of processes are read in /proc")
 
 #: a starter that ends and leaves a rank behind in a session of its own, as MPICH's do
 LEAVES_ONE = """
@@ -43,8 +44,7 @@ def test_a_job_that_does_not_end_in_time_is_ended_with_all_that_it_has_started(t
     job = shell(f"trap '' USR1; : > {ready}; sleep 1000 & wait; wait; wait")
     assert job.wait(ready.exists, 1.0) != 0
     assert job.was_late
-    of_session = [p for p in psutil.pids() if is_of(job.pid, p)]
-    assert not [p for p in of_session if psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    assert not [pid for pid in psutil.pids() if is_of(job.pid, pid) and alive(pid)]
 
 
 def test_a_job_has_begun_when_a_rank_was_seen_or_there_must_be_one_elsewhere(monkeypatch):
@@ -60,17 +60,13 @@ def test_a_job_has_begun_when_a_rank_was_seen_or_there_must_be_one_elsewhere(mon
     assert job.has_begun
 
 
-def test_a_starter_that_outlives_its_ranks_is_ended(monkeypatch):
-    monkeypatch.setattr(module, "ALONE_S", 0.3)
-    monkeypatch.setattr(module, "COUNT_S", 0.05)
+def test_a_starter_that_outlives_its_ranks_is_ended(impatient):
     job = shell("sleep 0.5 & wait; exec sleep 1000")
     assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
     assert not job.was_late
 
 
-def test_a_starter_whose_ranks_are_elsewhere_is_waited_for(monkeypatch):
-    monkeypatch.setattr(module, "ALONE_S", 0.1)
-    monkeypatch.setattr(module, "COUNT_S", 0.05)
+def test_a_starter_whose_ranks_are_elsewhere_is_waited_for(impatient):
     assert shell("exec sleep 1").wait(lambda: False, 0.0) == 0
 
 
@@ -79,8 +75,8 @@ TWO_RANKS = "export OMPI_COMM_WORLD_LOCAL_SIZE=2;"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(module, "GATHER_S", 0.05)
-    monkeypatch.setattr(module, "GIVE_UP_S", 0.5)
+    for name, seconds in {"COUNT_S": 0.05, "ALONE_S": 0.3, "GATHER_S": 0.05, "GIVE_UP_S": 0.5}.items():
+        monkeypatch.setattr(module, name, seconds)
 
 
 @pytest.mark.parametrize("first_s", [0, 0.5])
@@ -117,19 +113,13 @@ def test_a_job_that_still_begins_when_its_launcher_is_dead_is_ended_by_the_next(
     forgotten.end()
 
 
-def is_of(session: int, pid: int) -> bool:
-    try:
+def is_of(session, pid):
+    with suppress(OSError):
         return os.getsid(pid) == session
-    except OSError:
-        return False
 
 
 def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_job_that_has_ended_leaves_no_process_behind_whatever_its_session(tmp_path):
