@@ -8,6 +8,9 @@ from nnlo_opt.trials import events as ev
 
 NOTHING = Standing()
 FIRST = Standing(start=(5.0, 1), n_lasting=4)
+#: starts that could not open a run which was under way; starts in which no rank has run
+ABSENT = Ended(before=FIRST, after=FIRST, exit_code=250)
+UNBORN = Ended(before=NOTHING, after=NOTHING, exit_code=1, has_begun=False)
 
 
 def standing(n_starts=1, n_lasting=4, **more):
@@ -83,8 +86,7 @@ def test_a_network_or_node_that_is_gone_for_a_while_is_waited_for():
     supervisor = Supervisor(max_restarts=10)
     # The run was under way: what keeps further starts from opening it may pass.
     assert starts(supervisor, FIRST, before=NOTHING) == [None]
-    absent = Ended(before=FIRST, after=FIRST, exit_code=250)
-    verdicts = [supervisor.judge(absent) for _ in range(len(PAUSES_S) + 1)]
+    verdicts = [supervisor.judge(ABSENT) for _ in range(len(PAUSES_S) + 1)]
     assert [verdict.exit_code for verdict in verdicts] == [None] * len(PAUSES_S) + [1]
     assert [verdict.pause_s for verdict in verdicts[:-1]] == list(PAUSES_S)
     assert "after 5 s" in verdicts[0].sentence
@@ -93,9 +95,8 @@ def test_a_network_or_node_that_is_gone_for_a_while_is_waited_for():
 
 def test_a_start_that_opens_the_run_again_ends_the_wait():
     supervisor = Supervisor(max_restarts=20)
-    absent = Ended(before=FIRST, after=FIRST, exit_code=250)
     assert starts(supervisor, FIRST, before=NOTHING) == [None]
-    assert [supervisor.judge(absent).pause_s for _ in range(2)] == list(PAUSES_S[:2])
+    assert [supervisor.judge(ABSENT).pause_s for _ in range(2)] == list(PAUSES_S[:2])
     grown = supervisor.judge(Ended(before=FIRST, after=standing(2, 9), exit_code=1))
     assert (grown.exit_code, grown.pause_s) == (None, 0.0)
     assert supervisor.judge(Ended(before=standing(2, 9), after=standing(2, 9), exit_code=1)).pause_s == PAUSES_S[0]
@@ -104,7 +105,7 @@ def test_a_start_that_opens_the_run_again_ends_the_wait():
 @pytest.mark.parametrize("before", [NOTHING, FIRST])
 def test_starts_without_any_rank_are_made_up_for_at_once_and_count_for_nothing_else(before):
     supervisor = Supervisor(max_restarts=0, has_run=before is FIRST)
-    unborn = Ended(before=before, after=before, exit_code=1, has_begun=False)
+    unborn = replace(UNBORN, before=before, after=before)
     for n in (1, 2, 3):
         verdict = supervisor.judge(unborn)
         assert (verdict.exit_code, verdict.is_same, verdict.pause_s) == (None, True, 0.0)
@@ -115,19 +116,17 @@ def test_starts_without_any_rank_are_made_up_for_at_once_and_count_for_nothing_e
 
 def test_where_mpirun_never_starts_a_rank_the_search_ends():
     supervisor = Supervisor(max_restarts=10)
-    unborn = Ended(before=NOTHING, after=NOTHING, exit_code=1, has_begun=False)
-    verdicts = [supervisor.judge(unborn) for _ in range(MAX_UNBORN + MAX_IDLE)]
+    verdicts = [supervisor.judge(UNBORN) for _ in range(MAX_UNBORN + MAX_IDLE)]
     assert [verdict.is_same for verdict in verdicts] == [True] * MAX_UNBORN + [False] * MAX_IDLE
     assert [verdict.exit_code for verdict in verdicts] == [None] * (MAX_UNBORN + MAX_IDLE - 1) + [1]
 
 
 def test_a_rank_that_has_run_between_starts_without_any_begins_their_count_anew():
     supervisor = Supervisor(max_restarts=10)
-    unborn = Ended(before=NOTHING, after=NOTHING, exit_code=1, has_begun=False)
-    assert [supervisor.judge(unborn).is_same for _ in range(MAX_UNBORN)] == [True] * MAX_UNBORN
-    assert not supervisor.judge(replace(unborn, has_begun=True)).is_same
-    assert supervisor.judge(unborn).is_same
-    assert supervisor.judge(replace(unborn, exit_code=2)).exit_code == 2, "a wrong request is none the less"
+    assert [supervisor.judge(UNBORN).is_same for _ in range(MAX_UNBORN)] == [True] * MAX_UNBORN
+    assert not supervisor.judge(replace(UNBORN, has_begun=True)).is_same
+    assert supervisor.judge(UNBORN).is_same
+    assert supervisor.judge(replace(UNBORN, exit_code=2)).exit_code == 2, "a wrong request is none the less"
 
 
 def test_a_run_that_was_opened_had_ranks_wherever_they_were():

@@ -126,13 +126,8 @@ def test_a_master_has_a_gpu_where_that_is_asked_for():
 
 
 def test_at_most_so_many_gpus_are_used_as_was_said():
-    assert [share.gpu for share in shares({"CUDA_VISIBLE_DEVICES": "4,5"}, max_gpus=1).values()] == [
-        "-1",
-        "-1",
-        "4",
-        "4",
-        "4",
-    ]
+    found = shares({"CUDA_VISIBLE_DEVICES": "4,5"}, max_gpus=1)
+    assert [share.gpu for share in found.values()] == ["-1", "-1", "4", "4", "4"]
     assert {share.gpu for share in shares({"CUDA_VISIBLE_DEVICES": "4,5"}, max_gpus=0).values()} == {"-1"}
 
 
@@ -227,8 +222,7 @@ def test_before_mpi_every_rank_has_the_same_part_and_after_it_what_its_role_need
     environ = {"OMPI_COMM_WORLD_LOCAL_SIZE": "5", "MKL_NUM_THREADS": "7"}
     devices.cap_threads(environ)
     assert (environ["OMP_NUM_THREADS"], environ["OPENBLAS_NUM_THREADS"], environ["MKL_NUM_THREADS"]) == ("3", "3", "7")
-    share = share_node(2, dict.fromkeys(range(5), ALL), (2, 3, 4), (1,), GpuRequest(max_gpus=0), environ)
-    share.take(environ)
+    shares(environ, max_gpus=0)[2].take(environ)
     assert (environ["OMP_NUM_THREADS"], environ["OPENBLAS_NUM_THREADS"], environ["MKL_NUM_THREADS"]) == ("5", "5", "7")
 
 
@@ -236,7 +230,7 @@ def test_before_mpi_every_rank_has_the_same_part_and_after_it_what_its_role_need
 def test_what_the_user_has_said_stays(given_text):
     environ = {"OMP_NUM_THREADS": given_text, "OMPI_COMM_WORLD_LOCAL_SIZE": "5"}
     devices.cap_threads(environ)
-    share_node(2, dict.fromkeys(range(5), ALL), (2, 3, 4), (1,), GpuRequest(max_gpus=0), environ).take(environ)
+    shares(environ, max_gpus=0)[2].take(environ)
     assert environ["OMP_NUM_THREADS"] == given_text
     assert environ["OPENBLAS_NUM_THREADS"] == "4"
 

@@ -30,7 +30,16 @@ class SkewedClock(ManualClock):
 
 
 def read(path):
-    return json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    """The trace in a file, which any viewer must understand."""
+    trace = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    check_trace(trace)
+    return trace
+
+
+def trace_of(timeline):
+    trace = json.loads(timeline.to_text())
+    check_trace(trace)
+    return trace
 
 
 def spans_of(trace):
@@ -41,23 +50,18 @@ def check_trace(trace):
     """What chrome://tracing and Perfetto ask for: complete events that nest on each track, and metadata."""
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
-    tracks, named_processes, named_threads = defaultdict(list), set(), set()
-    for event in trace["traceEvents"]:
+    events, tracks = trace["traceEvents"], defaultdict(list)
+    for event in events:
         assert {"name", "cat", "ph", "pid", "tid", "ts"} <= set(event)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
-        if event["ph"] == "M":
-            if event["name"] == "process_name":
-                named_processes.add(event["pid"])
-            elif event["name"] == "thread_name":
-                named_threads.add((event["pid"], event["tid"]))
-            continue
-        assert event["ph"] == "X"
-        assert event["ts"] >= 0
-        assert event["dur"] >= 0
-        tracks[event["pid"], event["tid"]].append((round(event["ts"] * 1e3), round(event["dur"] * 1e3)))
-    assert {pid for pid, _ in tracks} <= named_processes
-    assert set(tracks) <= named_threads
+        assert event["ph"] in ("M", "X")
+    for span in spans_of(trace):
+        assert span["ts"] >= 0
+        assert span["dur"] >= 0
+        tracks[span["pid"], span["tid"]].append((round(span["ts"] * 1e3), round(span["dur"] * 1e3)))
+    assert {pid for pid, _ in tracks} <= {event["pid"] for event in events if event["name"] == "process_name"}
+    assert set(tracks) <= {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     for spans in tracks.values():
         open_ends = []
         for start, length in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -85,7 +89,6 @@ def test_spans_become_complete_events_of_their_rank(tmp_path):
     timeline.open(tmp_path)
     timeline.close()
     trace = read(part_path(tmp_path, 3))
-    check_trace(trace)
     assert spans_of(trace) == [
         {"name": "send", "cat": "message", "ph": "X", "pid": 3, "tid": 0, "ts": 1.25e6, "dur": 5e5}
         | {"args": {"n_bytes": 4000}},
@@ -104,7 +107,7 @@ def test_a_span_that_ends_by_an_exception_is_kept_and_says_so():
     timeline = timeline_of()
     with pytest.raises(KeyError), timeline.span("gradient", batch=2):
         raise KeyError("x")
-    (span,) = spans_of(json.loads(timeline.to_text()))
+    (span,) = spans_of(trace_of(timeline))
     assert span["args"] == {"batch": 2, "error": "KeyError"}
 
 
@@ -119,8 +122,7 @@ def test_what_is_no_with_block_has_a_track_of_its_own():
         clock.advance(1)
         timeline.add("answer", since, track="answers", worker=2)
         clock.advance(1)
-    trace = json.loads(timeline.to_text())
-    check_trace(trace)
+    trace = trace_of(timeline)
     (answer,) = [span for span in spans_of(trace) if span["name"] == "answer"]
     assert (answer["ts"], answer["dur"], answer["tid"], answer["args"]) == (1e6, 2e6, 1, {"worker": 2})
 
@@ -142,8 +144,7 @@ def test_each_thread_has_its_track_and_threads_that_follow_one_another_share_the
         run_in_thread("prefetch", work)
     run_in_thread("other", work)
     work()
-    trace = json.loads(timeline.to_text())
-    check_trace(trace)
+    trace = trace_of(timeline)
     names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"]
     assert names == ["main", "prefetch", "other"]
     assert [span["tid"] for span in spans_of(trace)] == [1, 1, 1, 2, 0]
@@ -163,7 +164,7 @@ def test_threads_of_one_name_at_the_same_time_do_not_share_a_track():
         thread.start()
     for thread in threads:
         thread.join()
-    assert {span["tid"] for span in spans_of(json.loads(timeline.to_text()))} == {1, 2}
+    assert {span["tid"] for span in spans_of(trace_of(timeline))} == {1, 2}
 
 
 def test_spans_nest_with_a_real_clock_too():
@@ -171,9 +172,7 @@ def test_spans_nest_with_a_real_clock_too():
     for _ in range(200):
         with timeline.span("a"), timeline.span("b"), timeline.span("c"):
             pass
-    trace = json.loads(timeline.to_text())
-    assert len(spans_of(trace)) == 600
-    check_trace(trace)
+    assert len(spans_of(trace_of(timeline))) == 600
 
 
 def test_arguments_that_json_has_no_form_for_are_shown_as_text(tmp_path):
@@ -194,8 +193,7 @@ def test_memory_is_bounded_and_what_is_long_is_kept_from_the_beginning_to_the_en
             for _ in range(50):
                 with timeline.span("gradient"):
                     clock.advance(0.01)
-    trace = json.loads(timeline.to_text())
-    check_trace(trace)
+    trace = trace_of(timeline)
     spans = spans_of(trace)
     assert len(spans) <= 100
     assert [span["args"]["epoch"] for span in spans if span["name"] == "epoch"] == list(range(1, 41))
@@ -239,9 +237,7 @@ def test_a_part_is_a_whole_trace_after_every_write_and_not_written_at_every_epoc
             timeline.open(tmp_path)
         path = part_path(tmp_path, 3)
         if path.exists():
-            trace = read(path)
-            check_trace(trace)
-            written.append(len(spans_of(trace)))
+            written.append(len(spans_of(read(path))))
     assert written == [*[6] * 10, *[16] * 10, *[26] * 5]
     timeline.close()
     assert len(spans_of(read(path))) == 30
@@ -277,7 +273,6 @@ def test_the_parts_are_put_together_on_one_clock(tmp_path):
     path = merge_timelines(tmp_path)
     assert path == tmp_path / "timeline.json"
     trace = read(path)
-    check_trace(trace)
     assert [(span["pid"], span["ts"], span["dur"]) for span in spans_of(trace)] == [
         (0, 0.0, 2e6),
         (1, 1.5e6, 2e6),
@@ -297,7 +292,6 @@ def test_parts_that_are_missing_empty_or_damaged_are_left_out(tmp_path, caplog):
     torn = part_path(tmp_path, 4)
     torn.write_text(torn.read_text()[:-20])
     trace = read(merge_timelines(tmp_path))
-    check_trace(trace)
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 4}
     assert "rank-00002.json" in caplog.text
     assert "rank-00003.json" in caplog.text
