@@ -15,12 +15,12 @@ from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_optimization,
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
 from nnlo_opt.run.option_table import GRACE, Option
 from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
-from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
 from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
 
@@ -199,5 +199,4 @@ def _supervise(
 
 def standing(directory: Path) -> Standing:
     """Return the state of the run in `directory`; JournalError if its journal is damaged."""
-    path = directory / JOURNAL_NAME
-    return Standing.of(read_events(path.read_bytes(), str(path))[0]) if path.exists() else Standing()
+    return Standing.of(read_ledger(directory)) if (directory / JOURNAL_NAME).exists() else Standing()

@@ -124,7 +124,7 @@ class Coordinator:
             self._n_lost = len(self._ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._ranks.lost)))
         n_taken = 0
-        while n_taken < MOST_AT_ONCE and not self._is_over and (received := self._ranks.poll()) is not None:
+        while n_taken < MOST_AT_ONCE and self._state.phase is not Phase.OVER and (received := self._ranks.poll()):
             n_taken += 1
             self._story.append((received.source, received.message))
             try:
@@ -164,10 +164,6 @@ class Coordinator:
 
     def _decide(self, event: ins.CoordinatorEvent) -> list[ins.Instruction]:
         return self._state.handle(event, self.now_s)
-
-    @property
-    def _is_over(self) -> bool:
-        return self._state.phase is Phase.OVER
 
     def _write_ahead(self, todo: Sequence[ins.Instruction]) -> None:
         appends = [instruction for instruction in todo if isinstance(instruction, ins.Append)]

@@ -122,9 +122,7 @@ def losses_without_progress(trial: Trial, fold: int) -> list[Loss]:
     """Return the losses since the fold got further than ever before."""
     found: list[Loss] = []
     furthest = 0
-    for assignment in trial.assignments:
-        if assignment.fold != fold:
-            continue
+    for assignment in (attempt for attempt in trial.assignments if attempt.fold == fold):
         for loss in assignment.losses:
             if loss.epoch > furthest:
                 found, furthest = [], loss.epoch
@@ -140,8 +138,6 @@ def fold_to_give_up(trial: Trial, max_attempts: int) -> tuple[int, str] | None:
         found = losses_without_progress(trial, fold)
         if len(found) >= max_attempts:
             times = "once" if len(found) == 1 else f"{len(found)} times in a row"
-            return (
-                fold,
-                f"ranks that trained it were lost {times} (`--max-attempts`); the last time: {found[-1].reason}",
-            )
+            reason = f"ranks that trained it were lost {times} (`--max-attempts`); the last time: {found[-1].reason}"
+            return fold, reason
     return None

@@ -4,11 +4,9 @@ The exit code of mpirun says little: it is 0 after the death of a coordinator un
 death of any rank.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ProtocolError
-from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun gives up in this way about once in a
@@ -37,14 +35,11 @@ class Standing:
     has_result: bool = False
 
     @classmethod
-    def of(cls, events: Sequence[ev.Event]) -> "Standing":
-        """Return the state after `events`; ProtocolError if they contradict each other."""
-        ledger = Ledger()
-        for event in events:
-            ledger.apply(event)
+    def of(cls, ledger: Ledger) -> "Standing":
+        """Return the state of the run that has this ledger."""
         return cls(
             start=(ledger.first_start_unix_s, len(ledger.sessions)),
-            n_lasting=sum(map(ev.lasts, events)),
+            n_lasting=sum(session.n_lasting for session in ledger.sessions),
             n_assigned=len(ledger.assignments),
             complete=ledger.complete,
             preempted=bool(ledger.preempted_because),
