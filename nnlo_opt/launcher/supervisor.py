@@ -6,7 +6,7 @@ death of any rank.
 
 from dataclasses import dataclass
 
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ProtocolError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 from nnlo_opt.trials.ledger import Ledger
 
 #: starts in a row that are repeated at once, as no rank has run: Open MPI's mpirun gives up in this way about once in a
@@ -100,8 +100,6 @@ class Supervisor:
 
     def judge(self, ended: Ended) -> Verdict:
         """Return the decision after a start; to be called once for each start."""
-        if self.n_restarts > self.max_restarts:
-            raise ProtocolError("There were more restarts than allowed.")
         after = ended.after
         has_started = after.start != ended.before.start
         if has_started and after.complete:
