@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
@@ -149,6 +149,16 @@ class VirtualMaster:
 # ---------------------------------------------------------------- a search in virtual time
 
 
+class InnerSearch(Protocol):
+    """Search of this process that has been started; it answers before a request returns (`InlineSearch`)."""
+
+    def record(self, trials: Sequence[TrialRecord]) -> None: ...
+
+    def request_suggestion(self, request: int) -> None: ...
+
+    def poll(self) -> Any: ...
+
+
 class TimedSearch:
     """Computes suggestions at once; delivers each when the virtual search process would have it ready.
 
@@ -156,13 +166,13 @@ class TimedSearch:
     cost of suggestions is measured, in CPU seconds.
 
     Args:
-        inner: the search itself, started, of this process; it answers before a request returns (`InlineSearch`).
+        inner: the search itself.
         cost: virtual seconds of a suggestion.
         clock: virtual time.
         agenda: receives the deliveries to come.
     """
 
-    def __init__(self, inner: Search, cost: Cost, clock: VirtualClock, agenda: Agenda) -> None:
+    def __init__(self, inner: InnerSearch, cost: Cost, clock: VirtualClock, agenda: Agenda) -> None:
         self._inner = inner
         self._cost = cost
         self._clock = clock
@@ -227,7 +237,7 @@ class Simulation:
         journal: empty.
     """
 
-    def __init__(self, plan: SimulationPlan, search: Search, journal: Journal) -> None:
+    def __init__(self, plan: SimulationPlan, search: InnerSearch, journal: Journal) -> None:
         self.plan = plan
         self.clock = VirtualClock()
         self._agenda = Agenda(self.clock)
@@ -275,6 +285,6 @@ class Simulation:
         return self._coordinator.step()
 
 
-def simulate(plan: SimulationPlan, search: Search, journal: Journal) -> SimulationResult:
+def simulate(plan: SimulationPlan, search: InnerSearch, journal: Journal) -> SimulationResult:
     """Simulate a search to its end; the arguments are the same as for `Simulation`."""
     return Simulation(plan, search, journal).run()
