@@ -3,7 +3,7 @@ import io
 import json
 
 import pytest
-from stories import Story
+from told_runs import Story
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.results import read_ledger, results_frame, write_results

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from stories import Story
+from told_runs import Story
 
 from nnlo_opt.reporting.results import block_utilization, summarise
 from nnlo_opt.trials import events as ev

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from stories import Story
+from told_runs import Story
 
 from nnlo_opt.reporting.table import MOST_ROWS, trials_table
 from nnlo_opt.trials import events as ev
