@@ -165,10 +165,7 @@ def _supervise(
         if preemption.is_asked:
             return EXIT_PREEMPTED
         job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
-        try:
-            code = job.wait(lambda: preemption.is_asked, arguments.grace)
-        finally:
-            job.end()
+        code = job.wait(lambda: preemption.is_asked, arguments.grace)
         if job.was_late:
             print(
                 f"nnlo-opt launch: the job had not ended {arguments.grace:g} s after the order to end: it was killed. "

@@ -122,7 +122,7 @@ class Job:
         self._had_ranks = False
 
     def wait(self, is_asked: Callable[[], bool], grace_s: float) -> int:
-        """Wait for the end of the job; return its exit code.
+        """Wait for the end of the job, which leaves no process behind; return its exit code.
 
         Args:
             is_asked: returns True once the job has to end; it then gets SIGUSR1.
@@ -132,18 +132,20 @@ class Job:
         alone = _Lasting(self._outlives_ranks, COUNT_S, ALONE_S)
         gathering = _Lasting(self._waits_in_vain, GATHER_S, GIVE_UP_S)
         begun_at_s = time.monotonic() + BEGIN_S
-        while (code := self._process.poll()) is None:
-            now_s = time.monotonic()
-            self.has_begun = self.has_begun or now_s >= begun_at_s or self._has_ranks()
-            if end_at_s is None and is_asked():
-                end_at_s = now_s + grace_s
-                self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
-            self.was_late = end_at_s is not None and now_s >= end_at_s
-            if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
-                code = self._terminate()
-                break
-            time.sleep(LOOK_S)
-        self.end()
+        try:
+            while (code := self._process.poll()) is None:
+                now_s = time.monotonic()
+                self.has_begun = self.has_begun or now_s >= begun_at_s or self._has_ranks()
+                if end_at_s is None and is_asked():
+                    end_at_s = now_s + grace_s
+                    self._process.send_signal(signal.SIGUSR1)  # mpirun passes it on to the ranks
+                self.was_late = end_at_s is not None and now_s >= end_at_s
+                if self.was_late or alone.is_too_long(now_s) or gathering.is_too_long(now_s):
+                    code = self._terminate()
+                    break
+                time.sleep(LOOK_S)
+        finally:
+            self.end()
         return code
 
     def _terminate(self) -> int:
