@@ -20,7 +20,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -42,8 +42,17 @@ _MAX_EVENTS_OF_RANK = 50_000
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
 
 
-#: measures nothing; a single object serves all spans, as it has no state
-_NO_SPAN = nullcontext()
+class _NoSpan:
+    """Span that measures nothing, faster than `nullcontext`; a single object serves all, as it has no state."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any, /) -> None: ...
+
+
+_NO_SPAN = _NoSpan()
 
 
 class Timeline:
