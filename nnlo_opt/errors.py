@@ -11,6 +11,8 @@
 A message states the rule, the value received and the remedy, in one sentence.
 """
 
+from typing import ClassVar
+
 EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_WRONG_REQUEST = 2
@@ -20,9 +22,14 @@ EXIT_PREEMPTED = 75
 class NnloError(Exception):
     """Base class of all errors that this package raises on purpose."""
 
+    #: exit code of a command that ends with the error
+    exit_code: ClassVar[int] = EXIT_FAILURE
+
 
 class ConfigurationError(NnloError):
     """Error for a request that cannot be fulfilled; its message is shown to the user, exit code 2."""
+
+    exit_code = EXIT_WRONG_REQUEST
 
 
 class TrialError(NnloError):
@@ -32,6 +39,8 @@ class TrialError(NnloError):
 class JournalError(NnloError):
     """Error for a journal that is damaged or foreign; exit code 2, the file is not changed."""
 
+    exit_code = EXIT_WRONG_REQUEST
+
 
 class CheckpointError(NnloError):
     """Error for a checkpoint that is incomplete or damaged."""
@@ -39,6 +48,8 @@ class CheckpointError(NnloError):
 
 class OutOfTimeError(NnloError):
     """Error for a preempted job without time for an orderly end; it ends at once, and the files on disk suffice."""
+
+    exit_code = EXIT_PREEMPTED
 
 
 class ProtocolError(NnloError):

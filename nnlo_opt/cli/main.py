@@ -6,31 +6,26 @@ send, kills the job. Thread counts are set before NumPy is imported, which reads
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+import traceback
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError
 from nnlo_opt.runtime.environment import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.preemption import Preemption
-
-if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import World
-    from nnlo_opt.run.context import ProcessContext
-    from nnlo_opt.run.options import Options
-
-Run = Callable[["World", "Options", "ProcessContext"], int]
 
 
 def optimization_driver() -> NoReturn:
     """Run `OptimizationDriver`. Collective: every rank of the world."""
-    _drive("optimization")
+    _drive(searches=True)
 
 
 def training_driver() -> NoReturn:
     """Run `TrainingDriver`. Collective: every rank of the world."""
-    _drive("training")
+    _drive(searches=False)
 
 
 def get_data() -> NoReturn:
@@ -57,37 +52,26 @@ def tool() -> NoReturn:
     sys.exit(module.main())
 
 
-def _drive(command: str) -> NoReturn:
+def _drive(*, searches: bool) -> NoReturn:
     preemption = Preemption()
     preemption.listen()
-    _leave(*_launch(command, sys.argv[1:], preemption), preemption)
+    _leave(*_launch(sys.argv[1:], preemption, searches=searches), preemption)
 
 
-def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
-    """Run `command` on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
+def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> tuple[int, Path | None]:
+    """Run a driver on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     _print_anything()
     from nnlo_opt.runtime import devices
 
     devices.cap_threads()
-    with _no_longer_than(MPI_START_S if ranks_outlive_others() else 0):
-        from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
-    from nnlo_opt.cli.arguments import HelpRequested
+    signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM ends this process if MPI does not start
+    from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
+
+    signal.alarm(0)
+    from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
-    from nnlo_opt.comm.transport import RanksLost
-    from nnlo_opt.errors import (
-        EXIT_FAILURE,
-        EXIT_OK,
-        EXIT_PREEMPTED,
-        EXIT_WRONG_REQUEST,
-        ConfigurationError,
-        JournalError,
-        NnloError,
-        OutOfTimeError,
-        ProtocolError,
-    )
     from nnlo_opt.run.context import ProcessContext
-    from nnlo_opt.run.roles import story_of
     from nnlo_opt.runtime.log import RankOutput
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
@@ -96,9 +80,12 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
-    parse, run = _command(command)
+    if searches:
+        from nnlo_opt.run.search import run
+    else:
+        from nnlo_opt.run.training import run
     try:
-        options = parse(argv)
+        options = parse_optimization(argv) if searches else parse_training(argv)
     except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")
@@ -106,7 +93,7 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     except ConfigurationError as error:
         if world.rank == 0:
             print(error, file=sys.stderr)
-        return EXIT_WRONG_REQUEST, None
+        return error.exit_code, None
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE
@@ -118,50 +105,33 @@ def _launch(command: str, argv: Sequence[str], preemption: Preemption) -> tuple[
             code = run(world, options, context)
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
-    except KeyboardInterrupt:
-        output.tell_terminal("Interrupted: finished trials are in the journal. Add `--opt-restore` to resume.")
-        code = 128 + signal.SIGINT
-    except OutOfTimeError as error:
-        output.tell_terminal(f"Preempted: {error}")
-        code = EXIT_PREEMPTED
-    except NnloError as error:
-        if isinstance(error, ProtocolError):
-            output.tell_terminal(story_of(world.rank, error))
-        else:
-            output.tell_terminal(f"Rank {world.rank}: {error}")
-        wrong = isinstance(error, ConfigurationError | JournalError)
-        code = EXIT_WRONG_REQUEST if wrong else EXIT_FAILURE
-    except RanksLost:
-        output.tell_terminal(f"Rank {world.rank}: another rank has died before the run was open; start again.")
-        code = EXIT_FAILURE
     except BaseException as error:
-        output.tell_terminal(story_of(world.rank, error))
-        code = EXIT_FAILURE
+        words, code = _last_words(error, world.rank)
+        output.tell_terminal(words)
     if world.size > 1:
         world.abort(code)
     return code, timeline.directory
 
 
-@contextmanager
-def _no_longer_than(seconds: int) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer; 0: it may take any time."""
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
+def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
+    """Return what to write to the terminal of an error that ends this rank, and the exit code.
 
+    A bug of ours is reported with its traceback, and the messages that led to it.
+    """
+    from nnlo_opt.comm.transport import RanksLost
 
-def _command(command: str) -> tuple[Callable[[Sequence[str]], "Options"], Run]:
-    from nnlo_opt.cli.arguments import parse_optimization, parse_training
-
-    if command == "optimization":
-        from nnlo_opt.run import search as optimization
-
-        return parse_optimization, optimization.run
-    from nnlo_opt.run import training
-
-    return parse_training, training.run
+    match error:
+        case KeyboardInterrupt():
+            words = "Interrupted: finished trials are in the journal. Add `--opt-restore` to resume."
+            return words, 128 + signal.SIGINT
+        case OutOfTimeError():
+            return f"Preempted: {error}", error.exit_code
+        case RanksLost():
+            return f"Rank {world_rank}: another rank has died before the run was open; start again.", EXIT_FAILURE
+        case NnloError() if not isinstance(error, ProtocolError):
+            return f"Rank {world_rank}: {error}", error.exit_code
+    lines = [f"rank {world_rank} failed; please report this:", *traceback.format_exception(error)]
+    return "\n".join(line.rstrip() for line in lines), EXIT_FAILURE
 
 
 def _print_anything() -> None:

@@ -4,21 +4,13 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import (
-    EXIT_FAILURE,
-    EXIT_OK,
-    EXIT_WRONG_REQUEST,
-    ConfigurationError,
-    JournalError,
-    NnloError,
-    ProtocolError,
-)
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.reporting.lines import outcome
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.table import pareto_table, trials_table
@@ -38,25 +30,14 @@ SPACE_OPTIONS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    run = _COMMANDS[argv[0]][1] if argv and argv[0] in _COMMANDS else None
     try:
-        match argv[:1]:
-            case ["simulate"]:
-                return _simulate(argv[1:])
-            case ["space"]:
-                return _space(argv[1:])
-            case ["launch"]:
-                return _launch(argv[1:])
-            case ["plan"]:
-                return _plan(argv[1:])
-        return _look(_parser().parse_args(argv))
-    except (ConfigurationError, JournalError) as error:
-        print(error, file=sys.stderr)
-        return EXIT_WRONG_REQUEST
+        return _look(_parser().parse_args(argv)) if run is None else run(argv[1:])
     except ProtocolError:
         raise
     except NnloError as error:
         print(error, file=sys.stderr)
-        return EXIT_FAILURE
+        return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,20 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    show = commands.add_parser("show", help="print the table of trials of a run, from its journal")
-    show.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
-    report = commands.add_parser("report", help="write results.csv and summary.json of a run anew, from its journal")
-    report.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
-    commands.add_parser("space", help="print the parameters of a search space and points of it; see its own --help")
-    repair = commands.add_parser(
-        "repair",
-        help="keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept "
-        "next to it as journal.jsonl.damaged-1, -2, …",
-    )
-    repair.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
-    commands.add_parser("simulate", help="run a search on virtual blocks, up to 10,000 of them; see its own --help")
-    commands.add_parser("launch", help="run a driver under mpirun and start it again after a crash; see its own --help")
-    commands.add_parser("plan", help="print roles, memory and batch script of a job, without starting it")
+    for name, (text, run) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if run is None:
+            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     return parser
 
 
@@ -214,3 +185,19 @@ def _repair(run: Path) -> int:
     if found.still_open:
         print(f"Unfinished trials, which `--opt-restore` resumes: {', '.join(map(str, found.still_open))}.")
     return EXIT_OK
+
+
+#: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
+_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
+    "show": ("print the table of trials of a run, from its journal", None),
+    "report": ("write results.csv and summary.json of a run anew, from its journal", None),
+    "space": ("print the parameters of a search space and points of it; see its own --help", _space),
+    "repair": (
+        "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
+        "it as journal.jsonl.damaged-1, -2, …",
+        None,
+    ),
+    "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
+    "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
+    "plan": ("print roles, memory and batch script of a job, without starting it", _plan),
+}

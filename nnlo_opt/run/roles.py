@@ -1,7 +1,6 @@
 """Roles of a rank, made from its placement."""
 
 import logging
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,9 +225,3 @@ def make_roles(placement: Placement, setup: RoleSetup) -> tuple[RankRoles, RankS
         preemption=context.preemption,
     )
     return roles, RankServer(server)
-
-
-def story_of(world_rank: int, error: BaseException) -> str:
-    """Return the report of a bug of ours on this rank: the traceback, and the messages that led to it."""
-    lines = [f"rank {world_rank} failed; please report this:", *traceback.format_exception(error)]
-    return "\n".join(line.rstrip() for line in lines)

@@ -29,9 +29,7 @@ from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
-    EXIT_WRONG_REQUEST,
     ConfigurationError,
-    JournalError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
@@ -218,8 +216,7 @@ class Session(ABC):
                 # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
                 raise
             self.say(str(error), sys.stderr)
-            if isinstance(error, ConfigurationError | JournalError):
-                code = EXIT_WRONG_REQUEST
+            code = error.exit_code
         finally:
             self.close()
             self._console.close()
