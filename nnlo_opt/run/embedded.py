@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nnlo_opt.block.task import TaskFactory
-from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator.coordinator import Observer
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, ProtocolError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
@@ -24,11 +22,9 @@ from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_err
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.roles import RoleSetup, make_roles
+from nnlo_opt.run.roles import RankParts, RoleSetup
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.server import Workload
-from nnlo_opt.run.serving_ranks import WithOwnRank
 from nnlo_opt.run.session import Script, Session, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point, Space
@@ -250,29 +246,15 @@ class Seat:
     def __init__(self, group: RankGroup, setup: RoleSetup) -> None:
         self._group = group
         self._setup = setup
-        topology, own = setup.topology, LoopbackNetwork(2)
-        team = topology.teams[0] if group.comm is None else topology.team_of_rank(group.rank)
         self._world = _world_of(group)
-        others: Transport = LoopbackNetwork(1).end(0) if self._world is None else self._world.transport()
-        comm = None
-        if self._world is not None:
-            comm = self._world.team_communicator([team.world_ranks for team in topology.teams])
-        #: of this rank in its team; None for a rank that only coordinates
-        self._placement = None
-        self._roles = self._server = None
-        if team is not None:
-            self._placement = Placement.of(team, others if group.rank else own.end(1), comm)
-            self._roles, self._server = make_roles(self._placement, setup)
-        #: leads to all ranks, on rank 0
-        self._ranks = others
-        if team is not None and not group.rank:
-            self._ranks = WithOwnRank(others, own.end(0)) if 0 in team.world_ranks else own.end(0)
+        self._parts = RankParts.of(self._world, setup)
 
     def serve(self) -> None:
         """Train, or call the objective, until rank 0 says that the run is over. Every rank but 0."""
-        assert self._server is not None
-        self._server.serve()
-        if self._server.is_orphaned:
+        server = self._parts.server
+        assert server is not None
+        server.serve()
+        if server.is_orphaned:
             raise NnloError(_RANK_DIED)
 
     def coordinate(
@@ -291,8 +273,8 @@ class Seat:
             SessionSetup(
                 options=options,
                 topology=self._setup.topology,
-                ranks=self._ranks,
-                pump=_idle if self._server is None else self._server.step,
+                ranks=self._parts.ranks,
+                pump=self._parts.pump,
                 context=self._setup.context,
                 script=script,
             )
@@ -308,14 +290,15 @@ class Seat:
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""
         for rank in range(1, self._group.size):
-            self._ranks.send(rank, Shutdown(exit_code=EXIT_OK))
+            self._parts.ranks.send(rank, Shutdown(exit_code=EXIT_OK))
 
     def close(self) -> None:
         """Release the models, take in what has come late, and free the communicators. Collective: every rank."""
-        if self._roles is not None:
-            self._roles.close()
+        if self._parts.roles is not None:
+            self._parts.roles.close()
         if self._world is not None:
-            self._world.let_go([] if self._placement is None else self._placement.made)
+            placement = self._parts.placement
+            self._world.let_go([] if placement is None else placement.made)
 
 
 def _world_of(group: RankGroup) -> "World | None":
@@ -324,10 +307,6 @@ def _world_of(group: RankGroup) -> "World | None":
     from nnlo_opt.comm.mpi.world import World
 
     return World(group.comm)
-
-
-def _idle() -> bool:
-    return False
 
 
 def _fail(error: Exception) -> NoReturn:

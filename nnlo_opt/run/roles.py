@@ -17,17 +17,20 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import NnloError
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.placement import Placement
 from nnlo_opt.run.server import RankServer, Regrouped, ServerSetup, Workload
+from nnlo_opt.run.serving_ranks import WithOwnRank
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.gated import Gate, GatedComm
+    from nnlo_opt.comm.mpi.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +64,8 @@ class RankRoles:
         self._run: OpenRun | None = None
         #: communicator of the call of an objective under way, or of the last one; None before there was one
         self._call: GatedComm | None = None
-        #: tasks of all roles made here
-        self._tasks: list[_LateTasks] = []
+        #: of the worker or follower, before and after a death
+        self._tasks = _LateTasks(setup.workload, is_one_training=setup.is_one_training)
 
     def open(self, run: OpenRun) -> None:
         """Write to the run directory from now on."""
@@ -71,8 +74,7 @@ class RankRoles:
 
     def close(self) -> None:
         """Release the models of all tasks."""
-        for tasks in self._tasks:
-            tasks.close()
+        self._tasks.close()
 
     def regroup(self) -> Regrouped:
         """Return this rank's place among the ranks that are left. Collective: all of these."""
@@ -116,7 +118,7 @@ class RankRoles:
         calls_back = setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank
         worker = WorkerSetup(
             block=endpoints.worker_end,
-            tasks=self._late_tasks(),
+            tasks=self._tasks,
             world_rank=world_rank,
             partners=endpoints.partners(),
             timeline=context.timeline,
@@ -148,7 +150,7 @@ class RankRoles:
         member = MemberSetup(
             block=endpoints.worker_end,
             leader=endpoints.leader_end,
-            tasks=self._late_tasks(),
+            tasks=self._tasks,
             world_rank=world_rank,
             together=endpoints.ring,
             timeline=timeline,
@@ -186,10 +188,6 @@ class RankRoles:
             self._call = GatedComm(comm, gate)
         return self._call
 
-    def _late_tasks(self) -> "_LateTasks":
-        self._tasks.append(_LateTasks(self._setup.workload, is_one_training=self._setup.is_one_training))
-        return self._tasks[-1]
-
 
 class _LateTasks:
     """Tasks of a rank, made when the first is wanted: a master that never trains reads no data."""
@@ -211,17 +209,45 @@ class _LateTasks:
             self._tasks.close()
 
 
-def make_roles(placement: Placement, setup: RoleSetup) -> tuple[RankRoles, RankServer]:
-    """Return the roles and the server of a rank that is not only the coordinator."""
-    context = setup.context
-    context.start_watching()
-    roles = RankRoles(placement, setup)
-    server = ServerSetup(
-        orders=placement.orders,
-        team_ends=placement.transports,
-        workload=setup.workload,
-        roles=roles,
-        timeline=context.timeline,
-        preemption=context.preemption,
-    )
-    return roles, RankServer(server)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """Parts of one rank in a start of a run; only rank 0 may have no team, and then only coordinates."""
+
+    #: leads to all ranks, on rank 0
+    ranks: Transport
+    #: None on a rank that only coordinates, like the two below
+    placement: Placement | None = None
+    roles: RankRoles | None = None
+    server: RankServer | None = None
+
+    @classmethod
+    def of(cls, world: "World | None", setup: RoleSetup) -> "RankParts":
+        """Make the parts of this rank. Collective: every rank of `world`, which is None without MPI."""
+        topology, context, own = setup.topology, setup.context, LoopbackNetwork(2)
+        rank, is_alone = (0, True) if world is None else (world.rank, world.size == 1)
+        team = topology.teams[0] if is_alone else topology.team_of_rank(rank)
+        ranks: Transport = LoopbackNetwork(1).end(0) if world is None else world.transport()
+        comm = None
+        if world is not None:
+            teams = [team.world_ranks for team in topology.teams]
+            comm = world.alone() if is_alone else world.team_communicator(teams)
+        if team is None:
+            return cls(ranks=ranks)
+        placement = Placement.of(team, ranks if rank else own.end(1), comm)
+        if not rank:
+            ranks = WithOwnRank(ranks, own.end(0)) if 0 in team.world_ranks else own.end(0)
+        context.start_watching()
+        roles = RankRoles(placement, setup)
+        server = ServerSetup(
+            orders=placement.orders,
+            team_ends=placement.transports,
+            workload=setup.workload,
+            roles=roles,
+            timeline=context.timeline,
+            preemption=context.preemption,
+        )
+        return cls(ranks=ranks, placement=placement, roles=roles, server=RankServer(server))
+
+    def pump(self) -> bool:
+        """Let this rank serve a step; return True if there was anything to do."""
+        return self.server is not None and self.server.step()

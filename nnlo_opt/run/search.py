@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
@@ -20,8 +18,7 @@ from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
-from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.session import Session, SessionSetup, serve_command
+from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
 from nnlo_opt.search.pruning import PruningPlan
@@ -47,25 +44,7 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
     topology = Topology.plan(
         world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
     )
-    context = context.settled(world, topology, options)
-    if world.size == 1:
-        network = LoopbackNetwork(2)
-        placement = Placement.of(topology.teams[0], network.end(1), world.alone())
-        server = serve_command(placement, topology, options, context, searches=True)
-        return _coordinate(options, topology, network.end(0), server.step, context)
-    transport = world.transport()
-    comm = world.team_communicator([team.world_ranks for team in topology.teams])
-    team = topology.team_of_rank(world.rank)
-    if team is None:
-        return _coordinate(options, topology, transport, lambda: False, context)
-    return serve_command(Placement.of(team, transport, comm), topology, options, context, searches=True).serve()
-
-
-def _coordinate(
-    options: Options, topology: Topology, ranks: Transport, pump: Callable[[], bool], context: ProcessContext
-) -> int:
-    setup = SessionSetup(options=options, topology=topology, ranks=ranks, pump=pump, context=context)
-    return SearchSession(setup).run()
+    return run_command(SearchSession, topology, world, options, context)
 
 
 class HeldSearch(InlineSearch):

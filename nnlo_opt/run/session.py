@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import nnlo_opt
 from nnlo_opt.clock import SystemClock
@@ -44,9 +44,7 @@ from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.roles import RoleSetup, make_roles
-from nnlo_opt.run.server import RankServer
+from nnlo_opt.run.roles import RankParts, RoleSetup
 from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.pulse import PULSE
@@ -58,6 +56,9 @@ from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
 from nnlo_opt.trials.trial import Trial
+
+if TYPE_CHECKING:
+    from nnlo_opt.comm.mpi.world import World
 
 #: packages that take part in a run
 _PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
@@ -145,8 +146,8 @@ class Session(ABC):
 
     #: the command, for the journal
     program: ClassVar[str]
-    #: checkpoints stay when a fold has ended: a training may be continued, a trial of a search has its end
-    keeps_checkpoints: ClassVar[bool] = False
+    #: all trials are pieces of one training, whose checkpoints stay when a fold has ended: it may be continued
+    is_one_training: ClassVar[bool] = False
 
     def __init__(self, setup: SessionSetup) -> None:
         self.options = setup.options
@@ -423,7 +424,7 @@ class Session(ABC):
             model_path = self._save_best(directory, coordinator)
         if coordinator.is_complete:
             coordinator.complete()
-        if not self.keeps_checkpoints:
+        if not self.is_one_training:
             remove_stale_checkpoints(directory.path, directory.ledger)
         if self.script is None or self.script.keeps_files:
             write_last_reports(run.reporter, directory, self.say)
@@ -450,20 +451,26 @@ class Session(ABC):
         return directory.path / Path(saved.path).name
 
 
-def serve_command(
-    placement: Placement, topology: Topology, options: Options, context: ProcessContext, *, searches: bool
-) -> RankServer:
-    """Return the server of a rank of a command; `searches`: there is a search space."""
-    workload = ModuleWorkload(options, context.n_threads, searches, gathers_ahead=context.has_spare_core)
-    setup = RoleSetup(
+def run_command(
+    kind: type[Session], topology: Topology, world: "World", options: Options, context: ProcessContext
+) -> int:
+    """Run a command on this rank; return the exit code. Collective: every rank of the world."""
+    context = context.settled(world, topology, options)
+    searches, ahead = not kind.is_one_training, context.has_spare_core
+    roles = RoleSetup(
         topology=topology,
         training=options.training,
         comparison=options.comparison,
-        workload=workload,
+        workload=ModuleWorkload(options, context.n_threads, searches, gathers_ahead=ahead),
         context=context,
-        is_one_training=not searches,
+        is_one_training=kind.is_one_training,
     )
-    return make_roles(placement, setup)[1]
+    parts = RankParts.of(world, roles)
+    if world.rank:
+        assert parts.server is not None
+        return parts.server.serve()
+    setup = SessionSetup(options=options, topology=topology, ranks=parts.ranks, pump=parts.pump, context=context)
+    return kind(setup).run()
 
 
 # ---------------------------------------------------------------- records of a start

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Search
@@ -19,9 +18,7 @@ from nnlo_opt.reporting.lines import losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
-from nnlo_opt.run.placement import Placement
-from nnlo_opt.run.serving_ranks import WithOwnRank
-from nnlo_opt.run.session import Session, SessionSetup, serve_command
+from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -36,18 +33,7 @@ if TYPE_CHECKING:
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
     topology = plan_single_block(world.size, options.n_masters, options.n_processes)
-    context = context.settled(world, topology, options)
-    transport = world.transport()
-    comm = world.team_communicator([topology.teams[0].world_ranks])
-    if world.rank != 0:
-        placement = Placement.of(topology.teams[0], transport, comm)
-        return serve_command(placement, topology, options, context, searches=False).serve()
-    network = LoopbackNetwork(2)
-    placement = Placement.of(topology.teams[0], network.end(1), comm)
-    server = serve_command(placement, topology, options, context, searches=False)
-    ranks = WithOwnRank(transport, network.end(0))
-    setup = SessionSetup(options=options, topology=topology, ranks=ranks, pump=server.step, context=context)
-    return TrainingSession(setup).run()
+    return run_command(TrainingSession, topology, world, options, context)
 
 
 class _Suggestion(NamedTuple):
@@ -71,7 +57,7 @@ class TrainingSession(Session):
     """One start of a training."""
 
     program = "TrainingDriver"
-    keeps_checkpoints = True
+    is_one_training = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """Return a plan of one trial; of one more, from the last checkpoint, if it failed or needs more epochs."""
