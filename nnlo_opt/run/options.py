@@ -83,13 +83,10 @@ class SearchOptions:
                 "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for 10."
             )
 
-    def given(self) -> dict[str, Any]:
-        """Return the options of the algorithm that were given, by their names in `make_search`."""
-        return {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
-
     def to_json(self) -> dict[str, Any]:
         """Return everything that was given besides the algorithm, as plain data."""
-        return {**self.given(), "start_points": list(self.start_points)}
+        given = {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
+        return {**given, "start_points": list(self.start_points)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +158,11 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
             trial_timeout_s=values.trial_timeout,
         ),
         pruning=_pruning(values, comparison),
-        fold_racing=_fold_racing(values, comparison),
+        fold_racing=values.fold_racing,
         max_attempts=values.max_attempts,
     )
+    if values.fold_racing:
+        _check_fold_racing(values, comparison)
     search = SearchOptions(
         algorithm=values.hyper_opt,
         surrogate=values.surrogate,
@@ -173,14 +172,9 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         warm_start=tuple(map(Path, values.warm_start)),
     )
     return Options(
-        **_common(values, values.model or values.example),
-        data=_data(values, values.fold_by),
+        **_common(values, values.model or values.example, command_line),
         run=_run_request(values, values.checkpoint, restore=values.opt_restore),
-        command_line=tuple(command_line),
-        block_size=values.block_size,
         search=search,
-        search_space=values.search_space,
-        fix=values.fix,
         plan=plan,
         comparison=comparison,
         walltime_s=values.walltime,
@@ -191,8 +185,7 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
     """Return the options of TrainingDriver; `given`, `command_line` and errors as of `optimization_options`."""
     values = read(given, TRAINING_OPTIONS)
     return Options(
-        **_common(values, values.model),
-        data=_data(values),
+        **_common(values, values.model, command_line),
         run=_run_request(
             values,
             values.restore or values.checkpoint,
@@ -201,40 +194,42 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
             # A training may be given more epochs, and another target.
             may_change=frozenset({"checkpoint_interval", "epochs", "target_metric"}),
         ),
-        command_line=tuple(command_line),
         plan=SearchPlan(num_iterations=1, max_attempts=values.max_attempts),
     )
 
 
-def _common(values: SimpleNamespace, model: str | None) -> dict[str, Any]:
-    """Return the fields of `Options` that mean the same in both drivers."""
+def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of `Options` that are made alike in both drivers."""
     if not model:
         raise ConfigurationError(
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10) or an arch.json. "
             "Received: nothing."
         )
-    names = {f.name for f in fields(TrainingOptions)} - {"shuffle"}
-    return {
+    return _same_named(Options, values) | {
         "model": model,
-        "training": TrainingOptions(shuffle=not values.no_shuffle, **{name: getattr(values, name) for name in names}),
+        "training": TrainingOptions(shuffle=not values.no_shuffle, **_same_named(TrainingOptions, values)),
+        "data": _data(values),
         "trial_name": values.trial_name or "train",
-        "n_processes": values.n_processes,
-        "n_masters": values.n_masters,
-        "backend": values.backend,
-        "keras_backend": values.keras_backend,
-        "seed": values.seed,
         "gpus": GpuRequest(max_gpus=values.max_gpus, master_gpu=values.master_gpu),
-        "monitor": values.monitor,
-        "timeline": values.timeline,
         "grace_s": values.grace,
         "hang_timeout_s": values.hang_timeout,
         "remarks": (_THREAD_VALIDATION,) if values.thread_validation else (),
         "log_level": "debug" if values.verbose else values.log_level,
-        "log_file": Path(values.log_file) if values.log_file else None,
+        "log_file": _path(values.log_file),
+        "command_line": tuple(command_line),
     }
 
 
-def _data(values: SimpleNamespace, fold_by: str = "samples") -> DataOptions:
+def _same_named(kind: type[Any], values: SimpleNamespace) -> dict[str, Any]:
+    """Return the values of the options that have the name of a field of `kind`."""
+    return {f.name: getattr(values, f.name) for f in fields(kind) if hasattr(values, f.name)}
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _data(values: SimpleNamespace) -> DataOptions:
     cache = values.cache_data or os.environ.get("DATA_CACHE")
     if values.copy_command is not None and not cache:
         raise ConfigurationError(
@@ -244,20 +239,15 @@ def _data(values: SimpleNamespace, fold_by: str = "samples") -> DataOptions:
     command = None
     if cache and (text := values.copy_command or os.environ.get("DATA_COPY_COMMAND")):
         command = parse_copy_command(text, "--copy-command" if values.copy_command else "DATA_COPY_COMMAND")
-    return DataOptions(
-        train_data=Path(values.train_data) if values.train_data else None,
-        val_data=Path(values.val_data) if values.val_data else None,
-        features_name=values.features_name,
-        labels_name=values.labels_name,
-        fold_by=fold_by,
-        verify_data=values.verify_data,
-        cache=Path(cache) if cache else None,
-        copy_command=command,
-        memory_bytes=None if values.memory_limit is None else values.memory_limit << 20,
-        n_ahead=values.preload_data,
-        class_weights=values.class_weights,
-        sample_weights_name=values.sample_weights_name,
-    )
+    made: dict[str, Any] = {
+        "train_data": _path(values.train_data),
+        "val_data": _path(values.val_data),
+        "cache": _path(cache),
+        "copy_command": command,
+        "memory_bytes": None if values.memory_limit is None else values.memory_limit << 20,
+        "n_ahead": values.preload_data,
+    }
+    return DataOptions(**_same_named(DataOptions, values) | made)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:
@@ -303,15 +293,13 @@ def _pruning(values: SimpleNamespace, comparison: Comparison) -> PruningPlan | N
     return PruningPlan(name=name, **given)
 
 
-def _fold_racing(values: SimpleNamespace, comparison: Comparison) -> bool:
-    if values.fold_racing:
-        _check_one("--fold-racing", comparison)
-    if values.fold_racing and values.n_fold <= MIN_FOLDS:
+def _check_fold_racing(values: SimpleNamespace, comparison: Comparison) -> None:
+    _check_one("--fold-racing", comparison)
+    if values.n_fold <= MIN_FOLDS:
         raise ConfigurationError(
             f"`--fold-racing` looks at a trial after {MIN_FOLDS} folds, so `--n-fold` must be at least "
             f"{MIN_FOLDS + 1}. Received: {values.n_fold}."
         )
-    return bool(values.fold_racing)
 
 
 def _check_one(option: str, comparison: Comparison) -> None:
@@ -377,11 +365,9 @@ def check_objectives(comparison: Comparison, metrics: tuple[str, ...]) -> None:
 
 def budget_text(budget: Budget, walltime_s: float | None) -> str:
     """Return the limits of time and patience in words; empty if there are none."""
-    parts = []
-    if budget.timeout_s is not None:
-        parts.append(f"{budget.timeout_s:g} s of searching")
-    if walltime_s is not None:
-        parts.append(f"{walltime_s:g} s of walltime")
-    if budget.n_without_improvement is not None:
-        parts.append(f"{budget.n_without_improvement} trials without improvement")
-    return ", or ".join(parts)
+    limits = (
+        ("{:g} s of searching", budget.timeout_s),
+        ("{:g} s of walltime", walltime_s),
+        ("{} trials without improvement", budget.n_without_improvement),
+    )
+    return ", or ".join(text.format(limit) for text, limit in limits if limit is not None)
