@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
@@ -74,11 +75,9 @@ def finite(low: float | None = None, unit: str = "") -> Kind:
 
 def one_of(*choices: str) -> Kind:
     """Return the kind of names, each one of `choices`."""
-
-    def convert(value: Any) -> str:
-        return choices[choices.index(value)]
-
-    return Kind(rule=f"one of {', '.join(choices)}", type=Literal[choices], convert=convert)
+    return Kind(
+        rule=f"one of {', '.join(choices)}", type=Literal[choices], convert=lambda value: choices[choices.index(value)]
+    )
 
 
 def many(each: Kind, action: str = "append") -> Kind:
@@ -110,20 +109,17 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _only(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
         raise TypeError(value)
     return value
+
+
+_text, _flag = partial(_only, str), partial(_only, bool)
 
 
 def _path(value: Any) -> str:
     return _text(os.fspath(value))
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
 
 
 def _seconds(value: Any) -> float:
@@ -135,13 +131,7 @@ def _seconds(value: Any) -> float:
 
 def _dictionary(value: Any) -> dict[str, Any]:
     value = ast.literal_eval(value) if isinstance(value, str) else value
-    return {_text(name): item for name, item in _items(value)}
-
-
-def _items(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise TypeError(value)
-    return value.items()
+    return {_text(name): item for name, item in _only(Mapping, value).items()}
 
 
 def _fixed(value: Any) -> dict[str, str]:
