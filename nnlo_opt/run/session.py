@@ -10,6 +10,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -165,8 +166,8 @@ class Session(ABC):
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
         self.adopted: list[dict[str, Json]] = []
-        #: True if other ranks may be at work
-        self._running = False
+        #: True while other ranks may be at work
+        self.is_running = False
 
     # ------------------------------------------------------------ what the drivers do differently
 
@@ -213,7 +214,7 @@ class Session(ABC):
         except (OutOfTimeError, ProtocolError):
             raise
         except NnloError as error:
-            if self._running:
+            if self.is_running:
                 # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
                 raise
             self.say(str(error), sys.stderr)
@@ -254,11 +255,6 @@ class Session(ABC):
             self.close()
             self._ranks.release(EXIT_OK)
 
-    @property
-    def is_running(self) -> bool:
-        """True if other ranks may be at work."""
-        return self._running
-
     def _inspect(self) -> Findings:
         """Return the findings about model and data, of the script or of a trainer rank."""
         loaded = self.load_space()
@@ -279,10 +275,6 @@ class Session(ABC):
             raise ConfigurationError(inspected.error)
         return Findings.from_json(inspected.findings)
 
-    def _least_children(self, findings: Findings) -> int:
-        """Return the number of workers that a master must still have for its update rule when ranks have died."""
-        return math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-
     def _run(self) -> tuple[Path, int]:
         """Return the run directory and the exit code."""
         run = self.begin()
@@ -291,13 +283,13 @@ class Session(ABC):
                 # Wait anew after every message: its answer may come at once.
                 wait_until(partial(self.turn, run), transport=self._ranks.transport)
             if run.failures.reason:
-                self._running = False
+                self.is_running = False
                 run.failures.check()
             return run.directory.path, self.end(run)
         finally:
             run.directory.close()
 
-    def begin(self) -> "RunningSearch":
+    def begin(self) -> RunningSearch:
         """Check the request and open the run, with its coordinator at work; the caller closes the directory."""
         findings = self._inspect()
         self.check_findings(findings)
@@ -309,8 +301,7 @@ class Session(ABC):
         directory = open_run(self.options.run, name, syncs=script is None or script.keeps_files)
         try:
             plan, search = self._open(directory, findings)
-            reporter = Reporter(directory.path) if script is None else None
-            return self._coordinate(directory, search, plan, findings, reporter)
+            return self._coordinate(directory, search, plan, findings)
         except BaseException:
             directory.close()
             raise
@@ -332,12 +323,14 @@ class Session(ABC):
         search = self.start_search(findings, ledger.identity or identity, ledger)
         if self._timeline.keeps:
             clear_parts(directory.path)
-        settings = {"kind": findings.kind, "least_children": self._least_children(findings)}
+        # So many workers must a master still have for its update rule when ranks have died.
+        least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
+        settings = {"kind": findings.kind, "least_children": least}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
                 self._ranks.tell(rank, opened)
-        self._running = True
+        self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
@@ -346,19 +339,21 @@ class Session(ABC):
         return plan, search
 
     def _coordinate(
-        self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings, reporter: Reporter | None
-    ) -> "RunningSearch":
+        self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
+    ) -> RunningSearch:
         """Return the search with its coordinator at work."""
         failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
-        state = CoordinatorState(plan, self.topology, directory.ledger)
+        observers: list[Observer] = [ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)]
+        if self.script is not None:
+            observers = [*self.script.observers, *([] if self.script.catch else [failures])]
         coordinator = Coordinator(
             CoordinatorSetup(
-                state=state,
+                state=CoordinatorState(plan, self.topology, directory.ledger),
                 journal=directory.journal,
                 ranks=self._ranks.transport,
                 search=search,
                 clock=self._clock,
-                observers=self._observers(plan, failures),
+                observers=observers,
                 on_preemption=self._preemption.ask,
             )
         )
@@ -370,25 +365,20 @@ class Session(ABC):
         last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
+        reporter = Reporter(directory.path) if self.script is None else None
         return RunningSearch(
             directory=directory, findings=findings, coordinator=coordinator, failures=failures, reporter=reporter
         )
 
-    def turn(self, run: "RunningSearch") -> bool:
+    def turn(self, run: RunningSearch) -> bool:
         """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
         PULSE.ticks += 1
-        left_s = self._preemption.left_s
-        if left_s is not None:
+        if (left_s := self._preemption.left_s) is not None:
             run.coordinator.preempt(PREEMPTED, left_s)
         if run.failures.reason:
             run.coordinator.preempt(run.failures.reason, LONG_S)  # what is under way ends as well
         # The ranks of this process work only while the coordinator has nothing to do.
         return bool(run.coordinator.finished_because) or self._step(run.coordinator) or self._ranks.work()
-
-    def _observers(self, plan: SearchPlan, failures: "FirstFailure") -> list[Observer]:
-        if self.script is None:
-            return [ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)]
-        return [*self.script.observers, *([] if self.script.catch else [failures])]
 
     def _step(self, coordinator: Coordinator) -> bool:
         since = self._timeline.now()
@@ -399,18 +389,25 @@ class Session(ABC):
         return stepped
 
     def _started(self, ledger: Ledger, identity: dict[str, Json]) -> RunStarted:
-        unix_s = self._clock.unix_s()
+        options, unix_s = self.options, self._clock.unix_s()
         return RunStarted(
             time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
             unix_s=unix_s,
             n_ranks=self.topology.world_size,
             n_blocks=self.topology.n_blocks,
             identity=identity,
-            settings=settings_of(self.script.program if self.script else self.program, self.options),
+            settings={
+                "command_line": [self.script.program if self.script else self.program, *options.command_line],
+                "versions": versions(),
+                "hyper_opt": options.search.algorithm,
+                "search": options.search.to_json(),
+                "plan": asdict(options.plan),
+                "block_size": options.block_size,
+            },
             adopted=[] if ledger.sessions else self.adopted,
         )
 
-    def end(self, run: "RunningSearch") -> int:
+    def end(self, run: RunningSearch) -> int:
         """Do all that is to be done when no trial runs any more; return the exit code."""
         directory, findings, coordinator = run.directory, run.findings, run.coordinator
         stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
@@ -476,18 +473,6 @@ def run_command(
 # ---------------------------------------------------------------- records of a start
 
 
-def settings_of(program: str, options: Options) -> dict[str, Json]:
-    """Return options, command line and versions of a start, as plain data."""
-    return {
-        "command_line": [program, *options.command_line],
-        "versions": versions(),
-        "hyper_opt": options.search.algorithm,
-        "search": options.search.to_json(),
-        "plan": asdict(options.plan),
-        "block_size": options.block_size,
-    }
-
-
 def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
     """Begin a start in the journal, and write config.json; NnloError if the journal cannot be written."""
     directory.ledger.apply(started)
@@ -509,8 +494,6 @@ def versions() -> dict[str, str]:
     """Return the versions of all packages that take part, without importing them."""
     found = {"nnlo_opt": nnlo_opt.__version__, "python": sys.version.split()[0]}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
