@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     n_masters, n_processes = arguments.n_masters, arguments.n_processes
     topology = Topology.plan(arguments.n_ranks, arguments.block_size, arguments.n_fold, n_masters, n_processes)
-    check_mode(arguments, arguments.mode)
+    check_mode(arguments.mode, n_masters, n_processes)
     check_teams(topology, n_masters, n_processes)
     plan = JobPlan(
         topology=topology,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
-from typing import Protocol
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
@@ -21,16 +20,6 @@ from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 
-class Grouping(Protocol):
-    """Grouping of the ranks of a team: `Options`, or a part of them."""
-
-    @property
-    def n_processes(self) -> int: ...
-
-    @property
-    def n_masters(self) -> int: ...
-
-
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
     """Raise ConfigurationError for options that are wrong for any model; return the rules for ending a training."""
     make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
@@ -45,13 +34,13 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
     )
 
 
-def check_mode(options: Grouping, mode: str) -> None:
+def check_mode(mode: str, n_masters: int, n_processes: int) -> None:
     """Raise ConfigurationError for worker groups, or sub-masters, under an update rule that has none."""
     if not RULES[mode].averages_every_batch:
         return
     for option, number, rule in (
-        ("--n-processes", options.n_processes, "all ranks average"),
-        ("--n-masters", options.n_masters, "no master is asked"),
+        ("--n-processes", n_processes, "all ranks average"),
+        ("--n-masters", n_masters, "no master is asked"),
     ):
         if number > 1:
             raise ConfigurationError(
@@ -169,7 +158,7 @@ def _check_values(space: Space, name: str, options: Options) -> None:
 def _error_at(point: Point, options: Options) -> ConfigurationError | None:
     try:
         training = options.training.with_point(point)
-        check_mode(options, training.mode)
+        check_mode(training.mode, options.n_masters, options.n_processes)
         check_training(training)
     except ConfigurationError as error:
         return error

@@ -228,7 +228,7 @@ class Session(ABC):
     def _check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
         options = self.options
-        check_mode(options, options.training.mode)
+        check_mode(options.training.mode, options.n_masters, options.n_processes)
         check_teams(self.topology, options.n_masters, options.n_processes)
         if options.log_file is not None:
             self._console.keep(options.log_file)

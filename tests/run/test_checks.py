@@ -184,7 +184,7 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
     options = parse_training(["--model", "m.py", *arguments])
     found = ""
     try:
-        check_mode(options, options.training.mode)
+        check_mode(options.training.mode, options.n_masters, options.n_processes)
         topology = plan_single_block(n_ranks, options.n_masters, options.n_processes)
         check_teams(topology, options.n_masters, options.n_processes)
     except ConfigurationError as error:
