@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.models.builders import Kind
+from nnlo_opt.records import checked
 from nnlo_opt.space.space import Space
 
 
@@ -18,11 +19,7 @@ class DataFindings:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain data, as the journal has them."""
-        return {
-            "files": [list(file) for file in self.files],
-            "n_train": self.n_train,
-            "n_validation": self.n_validation,
-        }
+        return asdict(self) | {"files": [list(file) for file in self.files]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +67,12 @@ class Findings:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain data for a message."""
-        plain = asdict(replace(self, space=None, data=None))
         space = None if self.space is None else self.space.to_json()
-        return plain | {"space": space, "data": self.data and self.data.to_json(), "remarks": [*self.remarks]}
+        return asdict(replace(self, space=None)) | {"space": space}
 
     @classmethod
     def from_json(cls, plain: dict[str, Json]) -> "Findings":
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
-        if data is not None:
-            data = DataFindings(**data | {"files": tuple((path, n_samples) for path, n_samples in data["files"])})
-        typed = {"space": space and Space.from_json(space), "data": data, "remarks": tuple(plain["remarks"])}
-        return cls(**plain | typed)
+        typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFindings)}
+        return cls(**plain | typed | {"remarks": tuple(plain["remarks"])})
