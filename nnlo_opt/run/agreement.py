@@ -65,27 +65,21 @@ class RankGroup:
         self.comm.Allreduce(vector, total)
         return total
 
-    def share(self, data: np.ndarray | None, root: int = 0) -> np.ndarray:
-        """Return the float32 vector (n,) that rank `root` has."""
+    def share(self, data: np.ndarray | None, root: int = 0, kind: type[np.generic] = np.float32) -> np.ndarray:
+        """Return the vector (n,) of type `kind` that rank `root` has."""
         if self.comm is None:
             assert data is not None
             return data
         length = np.array([0 if data is None else len(data)], np.int64)
         self.comm.Bcast(length, root)
-        buffer = np.empty(int(length[0]), np.float32) if data is None or self.rank != root else data
+        buffer = data if data is not None and self.rank == root else np.empty(int(length[0]), kind)
         self.comm.Bcast(buffer, root)
         return buffer
 
     def share_json(self, value: Json, root: int = 0) -> Json:
         """Return the plain data that rank `root` has."""
-        if self.comm is None:
-            return value
-        mine = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.rank == root else np.empty(0, np.uint8)
-        length = np.array([len(mine)], np.int64)
-        self.comm.Bcast(length, root)
-        buffer = mine.copy() if self.rank == root else np.empty(int(length[0]), np.uint8)
-        self.comm.Bcast(buffer, root)
-        return json.loads(buffer.tobytes())
+        text = np.frombuffer(bytearray(json.dumps(value), "ascii"), np.uint8)
+        return json.loads(self.share(text, root, np.uint8).tobytes())
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
         """Return what each rank on this node gave; all give equally many bytes."""
