@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
@@ -20,6 +20,7 @@ from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import TrialRecord
+from nnlo_opt.search.process import Suggestion
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
@@ -36,12 +37,6 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
     return run_command(TrainingSession, topology, world, options, context)
 
 
-class _Suggestion(NamedTuple):
-    point: dict[str, Json]
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-
 class _OnePoint:
     """Search of a training, which has one point without parameters."""
 
@@ -49,8 +44,8 @@ class _OnePoint:
 
     def request_suggestion(self, request: int) -> None: ...
 
-    def poll(self) -> _Suggestion:
-        return _Suggestion(point={})
+    def poll(self) -> Suggestion:
+        return Suggestion(request=0, point={}, cpu_s=0.0, wall_s=0.0)
 
 
 class TrainingSession(Session):
@@ -142,9 +137,7 @@ class TrainingSession(Session):
 
 def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
     """Return the history that the master of a fold has written."""
-    text = (fold_directory(directory, trial, fold) / "history.json").read_text()
-    history: dict[str, Json] = json.loads(text)
-    return history
+    return json.loads((fold_directory(directory, trial, fold) / "history.json").read_text())
 
 
 def history_json(fold: dict[str, Json], options: Options, n_ranks: int) -> dict[str, Json]:
