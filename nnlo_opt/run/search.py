@@ -14,6 +14,7 @@ from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.reporting.lines import losses_text, outcome, point_text
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
@@ -27,7 +28,6 @@ from nnlo_opt.search.start_points import check_start_points
 from nnlo_opt.search.warm_start import adopted_observations
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
-from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
@@ -248,16 +248,12 @@ def observations_of_runs(
 
 
 def _ledger_of(path: Path) -> Ledger:
-    journal = path / JOURNAL_NAME
     try:
-        data = journal.read_bytes()
+        ledger = read_ledger(path)
     except OSError:
         raise ConfigurationError(
             f"`--warm-start` must name run directories, which hold a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
         ) from None
-    ledger = Ledger()
-    for event in read_events(data, str(journal))[0]:
-        ledger.apply(event)
     if ledger.identity.get("search_space") is None:
         raise ConfigurationError(
             f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."

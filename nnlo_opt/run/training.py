@@ -124,8 +124,9 @@ class TrainingSession(Session):
         # A run that was started under another name goes on in the file it has.
         written = sorted(directory.path.glob(f"{model}_*_history.json"))
         path = written[0] if written else directory.path / f"{model}_{self.options.trial_name}_history.json"
-        fold = history_of(directory.path, trial.number, 0)
-        atomic_write(path, json.dumps(history_json(fold, self.options, self.topology.world_size), indent=1) + "\n")
+        history = in_reference_form(history_of(directory.path, trial.number, 0), self.topology.world_size)
+        history["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
+        atomic_write(path, json.dumps(history, indent=1) + "\n")
         result = trial.folds[0]
         epochs = f"{result.n_epochs} epoch{'s' * (result.n_epochs != 1)}"
         self.say(f"Trained {epochs} in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
@@ -138,9 +139,3 @@ class TrainingSession(Session):
 def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
     """Return the history that the master of a fold has written."""
     return json.loads((fold_directory(directory, trial, fold) / "history.json").read_text())
-
-
-def history_json(fold: dict[str, Json], options: Options, n_ranks: int) -> dict[str, Json]:
-    """Return a fold's history in the form of the reference, with the options of the training."""
-    arguments = {"command_line": list(options.command_line), **options.training.to_json()}
-    return {**in_reference_form(fold, n_ranks), "args": arguments}
