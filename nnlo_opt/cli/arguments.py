@@ -11,8 +11,6 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
 
-_ACTIONS: dict[str, Any] = {"switch": argparse.BooleanOptionalAction}
-
 
 class HelpRequested(Exception):
     """Text that `--help` asks for; rank 0 prints it."""
@@ -66,7 +64,7 @@ def _argument(option: Option) -> dict[str, Any]:
     action = option.kind.action
     argument: dict[str, Any] = {
         "dest": option.name,
-        "action": _ACTIONS.get(action, action),
+        "action": argparse.BooleanOptionalAction if action == "switch" else action,
         "default": argparse.SUPPRESS,
         "help": option.help_text.replace("%", "%%"),
     }
@@ -81,9 +79,6 @@ def _argument(option: Option) -> dict[str, Any]:
 
 class _Help(argparse.Action):
     """Raises HelpRequested for `--help`."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show this text and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         raise HelpRequested(parser.format_help())
@@ -128,7 +123,9 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
         epilog="Options may be written with - or _ and shortened while they stay unambiguous.",
     )
-    parser.add_argument("-h", "--help", action=_Help)
+    parser.add_argument(
+        "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show this text and exit"
+    )
     return parser
 
 
@@ -144,9 +141,4 @@ def parse_training(argv: Sequence[str]) -> Options:
 
 def normalise(argv: Sequence[str]) -> list[str]:
     """Return `--train_data=x` as `--train-data=x`: NNLO wrote some options with underscores."""
-
-    def dashed(argument: str) -> str:
-        name, equals, value = argument.partition("=")
-        return name.replace("_", "-") + equals + value
-
-    return [dashed(argument) if argument.startswith("--") else argument for argument in argv]
+    return [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), argument) for argument in argv]

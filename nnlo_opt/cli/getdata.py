@@ -90,17 +90,13 @@ def _parse(argv: Sequence[str] | None) -> Request:
     values = read(vars(given), OPTIONS)
     if len(given.n_files) > 2:
         parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
-    by_position = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
-    by_option = (values.n_train_files, values.n_test_files)
-    n_train, n_test = (
-        position if option is None else option for position, option in zip(by_position, by_option, strict=True)
-    )
+    n_train, n_test = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
     return Request(
         name=given.name,
         out=Path(values.out or f"data/{given.name}"),
         source=values.source,
-        n_train_files=n_train,
-        n_test_files=n_test,
+        n_train_files=values.n_train_files or n_train,
+        n_test_files=values.n_test_files or n_test,
         seed=values.seed,
         n_samples=values.n_samples,
     )
@@ -131,8 +127,6 @@ def _load(request: Request) -> ImageSet:
 
 def _images_from(request: Request) -> ImageSet:
     match request.source, request.name:
-        case "keras", name:
-            return downloaded_images(name)
         case "bundled", "mnist":
             return bundled_digits(request.seed)
         case "bundled", name:
@@ -146,7 +140,7 @@ def _images_from(request: Request) -> ImageSet:
                 digits = bundled_digits(request.seed)
                 remark = "there was no download: `--source keras` says why"
                 return replace(digits, source=f"{digits.source} ({remark})")
-        case "auto", name:
+        case "auto" | "keras", name:
             return downloaded_images(name)
         case path, name:
             return images_from_file(name, Path(path))
