@@ -60,8 +60,6 @@ class RankRoles:
     def __init__(self, placement: Placement, setup: RoleSetup) -> None:
         self._placement = placement
         self._setup = setup
-        #: message that opened the run; None before
-        self._run: OpenRun | None = None
         #: communicator of the call of an objective under way, or of the last one; None before there was one
         self._call: GatedComm | None = None
         #: of the worker or follower, before and after a death
@@ -69,20 +67,18 @@ class RankRoles:
 
     def open(self, run: OpenRun) -> None:
         """Write to the run directory from now on."""
-        self._run = run
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def close(self) -> None:
         """Release the models of all tasks."""
         self._tasks.close()
 
-    def regroup(self) -> Regrouped:
+    def regroup(self, run: OpenRun) -> Regrouped:
         """Return this rank's place among the ranks that are left. Collective: all of these."""
-        assert self._run is not None
         if self._setup.ends_with_a_death is not None:
             raise NnloError(self._setup.ends_with_a_death)
         calls = [] if self._call is None else self._call.communicators
-        placement = self._placement.regrouped(int(self._run.settings["least_children"]), calls)
+        placement = self._placement.regrouped(int(run.settings["least_children"]), calls)
         self._placement, self._call = placement, None
         team = None if placement.endpoints is None else placement.endpoints.team
         logger.warning("of world ranks %s are left %s", placement.team.world_ranks, placement.alive)

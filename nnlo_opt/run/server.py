@@ -8,7 +8,7 @@ new roles.
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,7 @@ class Roles(Protocol):
     def open(self, run: OpenRun) -> None:
         """Take note that the run is open, before the first role is made."""
 
-    def regroup(self) -> Regrouped:
+    def regroup(self, run: OpenRun) -> Regrouped:
         """Regroup the ranks of the team that live. Collective: each of them; the call waits for all."""
 
     def master(self, run: OpenRun) -> Master | None: ...
@@ -147,9 +147,9 @@ class RankServer:
         self._results: list[Results] = []
         #: the last messages taken in, each with its sender, for the report of a failure
         self._story: deque[tuple[int, msg.Message]] = deque(maxlen=40)
-        #: transports, each with the method that takes its messages; the team's join when the run is open, because its
-        #: messages may overtake the coordinator's on the other transport
-        self._handlers: list[tuple[Transport, Callable[[Received], None]]] = [(orders, self._take_order)]
+        #: transports to receive from; the team's join when the run is open, because its messages may overtake the
+        #: coordinator's on the other transport
+        self._transports: list[Transport] = [orders]
 
     def serve(self) -> int:
         """Serve until Shutdown has come and the team needs this rank no more; return the exit code."""
@@ -166,7 +166,7 @@ class RankServer:
 
     def _await_message(self) -> None:
         with self._timeline.span("wait", "wait"):
-            found = receive([transport for transport, _ in self._handlers], until=self._has_to_tell)
+            found = receive(self._transports, until=self._has_to_tell)
         if found is not None:
             self._dispatch(*found)
 
@@ -191,7 +191,7 @@ class RankServer:
         PULSE.ticks += 1
         worker = self._worker
         if worker is None or not worker.works_first:
-            for transport, _ in self._handlers:
+            for transport in self._transports:
                 received = transport.poll()
                 if received is not None:
                     self._dispatch(transport, received)
@@ -203,7 +203,7 @@ class RankServer:
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
         self._story.append((received.source, received.message))
-        take = next(take for end, take in self._handlers if end is transport)
+        take = self._take_order if transport is self._orders else self._take_from_team
         try:
             take(received)
         except Exception as error:
@@ -246,7 +246,7 @@ class RankServer:
         self._worker = self._roles.worker(run, memory)
         self._follower = self._roles.follower(run)
         self._results = [role.results for role in (self._master, self._objective) if role is not None]
-        self._handlers = [(self._orders, self._take_order), *((end, self._take_from_team) for end in ends)]
+        self._transports = [self._orders, *ends]
 
     # ------------------------------------------------------------ when ranks die
 
@@ -264,7 +264,7 @@ class RankServer:
         memory = None if self._worker is None else self._worker.abandon()
         if isinstance(self._follower, WorkerGroupMember):
             self._follower.abandon()
-        group = self._roles.regroup()
+        group = self._roles.regroup(run)
         answers = self._answer_again(run, group)
         self._stand(run, group.ends, memory)
         if group.leads:

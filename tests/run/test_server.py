@@ -64,7 +64,7 @@ class WorkerOnly:
 
     def open(self, run: OpenRun) -> None: ...
 
-    def regroup(self) -> Regrouped:
+    def regroup(self, run: OpenRun) -> Regrouped:
         raise AssertionError("nobody dies here")
 
     def master(self, run: OpenRun) -> Master | None:
@@ -185,7 +185,7 @@ class Survivors(WorkerOnly):
     def ends(self) -> list[Any]:
         return [self.networks[-1].end(1, vital=[0, 2])]
 
-    def regroup(self) -> Regrouped:
+    def regroup(self, run: OpenRun) -> Regrouped:
         team = reformed(plan_single_block(4).teams[0], (2, 3))
         self._network = LoopbackNetwork(2)
         self.networks.append(self._network)
@@ -268,7 +268,7 @@ def test_without_a_coordinator_a_rank_keeps_what_is_finished_and_leaves(tmp_path
 class StillAWorker(WorkerOnly):
     """Roles of the second of three ranks when the third dies."""
 
-    def regroup(self) -> Regrouped:
+    def regroup(self, run: OpenRun) -> Regrouped:
         self._network = LoopbackNetwork(2)
         team = reformed(plan_single_block(3).teams[0], (0, 1))
         return Regrouped(ends=[self._network.end(1)], alive=(0, 1), team=team, leads=False)
