@@ -81,11 +81,6 @@ class TrainingSession(Session):
         """Return the last piece of the training, which need not be the best one."""
         return ledger.trials[-1] if ledger.trials else None
 
-    def load_space(self) -> None:
-        return None
-
-    def check_findings(self, findings: Findings) -> None: ...
-
     def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
         return _OnePoint()
 
