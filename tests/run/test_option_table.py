@@ -1,9 +1,7 @@
-import argparse
 from dataclasses import fields
 
 import pytest
 
-from nnlo_opt.cli.arguments import optimization_parser, training_parser
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.option_table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
 from nnlo_opt.run.options import optimization_options, training_options
@@ -22,12 +20,6 @@ def test_every_option_stands_in_the_table_once():
 def test_every_example_is_a_value_that_the_option_takes(option):
     if option.metavar:
         assert option.read([option.example] if option.kind.action == "append" else option.example) is not None
-
-
-def test_the_parsers_have_the_options_of_the_table():
-    for parser, options in ((optimization_parser(), OPTIMIZATION_OPTIONS), (training_parser(), TRAINING_OPTIONS)):
-        shown = {action.dest for action in parser._actions if action.help is not argparse.SUPPRESS}
-        assert shown == {option.name for option in options} | {"help"}
 
 
 def test_a_training_option_has_the_default_of_its_field():
