@@ -175,17 +175,10 @@ def test_other_data_are_refused_by_what_differs(asked, words):
 
 
 def test_a_training_may_be_given_more_epochs_and_another_target():
-    request = parse_training(["--model", "mnist", "--restore", "a"]).run
-    more = ["--epochs", "9", "--target-metric", "loss,<,0.1"]
-    assert is_the_same(
-        identity(), identity(*more), restore_option=request.restore_option, may_change=request.may_change
-    )
-    sentence = difference(
-        identity(),
-        identity("--batch", "7"),
-        restore_option=request.restore_option,
-        may_change=request.may_change,
-    )
+    run = parse_training(["--model", "mnist", "--restore", "a"]).run
+    request = {"restore_option": run.restore_option, "may_change": run.may_change}
+    assert is_the_same(identity(), identity("--epochs", "9", "--target-metric", "loss,<,0.1"), **request)
+    sentence = difference(identity(), identity("--batch", "7"), **request)
     assert "`--restore` resumes the same run only" in sentence
     assert "`--batch` differs" in sentence
 

@@ -20,34 +20,13 @@ from nnlo_opt.comm.topology import plan_single_block, reformed
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.rank import Objective, ObjectiveRank
-from nnlo_opt.run.findings import Findings
+from nnlo_opt.objective.rank import ObjectiveRank
+from nnlo_opt.run.embedded import ScriptWorkload
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup
-from nnlo_opt.space import Space
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
-
-
-class NothingToDo:
-    def prepare(self) -> None: ...
-
-    def inspect(self, space: Space | None) -> Findings:
-        raise AssertionError("nothing is looked at here")
-
-    def tasks(self) -> TaskFactory:
-        raise AssertionError("the roles have their own tasks")
-
-    def judge(self, fold: dict[str, Any]) -> object:
-        raise AssertionError("there is no figure of merit of a user")
-
-    @property
-    def objective(self) -> Objective:
-        raise AssertionError("nothing is called here")
-
-    def export(self, point: dict[str, Any], weights_directory: Path, path: Path) -> Path:
-        return path
 
 
 class NoModel:
@@ -94,8 +73,14 @@ class NoOthers:
     def sum_in_place(self, vector: np.ndarray) -> None: ...
 
 
+def settle(server: RankServer) -> None:
+    """Let the rank work until there is nothing to do."""
+    while server.step():
+        pass
+
+
 def server_of(orders: Transport, team_ends: list[Any], roles: Roles) -> RankServer:
-    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=NothingToDo(), roles=roles))
+    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=ScriptWorkload(), roles=roles))
 
 
 def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_in_after_it() -> None:
@@ -104,13 +89,11 @@ def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_
     master, coordinator = team.end(0), world.end(0)
 
     master.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
-    while server.step():
-        pass
+    settle(server)
     assert master.poll() is None, "nothing may be answered before the run is open"
 
     coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
-    while server.step():
-        pass
+    settle(server)
     answer = master.poll()
     assert answer is not None
     assert isinstance(answer.message, msg.WorkerFailed)
@@ -126,8 +109,7 @@ def test_the_order_to_leave_waits_for_the_team_to_end_its_assignment(roles: type
     leader, coordinator = team.end(0), world.end(0)
     coordinator.send(1, OpenRun(directory="run", settings={"kind": "model"}))
     leader.send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
-    while server.step():
-        pass
+    settle(server)
     coordinator.send(1, Shutdown(exit_code=3))
     leader.send(1, msg.Validate(assignment=0), np.zeros(5, np.float32))
     leader.send(1, msg.EndFold(assignment=0))
@@ -214,8 +196,7 @@ def serving(tmp_path: Path) -> tuple[LoopbackNetwork, Survivors, RankServer]:
     roles = Survivors(world, tmp_path)
     server = server_of(world.end(2, vital=[0]), roles.ends(), roles)
     world.end(0).send(2, OpenRun(directory=str(tmp_path), settings={"kind": "model"}))
-    while server.step():
-        pass
+    settle(server)
     return world, roles, server
 
 
@@ -223,16 +204,14 @@ def test_the_lowest_rank_that_is_left_becomes_the_master_and_says_so(tmp_path: P
     world, roles, server = serving(tmp_path)
     coordinator = world.end(0)
     roles.networks[0].end(0).send(1, msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=1))
-    while server.step():
-        pass
+    settle(server)
     roles.networks[0].lose(0)
     assert server.step()
     told = coordinator.poll()
     assert told is not None
     assert told.message == msg.TeamReformed(alive=[2, 3], world_ranks=[2, 3], n_masters=1, taken=-1, goes_on=-1)
     coordinator.send(2, msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={}))
-    while server.step():
-        pass
+    settle(server)
     start = roles.networks[1].end(1).poll()
     assert start is not None
     assert isinstance(start.message, msg.StartFold)
@@ -286,8 +265,7 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
         master = network.end(0)
         master.send(1, msg.StartFold(assignment=7, trial=0, fold=0, point={}, worker=1, n_workers=n_workers))
         master.send(1, msg.Train(assignment=7, version=0, adopt="weights"), np.full(5, value, np.float32))
-        while server.step():
-            pass
+        settle(server)
         (payload,) = [
             received.payload.copy()
             for received in iter(master.poll, None)
@@ -301,7 +279,7 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     assert pushed(roles._network, 1, 9.0) == pytest.approx(3.0, abs=1e-3)
 
 
-class Unprepared(NothingToDo):
+class Unprepared(ScriptWorkload):
     def prepare(self) -> None:
         raise ConfigurationError("The model needs the package torch.")
 
