@@ -32,18 +32,15 @@ class Endpoints:
     together: Collective | None = None
     #: sums over the ranks of this rank's worker group; None if a worker is one rank
     ring: Collective | None = None
-    #: communicators made of the team's, to be freed
-    comms: "tuple[Communicator, ...]" = ()
 
     @classmethod
-    def of(cls, team: Team, comm: "Communicator | None", made: "list[Communicator] | None" = None) -> "Endpoints":
+    def of(cls, team: Team, comm: "Communicator | None", made: "list[Communicator]") -> "Endpoints":
         """Make the endpoints of this rank. Collective: every rank of `comm`.
 
         Args:
             comm: communicator of the team; None for a rank alone, without MPI.
             made: list to which communicators are added as they are made, so that it is right if a rank dies meanwhile.
         """
-        made = [] if made is None else made
         if comm is None or comm.Get_size() == 1:
             network = LoopbackNetwork(2, shares=True)
             return cls(team=team, master_end=network.end(0), worker_end=network.end(1))
@@ -73,7 +70,6 @@ class Endpoints:
             worker_end=end,
             together=together,
             ring=ring,
-            comms=tuple(made),
         )
 
     @property
@@ -135,7 +131,8 @@ class Placement:
     @classmethod
     def of(cls, team: Team, orders: Transport, comm: "Communicator | None") -> "Placement":
         """Place this rank in `team`. Collective: every rank of `comm`, the communicator of the team."""
-        endpoints = Endpoints.of(team, comm)
+        made: list[Communicator] = []
+        endpoints = Endpoints.of(team, comm, made)
         return cls(
             orders=orders,
             team=team,
@@ -143,7 +140,7 @@ class Placement:
             comm=comm,
             training_comm=comm,
             endpoints=endpoints,
-            made=endpoints.comms,
+            made=tuple(made),
         )
 
     @property
