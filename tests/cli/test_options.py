@@ -549,9 +549,16 @@ def test_a_walltime_counts_from_the_start_it_is_of():
         (["--acquisition", "gp_hedge", "--hyper-opt", "bayesian-skopt"], "ei, lcb, pi. Received: gp_hedge"),
         (["--hyper-opt", "annealing"], "bayesian, bayesian-skopt, genetic, random, sobol, tpe, gp, cmaes"),
         (["--start-point", "x"], "`--start-point` must be written as name=value,name=value"),
+        (["--pruner-eta", "3"], "`--pruner-eta` is for `--pruner asha` or `hyperband`"),
+        (["--pruner", "median", "--pruner-max-epochs", "9"], "`--pruner-max-epochs` is for"),
+        (["--pruner", "asha", "--pruner-min-trials", "9"], "`--pruner-min-trials` is for `--pruner median`"),
+        (["--pruner", "none", "--pruner-min-epochs", "2"], "`--pruner none`; leave it out"),
+        (["--pruner", "asha", "--pruner-eta", "1"], "at least 2. Received: 1"),
+        (["--fold-racing"], "`--n-fold` must be at least 3. Received: 1"),
+        (["--fold-racing", "--n-fold", "2"], "Received: 2"),
     ],
 )
-def test_options_of_another_algorithm_and_wrong_ones_are_refused(arguments, words):
+def test_options_of_another_algorithm_or_pruner_and_wrong_ones_are_refused(arguments, words):
     assert words in refused(search, *arguments)
 
 
@@ -564,22 +571,6 @@ def test_several_start_points_and_runs_may_be_given():
 
 
 # ---------------------------------------------------------------- giving up trials early
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--pruner-eta", "3"], "`--pruner-eta` is for `--pruner asha` or `hyperband`"),
-        (["--pruner", "median", "--pruner-max-epochs", "9"], "`--pruner-max-epochs` is for"),
-        (["--pruner", "asha", "--pruner-min-trials", "9"], "`--pruner-min-trials` is for `--pruner median`"),
-        (["--pruner", "none", "--pruner-min-epochs", "2"], "`--pruner none`; leave it out"),
-        (["--pruner", "asha", "--pruner-eta", "1"], "at least 2. Received: 1"),
-        (["--fold-racing"], "`--n-fold` must be at least 3. Received: 1"),
-        (["--fold-racing", "--n-fold", "2"], "Received: 2"),
-    ],
-)
-def test_an_option_of_a_pruner_that_does_not_take_it_is_refused(arguments, words):
-    assert words in refused(search, *arguments)
 
 
 @pytest.mark.parametrize("option", [["--pruner", "asha"], ["--fold-racing", "--n-fold", "4"]])
