@@ -21,12 +21,15 @@ from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.objective.rank import ObjectiveRank
-from nnlo_opt.run.embedded import ScriptWorkload
-from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup
+from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup, Workload
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import unrecorded
+
+
+class NothingToDo(Workload):
+    """Workload that these tests ask for nothing."""
 
 
 class NoModel:
@@ -80,7 +83,7 @@ def settle(server: RankServer) -> None:
 
 
 def server_of(orders: Transport, team_ends: list[Any], roles: Roles) -> RankServer:
-    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=ScriptWorkload(), roles=roles))
+    return RankServer(ServerSetup(orders=orders, team_ends=team_ends, workload=NothingToDo(), roles=roles))
 
 
 def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_in_after_it() -> None:
@@ -279,7 +282,7 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
     assert pushed(roles._network, 1, 9.0) == pytest.approx(3.0, abs=1e-3)
 
 
-class Unprepared(ScriptWorkload):
+class Unprepared(NothingToDo):
     def prepare(self) -> None:
         raise ConfigurationError("The model needs the package torch.")
 
