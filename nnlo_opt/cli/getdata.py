@@ -3,11 +3,12 @@
 GetData mnist --n-train-files 24 --n-test-files 4
 """
 
+import argparse
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,30 +44,14 @@ OPTIONS = (
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Data set to write, with its place."""
-
-    #: "mnist" or "cifar10"
-    name: str
-    out: Path
-    #: "auto", "keras", "bundled" or the path of a file
-    source: str = "auto"
-    n_train_files: int = DEFAULT_N_FILES[0]
-    n_test_files: int = DEFAULT_N_FILES[1]
-    seed: int = 0
-    #: most samples to train and to test with, together; None for all
-    n_samples: int | None = None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the files and their lists; return the exit code."""
     try:
-        request = _parse(argv)
-        _check_folder(request.out)
-        images = _load(request)
+        arguments = _parse(argv)
+        _check_folder(arguments.out)
+        images = _load(arguments)
         print(f"Source: {images.source}")
-        lists = _write(images, request)
+        lists = _write(images, arguments)
         print(
             f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are "
             f"in {' and '.join(map(str, lists))}"
@@ -80,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def _parse(argv: Sequence[str] | None) -> Request:
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         OPTIONS, prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels."
     )
@@ -91,15 +76,12 @@ def _parse(argv: Sequence[str] | None) -> Request:
     if len(given.n_files) > 2:
         parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
     n_train, n_test = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
-    return Request(
-        name=given.name,
-        out=Path(values.out or f"data/{given.name}"),
-        source=values.source,
-        n_train_files=values.n_train_files or n_train,
-        n_test_files=values.n_test_files or n_test,
-        seed=values.seed,
-        n_samples=values.n_samples,
-    )
+    made = {
+        "out": Path(values.out or f"data/{given.name}"),
+        "n_train_files": values.n_train_files or n_train,
+        "n_test_files": values.n_test_files or n_test,
+    }
+    return argparse.Namespace(name=given.name, **vars(values) | made)
 
 
 def _check_folder(out: Path) -> None:
@@ -111,12 +93,12 @@ def _check_folder(out: Path) -> None:
         raise _unwritable(out, error) from error
 
 
-def _load(request: Request) -> ImageSet:
+def _load(arguments: argparse.Namespace) -> ImageSet:
     """Return the requested images, shuffled."""
-    images = _images_from(request).shuffled(request.seed)
-    if request.n_samples is not None:
-        images = images.first(request.n_samples)
-    for part, n_files in ((images.train, request.n_train_files), (images.test, request.n_test_files)):
+    images = _images_from(arguments).shuffled(arguments.seed)
+    if arguments.n_samples is not None:
+        images = images.first(arguments.n_samples)
+    for part, n_files in ((images.train, arguments.n_train_files), (images.test, arguments.n_test_files)):
         if len(part) < n_files:
             raise ConfigurationError(
                 f"Every file must have at least one sample. Received: {n_files} files for {len(part)} samples. "
@@ -125,10 +107,10 @@ def _load(request: Request) -> ImageSet:
     return images
 
 
-def _images_from(request: Request) -> ImageSet:
-    match request.source, request.name:
+def _images_from(arguments: argparse.Namespace) -> ImageSet:
+    match arguments.source, arguments.name:
         case "bundled", "mnist":
-            return bundled_digits(request.seed)
+            return bundled_digits(arguments.seed)
         case "bundled", name:
             raise ConfigurationError(
                 f"`--source bundled` is for mnist only. Received: {name}. Use `--source keras` or a file."
@@ -137,7 +119,7 @@ def _images_from(request: Request) -> ImageSet:
             try:
                 return downloaded_images("mnist")
             except ConfigurationError:
-                digits = bundled_digits(request.seed)
+                digits = bundled_digits(arguments.seed)
                 remark = "there was no download: `--source keras` says why"
                 return replace(digits, source=f"{digits.source} ({remark})")
         case "auto" | "keras", name:
@@ -146,24 +128,24 @@ def _images_from(request: Request) -> ImageSet:
             return images_from_file(name, Path(path))
 
 
-def _write(images: ImageSet, request: Request) -> list[Path]:
+def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     """Write data files and lists; return the paths of the lists."""
-    parts = {"train": (images.train, request.n_train_files), "test": (images.test, request.n_test_files)}
-    lists = {part: request.out / f"{part}_{request.name}.list" for part in parts}
+    parts = {"train": (images.train, arguments.n_train_files), "test": (images.test, arguments.n_test_files)}
+    lists = {part: arguments.out / f"{part}_{arguments.name}.list" for part in parts}
     try:
         # No list names files of which some are of this run and some of another, should this one be interrupted.
         for path in lists.values():
             path.unlink(missing_ok=True)
             sums_path(path).unlink(missing_ok=True)
         files = {
-            part: _write_files(samples, request.out / f"{request.name}_{part}", n_files)
+            part: _write_files(samples, arguments.out / f"{arguments.name}_{part}", n_files)
             for part, (samples, n_files) in parts.items()
         }
         for part, path in lists.items():
             write_sums(path, files[part])
             write_list(path, files[part])
     except OSError as error:
-        raise _unwritable(request.out, error) from error
+        raise _unwritable(arguments.out, error) from error
     return list(lists.values())
 
 
