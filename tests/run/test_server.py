@@ -20,7 +20,6 @@ from nnlo_opt.comm.topology import plan_single_block, reformed
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.objective.rank import ObjectiveRank
 from nnlo_opt.run.server import LOOK_S, RankServer, Regrouped, Roles, ServerSetup, Workload
 from nnlo_opt.testing.loopback_team import linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
@@ -32,34 +31,20 @@ class NothingToDo(Workload):
     """Workload that these tests ask for nothing."""
 
 
-class NoModel:
+class NoModel(TaskFactory):
     def open(self, start: msg.StartFold) -> FoldTask:
         raise ValueError("there is no model here")
 
-    def close(self) -> None: ...
 
+class WorkerOnly(Roles):
+    """Makes no role but a worker: the protocol returns None for all others."""
 
-class WorkerOnly:
     def __init__(self, network: LoopbackNetwork, tasks: TaskFactory) -> None:
         self._network = network
         self._tasks = tasks
 
-    def open(self, run: OpenRun) -> None: ...
-
-    def regroup(self, run: OpenRun) -> Regrouped:
-        raise AssertionError("nobody dies here")
-
-    def master(self, run: OpenRun) -> Master | None:
-        return None
-
     def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
         return Worker(WorkerSetup(block=self._network.end(1), tasks=self._tasks, world_rank=2, memory=memory))
-
-    def follower(self, run: OpenRun) -> WorkerGroupMember | None:
-        return None
-
-    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None:
-        return None
 
 
 class FollowerOnly(WorkerOnly):
