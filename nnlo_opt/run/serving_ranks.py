@@ -36,10 +36,6 @@ class ServingRanks:
         self._preemption = preemption
         self._grace_s = grace_s
 
-    def tell(self, rank: int, message: Message) -> None:
-        """Send without waiting for an answer."""
-        self.transport.send(rank, message)
-
     def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
         """Send `question` and wait for the answer; messages of blocks about ended assignments are dropped.
 
@@ -47,7 +43,7 @@ class ServingRanks:
             OutOfTimeError: the grace period of a preemption has ended before the answer.
             RankDiedError: the rank has died.
         """
-        self.tell(rank, question)
+        self.transport.send(rank, question)
         found: list[Answer] = []
 
         def look() -> bool:
@@ -86,7 +82,7 @@ class ServingRanks:
         """Have all other ranks leave with this code; return when they know, or after deaths when they have left."""
         for rank in range(self.transport.size):
             if rank != self.transport.rank:
-                self.tell(rank, Shutdown(exit_code=exit_code))
+                self.transport.send(rank, Shutdown(exit_code=exit_code))
         self.transport.flush(timeout_s=30.0)
         if self.transport.lost:
             self._see_off()

@@ -268,7 +268,7 @@ class Session(ABC):
         for team in self.topology.teams:
             for rank in team.trainer_ranks(every_rank=self.options.training.rule.averages_every_batch):
                 if rank != reporter:
-                    self._ranks.tell(rank, Inspect(report=False, space=space))
+                    self._ranks.transport.send(rank, Inspect(report=False, space=space))
         inspected = self._ranks.ask(reporter, Inspect(report=True, space=space), Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
@@ -328,7 +328,7 @@ class Session(ABC):
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
-                self._ranks.tell(rank, opened)
+                self._ranks.transport.send(rank, opened)
         self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
