@@ -159,7 +159,7 @@ def test_every_option_ends_up_where_it_belongs_however_it_is_written(program, ar
     name, equals, given = option.partition("=")
     underscored = name.replace("-", "_").replace("__", "--", 1) + equals + given
     spellings = [arguments, [underscored, *rest]]
-    if rest and not equals:
+    if rest and not rest[0].startswith("--"):
         spellings.append(["=".join([underscored, *rest])])
     for spelling in spellings:
         assert value_at(BOTH[program]([*MODEL, *spelling]), path) == value
