@@ -75,11 +75,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     values = read(vars(given), OPTIONS)
     if len(given.n_files) > 2:
         parser.error(f"two numbers of files are expected, to train and to test. Received: {given.n_files}")
-    n_train, n_test = [*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :]]
+    numbers = (*given.n_files, *DEFAULT_N_FILES[len(given.n_files) :])
     made = {
         "out": Path(values.out or f"data/{given.name}"),
-        "n_train_files": values.n_train_files or n_train,
-        "n_test_files": values.n_test_files or n_test,
+        "n_train_files": values.n_train_files or numbers[0],
+        "n_test_files": values.n_test_files or numbers[1],
     }
     return argparse.Namespace(name=given.name, **vars(values) | made)
 
