@@ -57,7 +57,7 @@ PURE_DATA: dict[str, list[str]] = {
     ],
     "data": ["data.source", "data.folds", "data.batches", "data.order", "data.ragged", "data.weights"],
     "models": ["models.adapter", "models.layout", "models.losses", "models.loss_terms"],
-    "legacy": ["models.legacy_json", "models.legacy_layers", "models.legacy_objects"],
+    "legacy": ["models.legacy_json", "models.legacy_layers"],
     "search": ["search.base"],
 }
 #: what decides: besides, no file, clock, process or random state of its own

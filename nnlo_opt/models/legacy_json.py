@@ -12,8 +12,16 @@ from functools import cache
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.legacy_layers import CLASSES, MERGING, OF_IMAGES, RECURRENT, translate_layer
-from nnlo_opt.models.legacy_objects import Config, Untranslatable, keras_object
+from nnlo_opt.models.legacy_layers import (
+    CLASSES,
+    MERGING,
+    OF_IMAGES,
+    RECURRENT,
+    Config,
+    Untranslatable,
+    keras_object,
+    translate_layer,
+)
 
 #: class names of models, which hold layers in their config
 MODELS = frozenset({"Sequential", "Model", "Functional"})

@@ -7,17 +7,164 @@ never run. Sources: the constructors of Keras 1.0.8, 1.2.2, 2.0.8, 2.1.6, 2.2.5 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
-from nnlo_opt.models.legacy_objects import (
-    Config,
-    Untranslatable,
-    activation,
-    constraint,
-    initializer,
-    keras_object,
-    regularizer,
+Config = dict[str, Any]
+
+
+class Untranslatable(ValueError):
+    """Error for a layer without counterpart in Keras 3: the sentence `subject` `predicate`.
+
+    Args:
+        predicate: reason, beginning with its verb.
+        subject: subject of the sentence, if known; a caller may add it.
+    """
+
+    def __init__(self, predicate: str, subject: str = "") -> None:
+        super().__init__(f"{subject} {predicate}".strip())
+        self.predicate: str = predicate
+        self.subject: str = subject
+
+
+def keras_object(class_name: str, config: Config, module: str = "keras.layers") -> Config:
+    """Return an object in the form of Keras 3's JSON."""
+    return {"module": module, "class_name": class_name, "config": config, "registered_name": None}
+
+
+# ---------------------------------------------------------------- objects that layers hold
+
+
+def _variance(scale: float, mode: str, distribution: str) -> tuple[str, Config]:
+    return "VarianceScaling", {"scale": scale, "mode": mode, "distribution": distribution}
+
+
+#: initializers by name: of Keras 1 from keras/initializations.py, and of Keras 2 if they have no arguments
+INITIALIZERS_BY_NAME: Mapping[str, tuple[str, Config]] = {
+    **dict.fromkeys(("zero", "zeros"), ("Zeros", {})),
+    **dict.fromkeys(("one", "ones"), ("Ones", {})),
+    **dict.fromkeys(("uniform", "random_uniform"), ("RandomUniform", {"minval": -0.05, "maxval": 0.05})),
+    **dict.fromkeys(("normal", "random_normal"), ("RandomNormal", {"mean": 0.0, "stddev": 0.05})),
+    "truncated_normal": ("TruncatedNormal", {"mean": 0.0, "stddev": 0.05}),
+    "identity": ("Identity", {}),
+    "orthogonal": ("Orthogonal", {"gain": 1.1}),
+    "lecun_uniform": _variance(1.0, "fan_in", "uniform"),
+    "lecun_normal": _variance(1.0, "fan_in", "truncated_normal"),
+    "glorot_normal": _variance(1.0, "fan_avg", "untruncated_normal"),
+    "glorot_uniform": _variance(1.0, "fan_avg", "uniform"),
+    "he_normal": _variance(2.0, "fan_in", "untruncated_normal"),
+    "he_uniform": _variance(2.0, "fan_in", "uniform"),
+}
+#: initializers of Keras 2 by class, with the names of their arguments
+_SEEDED = ("GlorotUniform", "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal")
+INITIALIZERS: Mapping[str, str] = {
+    "Zeros": "",
+    "Ones": "",
+    "Constant": "value",
+    "Identity": "gain",
+    "Orthogonal": "gain seed",
+    "RandomUniform": "minval maxval seed",
+    "RandomNormal": "mean stddev seed",
+    "TruncatedNormal": "mean stddev seed",
+    "VarianceScaling": "scale mode distribution seed",
+    **dict.fromkeys(_SEEDED, "seed"),
+}
+#: penalties by name, with the factors that a name alone implies; Keras 1 has the name in the description
+REGULARIZERS: Mapping[str, Config] = {
+    "l1": {"l1": 0.01},
+    "l2": {"l2": 0.01},
+    "l1_l2": {"l1": 0.01, "l2": 0.01},
+    "l1l2": {"l1": 0.01, "l2": 0.01},
+    **{name: {} for name in ("L1", "L2", "L1L2", "L1L2Regularizer", "WeightRegularizer", "ActivityRegularizer")},
+}
+#: constraints by class, with the names of their arguments
+CONSTRAINTS: Mapping[str, str] = {
+    "MaxNorm": "max_value axis",
+    "NonNeg": "",
+    "UnitNorm": "axis",
+    "MinMaxNorm": "min_value max_value rate axis",
+}
+#: former names of arguments of constraints
+RENAMED_IN_CONSTRAINTS: Mapping[str, str] = {"m": "max_value", "low": "min_value", "high": "max_value"}
+_ACTIVATIONS = "linear relu relu6 leaky_relu tanh sigmoid softmax softplus softsign elu selu exponential gelu silu mish"
+#: activations that have not changed, and the former names of other activations
+ACTIVATIONS: Mapping[str, str] = {
+    **{name: name for name in _ACTIVATIONS.split()},
+    "swish": "silu",
+    "softmax_v2": "softmax",
+}
+#: clip(0.2 x + 0.5, 0, 1); Keras 3's `hard_sigmoid` is another function, with slope 1/6
+HARD_SIGMOID = keras_object(
+    "Sequential",
+    {
+        "name": "hard_sigmoid",
+        "layers": [
+            keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}),
+            keras_object("ReLU", {"max_value": 1.0}),
+        ],
+    },
+    "keras",
 )
+
+
+def _initializer(name: str, given: Config) -> Config:
+    """Return an initializer; without a seed of its own it follows the global seed."""
+    if name in INITIALIZERS_BY_NAME:
+        class_name, config = INITIALIZERS_BY_NAME[name]
+        return keras_object(class_name, dict(config), "keras.initializers")
+    if name not in INITIALIZERS:
+        raise Untranslatable(f"has initializer {name!r}, which is none of Keras's own")
+    # Further entries are about types (`dtype`), which the model decides.
+    return keras_object(name, _selected(given, INITIALIZERS[name]), "keras.initializers")
+
+
+def _regularizer(name: str, given: Config) -> Config | None:
+    """Return a penalty on weights or on activities; None for a penalty of nothing."""
+    if name not in REGULARIZERS:
+        raise Untranslatable(f"has regularizer {name!r}, which Keras 3 does not have")
+    factors = {**REGULARIZERS[name], **{key: given[key] for key in ("l1", "l2") if given.get(key)}}
+    config = {key: float(factors.get(key, 0.0)) for key in ("l1", "l2")}
+    return keras_object("L1L2", config, "keras.regularizers") if any(config.values()) else None
+
+
+def _constraint(name: str, given: Config) -> Config:
+    """Return a projection of weights; its name is the class, or the class in small letters."""
+    class_name = {known.lower(): known for known in CONSTRAINTS}.get(name.lower().replace("_", ""))
+    if class_name is None:
+        raise Untranslatable(f"has constraint {name!r}, which Keras 3 does not have")
+    renamed = {RENAMED_IN_CONSTRAINTS.get(key, key): value for key, value in given.items()}
+    return keras_object(class_name, _selected(renamed, CONSTRAINTS[class_name]), "keras.constraints")
+
+
+def _selected(given: Config, names: str) -> Config:
+    return {name: given[name] for name in names.split() if name in given}
+
+
+def _activation(value: Any, nested: Callable[[Config], Config]) -> str | Config:
+    """Return an activation by name, or a layer that serves as activation, which `nested` translates."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") != "function":
+            return nested(dict(value))
+        value = value.get("config")
+    if value is None:
+        return "linear"
+    if value == "hard_sigmoid":
+        return deepcopy(HARD_SIGMOID)
+    if value not in ACTIVATIONS:
+        raise Untranslatable(f"has activation {value!r}, which is none of Keras's own")
+    return ACTIVATIONS[value]
+
+
+def _described(value: Any) -> tuple[str, Config]:
+    """Return name and arguments of "name", of Keras 1's {"name", **arguments}, or of {"class_name", "config"}."""
+    if isinstance(value, str):
+        return value, {}
+    if "class_name" in value:
+        return value["class_name"], value.get("config") or {}
+    return value["name"], {key: argument for key, argument in value.items() if key != "name"}
+
+
+# ---------------------------------------------------------------- layers
 
 
 def _with(names: str, *owners: str) -> frozenset[str]:
@@ -131,9 +278,7 @@ CLASSES: Mapping[str, str] = {
     **{f"SeparableConvolution{n}D": f"SeparableConv{n}D" for n in (1, 2)},
     **{f"{old}{n}D": f"Conv{n}DTranspose" for old in ("Deconvolution", "Deconv") for n in (2, 3)},
     **{f"MaxPool{n}D": f"MaxPooling{n}D" for n in (1, 2, 3)},
-    "BatchNormalizationV1": "BatchNormalization",
-    "BatchNormalizationV2": "BatchNormalization",
-    "SyncBatchNormalization": "BatchNormalization",
+    **dict.fromkeys(("BatchNormalizationV1", "BatchNormalizationV2", "SyncBatchNormalization"), "BatchNormalization"),
     "CuDNNGRU": "GRU",
     "CuDNNLSTM": "LSTM",
     "ThresholdedReLU": "ReLU",
@@ -198,8 +343,7 @@ RENAMED_IN: Mapping[str, Mapping[str, str]] = {
     "PReLU": {"init": "alpha_initializer"},
     "LeakyReLU": {"alpha": "negative_slope"},
     "ReLU": {"theta": "threshold"},
-    "SeparableConv1D": {"init": "depthwise_initializer"},
-    "SeparableConv2D": {"init": "depthwise_initializer"},
+    **{f"SeparableConv{n}D": {"init": "depthwise_initializer"} for n in (1, 2)},
 }
 #: sizes that used to be several arguments
 GATHERED: Mapping[tuple[str, ...], str] = {
@@ -231,15 +375,11 @@ _FUNCTION = "a function of TensorFlow's, which Keras 3 does not take from a file
 #: layers that cannot be translated from a file, with the reason
 REFUSED: Mapping[str, str] = {
     "Lambda": "whose code is compiled into the file and is not run from there",
-    "TFOpLambda": _FUNCTION,
-    "SlicingOpLambda": _FUNCTION,
-    "TensorFlowOpLayer": _FUNCTION,
-    "LocallyConnected1D": _NO_COUNTERPART,
-    "LocallyConnected2D": _NO_COUNTERPART,
-    "Highway": _NO_COUNTERPART,
-    "MaxoutDense": _NO_COUNTERPART,
-    "ParametricSoftplus": _NO_COUNTERPART,
-    "SReLU": _NO_COUNTERPART,
+    **dict.fromkeys(("TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"), _FUNCTION),
+    **dict.fromkeys(
+        ("LocallyConnected1D", "LocallyConnected2D", "Highway", "MaxoutDense", "ParametricSoftplus", "SReLU"),
+        _NO_COUNTERPART,
+    ),
 }
 
 
@@ -311,9 +451,9 @@ def _convert(owner: str, name: str, value: Any, nested: Callable[[Config], Confi
     """Return the value of argument `name` of layer class `owner` in the form of Keras 3."""
     kind = name.rpartition("_")[2]
     if kind in _OBJECTS:
-        return _OBJECTS[kind](value)
+        return None if value is None else _OBJECTS[kind](*_described(value))
     if kind == "activation":
-        return activation(value, nested)
+        return _activation(value, nested)
     if name in {"layer", "backward_layer", "cell"}:
         return None if value is None else nested(value)
     if name == "cells":
@@ -339,10 +479,10 @@ def _margins(sides: tuple[str, ...]) -> Callable[[Any], Any]:
     return convert
 
 
-_OBJECTS: Mapping[str, Callable[[Any], Any]] = {
-    "initializer": initializer,
-    "regularizer": regularizer,
-    "constraint": constraint,
+_OBJECTS: Mapping[str, Callable[[str, Config], Config | None]] = {
+    "initializer": _initializer,
+    "regularizer": _regularizer,
+    "constraint": _constraint,
 }
 _DATA_FORMATS = {"th": "channels_first", "tf": "channels_last", None: "channels_last"}
 #: conversions of values of other arguments, by argument, or by layer and argument

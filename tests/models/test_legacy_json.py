@@ -11,8 +11,7 @@ import pytest
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import legacy_json
 from nnlo_opt.models.legacy_json import read_architecture, translate
-from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, RENAMED, RENAMED_IN
-from nnlo_opt.models.legacy_objects import HARD_SIGMOID
+from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENAMED, RENAMED_IN
 
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 INPUT = {"batch_input_shape": [None, 8, 8, 3]}

@@ -10,8 +10,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import keras_model
-from nnlo_opt.models.legacy_layers import ARGUMENTS
-from nnlo_opt.models.legacy_objects import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, INITIALIZERS_BY_NAME
+from nnlo_opt.models.legacy_layers import ACTIVATIONS, ARGUMENTS, CONSTRAINTS, INITIALIZERS, INITIALIZERS_BY_NAME
 from nnlo_opt.models.legacy_weights import load_legacy_weights
 
 pytestmark = [
@@ -88,12 +87,11 @@ def test_keras_3_knows_layers_and_arguments(keras, name):
 
 
 def test_keras_3_knows_the_other_objects(keras):
-    for name, arguments in INITIALIZERS.items():
-        assert set(arguments.split()) <= set(inspect.signature(getattr(keras.initializers, name)).parameters)
+    for known, module in ((INITIALIZERS, keras.initializers), (CONSTRAINTS, keras.constraints)):
+        for name, arguments in known.items():
+            assert set(arguments.split()) <= set(inspect.signature(getattr(module, name)).parameters)
     for name, config in INITIALIZERS_BY_NAME.values():
         getattr(keras.initializers, name)(**config)
-    for name, renamed in CONSTRAINTS.values():
-        assert set(renamed.values()) <= set(inspect.signature(getattr(keras.constraints, name)).parameters)
     assert all(callable(keras.activations.get(name)) for name in ACTIVATIONS.values())
 
 
