@@ -7,7 +7,6 @@ The layers themselves are translated in `legacy_layers`. Names are kept, because
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -23,35 +22,45 @@ from nnlo_opt.models.legacy_layers import (
     translate_layer,
 )
 
+logger = logging.getLogger(__name__)
+
 #: class names of models, which hold layers in their config
 MODELS = frozenset({"Sequential", "Model", "Functional"})
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Architecture in the form of Keras 3."""
+def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
+    """Return the architecture from which Keras 3 builds the model, translated if an earlier Keras wrote it.
 
-    config: Config
-    #: version that the file names, or "1 or 2"
-    version: str
-    #: losses of the translation, in sentences without a subject
-    notes: tuple[str, ...]
+    `is_custom` returns True for the name of a known class that is not Keras's own.
+
+    Raises:
+        ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.
+    """
+    try:
+        architecture = json.loads(text)
+        if isinstance(architecture, str):
+            # `to_json` returns text, which many users have encoded as JSON a second time.
+            architecture = json.loads(architecture)
+    except ValueError as error:
+        architecture, what = None, f"no JSON ({error})"
+    else:
+        what = "JSON without a model's class"
+    keys = set(architecture) if isinstance(architecture, dict) else set()
+    if {"class_name", "module"} <= keys:
+        # Only Keras 3 writes the module of every class.
+        return architecture
+    if "class_name" in keys or {"name", "layers"} <= keys:
+        return translate(architecture, source, is_custom)
+    raise ConfigurationError(
+        f"A model architecture must be a file as `BuildModel` or Keras's `to_json` writes it. "
+        f"Received: {source}, {what}. Write it again."
+    )
 
 
-def is_legacy(architecture: Any) -> bool:
-    """Return True if Keras 0, 1 or 2 wrote this; only Keras 3 writes the module of every class."""
-    if not isinstance(architecture, Mapping) or "module" in architecture:
-        return False
-    return "class_name" in architecture or {"name", "layers"} <= set(architecture)
+def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[[str], bool]) -> Config:
+    """Return an architecture of Keras 0, 1 or 2 in the form of Keras 3, and log what the translation loses.
 
-
-def no_class(name: str) -> bool:
-    """Return False: no class is known that is not Keras's own."""
-    return False
-
-
-def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[[str], bool] = no_class) -> Translation:
-    """Return the architecture in the form of Keras 3; classes for which `is_custom` is True stay unchanged.
+    Classes for which `is_custom` is True stay unchanged.
 
     Raises:
         ConfigurationError: naming `source`, if Keras 3 has no counterpart.
@@ -65,11 +74,20 @@ def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[
         reason = f"which cannot be followed, {type(error).__name__}: {error}"
     else:
         version = str(architecture.get("keras_version", "1 or 2" if "class_name" in architecture else "0"))
-        return Translation(config, version, tuple(sorted(translator.notes)))
+        _announce(version, tuple(sorted(translator.notes)), source)
+        return config
     raise ConfigurationError(
         f"An architecture of Keras 1 or 2 must be made of layers that Keras 3 has too. Received: {source}, {reason}. "
         "Build the model in a Python module with `get_model`."
     )
+
+
+@cache
+def _announce(version: str, notes: tuple[str, ...], source: str) -> None:
+    """Log once that a file is translated, although every trial reads it again."""
+    logger.info("%s was written by Keras %s and is translated to Keras 3", source, version)
+    for note in notes:
+        logger.warning("%s: %s", source, note)
 
 
 class _Translator:
@@ -380,43 +398,3 @@ def _valid(name: str | None) -> str | None:
     """Return a name that Keras 3 accepts."""
     return name.replace("/", "_") if name else None
 
-
-logger = logging.getLogger(__name__)
-
-
-def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] = no_class) -> dict[str, Any]:
-    """Return the architecture from which Keras 3 builds the model, translated if an earlier Keras wrote it.
-
-    `is_custom` returns True for the name of a known class that is not Keras's own.
-
-    Raises:
-        ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.
-    """
-    try:
-        architecture = json.loads(text)
-        if isinstance(architecture, str):
-            # `to_json` returns text, which many users have encoded as JSON a second time.
-            architecture = json.loads(architecture)
-    except ValueError as error:
-        architecture, what = None, f"no JSON ({error})"
-    else:
-        what = "JSON without a model's class"
-    is_old = is_legacy(architecture)
-    if not is_old and not (isinstance(architecture, dict) and "class_name" in architecture):
-        raise ConfigurationError(
-            f"A model architecture must be a file as `BuildModel` or Keras's `to_json` writes it. "
-            f"Received: {source}, {what}. Write it again."
-        )
-    if not is_old:
-        return architecture
-    translation = translate(architecture, source, is_custom)
-    _announce(translation.version, translation.notes, source)
-    return translation.config
-
-
-@cache
-def _announce(version: str, notes: tuple[str, ...], source: str) -> None:
-    """Log once that a file is translated, although every trial reads it again."""
-    logger.info("%s was written by Keras %s and is translated to Keras 3", source, version)
-    for note in notes:
-        logger.warning("%s: %s", source, note)
