@@ -15,6 +15,7 @@ from nnlo_opt.models.legacy_layers import ARGUMENTS, CLASSES, HARD_SIGMOID, RENA
 
 FILES = sorted((Path(__file__).parent / "legacy").glob("*.json"))
 INPUT = {"batch_input_shape": [None, 8, 8, 3]}
+HE_NORMAL = {"scale": 2.0, "mode": "fan_in", "distribution": "untruncated_normal"}
 
 
 def sequential(*layers, **others):
@@ -142,7 +143,7 @@ def test_only_layers_with_weights_are_told_to_be_frozen():
 @pytest.mark.parametrize(
     ("argument", "given", "class_name", "config"),
     [
-        ("init", "he_normal", "VarianceScaling", {"scale": 2.0, "mode": "fan_in", "distribution": "untruncated_normal"}),
+        ("init", "he_normal", "VarianceScaling", HE_NORMAL),
         ("init", "uniform", "RandomUniform", {"minval": -0.05, "maxval": 0.05}),
         ("init", "one", "Ones", {}),
         (
