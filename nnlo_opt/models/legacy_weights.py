@@ -6,7 +6,7 @@ convolution kernels had the order of the images. Theano convolved while TensorFl
 its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +41,17 @@ def find_legacy_weights(architecture: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def load_legacy_weights(model: Any, path: Path, backend: str | None = None) -> None:
+def load_legacy_weights(model: Any, path: Path) -> None:
     """Give `model` the weights of a file of Keras 1 or 2, all or none.
 
     Args:
         model: built Keras model.
         path: file of weights.
-        backend: backend with which the weights were trained, if the file does not state it.
 
     Raises:
         ConfigurationError: if the weights do not fit the model.
     """
     saved = read_saved_weights(path)
-    saved = SavedWeights(saved.layers, saved.keras_version, saved.backend or backend)
     assignments = []
     for layer, arrays in _paired(model, saved, path):
         try:
@@ -116,8 +114,7 @@ def _converted(leaf: Any, arrays: Arrays, saved: SavedWeights) -> Arrays:
     if saved.backend == "theano" and name in CONVOLUTIONS:
         n_kernels = 2 if name == "ConvLSTM2D" else 1
         arrays[:n_kernels] = [np.flip(kernel, (*range(kernel.ndim - 2),)) for kernel in arrays[:n_kernels]]
-    convert = _FROM_CUDNN.get(name)
-    return convert(arrays) if convert else arrays
+    return _from_cudnn(name, arrays) if name in {"LSTM", "GRU"} else arrays
 
 
 def _from_keras_1(name: str, leaf: Any, arrays: Arrays) -> Arrays:
@@ -139,27 +136,20 @@ def _from_keras_1(name: str, leaf: Any, arrays: Arrays) -> Arrays:
     return arrays
 
 
-def _lstm_from_cudnn(arrays: Arrays) -> Arrays:
-    return _gates_from_cudnn(arrays, 4, lambda bias: bias.reshape(2, -1).sum(0))
-
-
-def _gru_from_cudnn(arrays: Arrays) -> Arrays:
-    return _gates_from_cudnn(arrays, 3, lambda bias: bias.reshape(2, -1))
-
-
-def _gates_from_cudnn(arrays: Arrays, n_gates: int, join: Callable[[NDArray], NDArray]) -> Arrays:
+def _from_cudnn(name: str, arrays: Arrays) -> Arrays:
     """Return arrays of CuDNN, with two biases and transposed kernels, in the layout of Keras 3; others unchanged."""
+    n_gates = len(GATES[name])
     if len(arrays) < 3 or arrays[2].shape != (2 * n_gates * len(arrays[1]),):
         return arrays
     kernel, recurrent, bias = arrays
+    biases = bias.reshape(2, -1)
     return [
         np.hstack([gate.T.reshape(gate.shape, order="F") for gate in np.hsplit(kernel, n_gates)]),
         np.hstack([gate.T for gate in np.hsplit(recurrent, n_gates)]),
-        join(bias),
+        biases.sum(0) if name == "LSTM" else biases,
     ]
 
 
-_FROM_CUDNN: Mapping[str, Callable[[Arrays], Arrays]] = {"LSTM": _lstm_from_cudnn, "GRU": _gru_from_cudnn}
 #: layers that hold layers, with the attributes that do
 _INSIDE: Mapping[str, Sequence[str]] = {
     "Bidirectional": ("forward_layer", "backward_layer"),

@@ -112,7 +112,7 @@ def test_kernels_of_keras_1(saved, make, stored, order):
     load_legacy_weights(Model(layer), saved({"it": [kernel]}))
     expected = kernel if order is None else kernel.transpose(order)
     np.testing.assert_array_equal(layer.values[0], expected)
-    load_legacy_weights(Model(layer), saved({"it": [kernel]}), backend="theano")
+    load_legacy_weights(Model(layer), saved({"it": [kernel]}, backend=b"theano"))
     np.testing.assert_array_equal(layer.values[0], expected[::-1, ::-1])
 
 
