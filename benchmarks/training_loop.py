@@ -20,7 +20,7 @@ from plain_fit import read
 
 from nnlo_opt.models.keras_adapter import KerasAdapter
 from nnlo_opt.models.keras_model import import_framework
-from nnlo_opt.models.loss_terms import LossTerm
+from nnlo_opt.models.losses import LossTerm
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
 

@@ -56,7 +56,7 @@ PURE_DATA: dict[str, list[str]] = {
         "comm.transport",
     ],
     "data": ["data.source", "data.folds", "data.batches", "data.order", "data.ragged", "data.weights"],
-    "models": ["models.adapter", "models.layout", "models.losses", "models.loss_terms"],
+    "models": ["models.adapter", "models.layout", "models.losses"],
     "legacy": ["models.legacy_json", "models.legacy_layers"],
     "search": ["search.base"],
 }

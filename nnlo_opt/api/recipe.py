@@ -27,7 +27,7 @@ from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of, imported_in
-from nnlo_opt.models.loss_terms import Labels, make_terms, split_losses
+from nnlo_opt.models.losses import Labels, make_terms, split_losses
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.user_files import describe

@@ -32,7 +32,7 @@ from typing import Any, Literal
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.framework import Framework, framework_named, framework_of
 from nnlo_opt.models.legacy_json import read_architecture
-from nnlo_opt.models.loss_terms import LossRequest, WeightRequest
+from nnlo_opt.models.losses import LossRequest, WeightRequest
 from nnlo_opt.user_files import describe, execute_file, line_in
 
 Kind = Literal["model", "objective"]

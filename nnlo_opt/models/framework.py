@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.adapter import ModelAdapter
-from nnlo_opt.models.loss_terms import LossRules, LossTerm, Output
+from nnlo_opt.models.losses import LossRules, LossTerm, Output
 from nnlo_opt.trees import Shapes
 
 #: values of `--backend` with their modules; a model that does not indicate its framework uses the first

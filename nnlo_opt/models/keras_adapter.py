@@ -20,7 +20,7 @@ from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.keras_graph import Batch, Engine, KerasGraph, Vectors
 from nnlo_opt.models.layout import FloatVector, Layout
-from nnlo_opt.models.loss_terms import LossTerm, figures_of
+from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from nnlo_opt.models.layout import Layout, WeightSpec
-from nnlo_opt.models.loss_terms import LossTerm
-from nnlo_opt.models.losses import Shape
+from nnlo_opt.models.losses import LossTerm, Shape
 
 
 class Batch(NamedTuple):

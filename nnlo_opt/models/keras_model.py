@@ -14,8 +14,7 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, first_line, forget_models
 from nnlo_opt.models.keras_graph import packed
 from nnlo_opt.models.legacy_json import read_architecture
-from nnlo_opt.models.loss_terms import LossTerm, Output
-from nnlo_opt.models.losses import Shape
+from nnlo_opt.models.losses import LossTerm, Output, Shape
 from nnlo_opt.trees import Shapes, leaves
 
 __all__ = ["forget_models"]

@@ -1,19 +1,29 @@
-"""Losses by name, with the rules by which a loss fits a model with its labels.
+"""Loss of a model: the weighted sum of one loss for each of its outputs, with the rules by which losses fit labels.
 
-Names are Keras's names; Keras computes the losses (`keras_model`). Shapes have no batch dimension.
+A request is a name or function for all outputs, a list in the order of the outputs, or a dict by their names. Without a
+request, the loss is chosen to fit each output and its labels. Names are Keras's names; Keras computes the losses
+(`keras_model`). Shapes have no batch dimension.
 """
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
 
 Shape = tuple[int | None, ...]
 AccuracyKind = Literal["categorical", "sparse_categorical", "binary"]
+#: name of a loss, or function (y_true, y_pred) -> loss of each sample, or their mean
+Loss: TypeAlias = str | Callable[[Any, Any], Any]
+#: losses of all outputs, of each in their order, or by their names; None to choose losses that fit
+LossRequest: TypeAlias = Loss | Sequence[Loss] | Mapping[str, Loss] | None
+#: weights in the order of the outputs, or by their names; None for 1 each
+WeightRequest: TypeAlias = Sequence[float] | Mapping[str, float] | None
 
 LOSSES: tuple[str, ...] = (
     "binary_crossentropy",
@@ -51,9 +61,50 @@ _ALIASES = {
     "smoothl1": "huber",
 }
 
-_SPARSE = "sparse_categorical_crossentropy"
+SPARSE = "sparse_categorical_crossentropy"
 _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")
 _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Output of a model."""
+
+    #: name, unique in the model
+    name: str
+    shape: Shape
+    #: activation that computes the output; None if linear or unknown
+    activation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of one output: shape and dtype of one sample's labels, and the labels of some samples, if known."""
+
+    shape: Shape
+    dtype: str
+    values: NDArray | None = None
+
+    @property
+    def are_whole(self) -> bool:
+        """True if the labels are of a type of whole numbers."""
+        return np.issubdtype(self.dtype, np.integer) or np.issubdtype(self.dtype, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerm:
+    """Loss of one output, with the way its accuracy is counted."""
+
+    output: str
+    loss: Loss
+    weight: float = 1.0
+    #: kind of accuracy; None if the labels are no classes
+    accuracy: AccuracyKind | None = None
+
+    @property
+    def loss_name(self) -> str:
+        """Name of the loss for messages."""
+        return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "a function of the module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +115,48 @@ class InferredLoss:
     why: str
 
 
-def check_loss(name: str) -> str:
-    """Return Keras's name of the loss `name`; case, underscores and a final "Loss" do not matter.
+class LossRules(Protocol):
+    """Losses that a framework knows, and the rules for them; this module has the rules of Keras."""
+
+    def check_loss(self, name: str) -> str: ...
+
+    def infer_loss(self, output: Output, labels: Labels) -> InferredLoss: ...
+
+    def metric_for(self, loss: str, last_activation: str | None = None) -> AccuracyKind | None: ...
+
+    def label_mismatch(self, loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None: ...
+
+
+# ---------------------------------------------------------------- the rules of Keras
+
+
+def check_loss(name: str, more: Iterable[str] = ()) -> str:
+    """Return Keras's name of the loss `name`, or the name in `more`, losses of another framework.
+
+    Case, underscores and a final "Loss" do not matter.
 
     Raises:
         ConfigurationError: for an unknown name, with the closest names.
     """
-    known = {fold(loss): loss for loss in LOSSES} | _ALIASES
+    known = {fold(loss): loss for loss in LOSSES} | _ALIASES | {fold(loss): loss for loss in more}
     folded = fold(name)
     if folded in known:
         return known[folded]
     close = dict.fromkeys(known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5))
-    names = ", ".join(close or LOSSES)
+    names = ", ".join(close or (*LOSSES, *more))
     raise ConfigurationError(f"`--loss` must name a loss. Received: {name!r}. Choose one of: {names}.")
 
 
-def infer_loss(
-    last_activation: str | None,
-    output_shape: Shape,
-    label_shape: Shape,
-    label_dtype: DTypeLike,
-    label_values_hint: NDArray | None = None,
-) -> InferredLoss:
-    """Choose the loss by the model's last activation (None: linear) and its labels; the hint holds some labels."""
-    whole = np.issubdtype(label_dtype, np.integer) or np.issubdtype(label_dtype, np.bool_)
-    if last_activation == "softmax":
-        if _same(output_shape, label_shape):
+def infer_loss(output: Output, labels: Labels) -> InferredLoss:
+    """Choose the loss by the activation of an output (None: linear) and its labels."""
+    if output.activation == "softmax":
+        if _same(output.shape, labels.shape):
             return InferredLoss("categorical_crossentropy", "the last layer is a softmax and the labels are one-hot")
-        if whole or _all_in(label_values_hint, None):
-            return InferredLoss(_SPARSE, "the last layer is a softmax and the labels are class numbers")
-    if last_activation == "sigmoid" and (label_values_hint is None or _all_in(label_values_hint, (0, 1))):
+        if labels.are_whole or _all_in(labels.values, None):
+            return InferredLoss(SPARSE, "the last layer is a softmax and the labels are class numbers")
+    if output.activation == "sigmoid" and (labels.values is None or _all_in(labels.values, (0, 1))):
         return InferredLoss("binary_crossentropy", "the last layer is a sigmoid and the labels are 0 or 1")
-    activation = last_activation or "linear"
+    activation = output.activation or "linear"
     return InferredLoss("mean_squared_error", f"the last layer is {activation} and the labels are no classes")
 
 
@@ -105,7 +166,7 @@ def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | 
     A softmax trained with a binary cross-entropy still predicts one class: if each output were counted separately, nine
     tenths of a wrong digit would be right.
     """
-    if loss == _SPARSE:
+    if loss == SPARSE:
         return "sparse_categorical"
     if loss in _ONE_HOT:
         return "categorical"
@@ -118,16 +179,16 @@ def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) ->
     """Return a sentence if labels cannot be compared with the output by `loss` (None: by any loss), else None."""
     same = _same(output_shape, label_shape)
     sparse = _same(output_shape[:-1], label_shape)
-    if {None: same or sparse, _SPARSE: sparse}.get(loss, same):
+    if {None: same or sparse, SPARSE: sparse}.get(loss, same):
         return None
-    if loss == _SPARSE:
+    if loss == SPARSE:
         return (
             f"The loss {loss} takes one class number for each output of shape {output_shape}. Received: labels of "
             f"shape {label_shape}. Give class numbers, or use categorical_crossentropy for one-hot labels."
         )
     return (
         f"Labels must have the shape of the model's output, {output_shape}. Received: labels of shape {label_shape}. "
-        f"Give the model an output of that shape{', or use ' + _SPARSE + ' for class numbers' if sparse else ''}."
+        f"Give the model an output of that shape{', or use ' + SPARSE + ' for class numbers' if sparse else ''}."
     )
 
 
@@ -149,3 +210,100 @@ def _all_in(values: NDArray | None, allowed: tuple[int, ...] | None) -> bool:
 def fold(name: str) -> str:
     """Return a name without case, underscores and a final "loss"."""
     return name.lower().replace("_", "").removesuffix("loss")
+
+
+# ---------------------------------------------------------------- the losses of a model
+
+
+def split_losses(text: str) -> str | list[str]:
+    """Return the request of `--loss`: one name, or several separated by commas."""
+    names = [name.strip() for name in text.split(",")]
+    return names if len(names) > 1 else names[0]
+
+
+def losses_in_words(terms: Sequence[LossTerm]) -> str:
+    """Return the losses as `--loss` would name them."""
+    return ",".join(term.loss_name for term in terms)
+
+
+def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
+    """Return the names of the figures of a model, in the order in which they are computed.
+
+    They are "loss", "acc" of the first output that predicts classes, and "<output>_loss" and "<output>_acc" as well if
+    the model has several outputs.
+    """
+    classes = [term for term in terms if term.accuracy]
+    overall = ("loss", "acc") if classes else ("loss",)
+    if len(terms) == 1:
+        return overall
+    return (
+        *overall,
+        *(f"{term.output}_loss" for term in terms),
+        *(f"{term.output}_acc" for term in classes),
+    )
+
+
+def make_terms(
+    request: LossRequest, weights: WeightRequest, outputs: Sequence[Output], labels: Sequence[Labels], rules: LossRules
+) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
+    """Return the loss of every output, and a sentence on each loss that was chosen.
+
+    Raises:
+        ConfigurationError: if outputs, labels and losses do not match.
+    """
+    if len(outputs) != len(labels):
+        raise ConfigurationError(
+            f"Every output of the model must have its own labels. Received: {len(labels)} sets of labels for "
+            f"{len(outputs)} outputs, {_listed(outputs)}. Give a group with one data set for each output."
+        )
+    losses = _per_output(request, outputs, "losses")
+    scales = _per_output(1.0 if weights is None else weights, outputs, "loss weights")
+    terms, remarks = [], []
+    for output, label, loss, weight in zip(outputs, labels, losses, scales, strict=True):
+        term, why = _term(output, label, loss, rules, "" if len(outputs) == 1 else f"Output {output.name!r}: ")
+        if not math.isfinite(weight):
+            raise ConfigurationError(f"A loss weight must be a finite number. Received: {weight} for {output.name!r}.")
+        terms.append(LossTerm(output.name, term.loss, float(weight), term.accuracy))
+        if why:
+            of = "" if len(outputs) == 1 else f" of output {output.name!r}"
+            remarks.append(f"Loss{of}: {term.loss}, because {why}; `--loss` chooses another.")
+    return tuple(terms), tuple(remarks)
+
+
+def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, prefix: str) -> tuple[LossTerm, str]:
+    """Return the term of one output, and the reason for its loss or "" if it was requested."""
+    if mismatch := rules.label_mismatch(None, output.shape, labels.shape):
+        raise ConfigurationError(prefix + mismatch)
+    inferred = rules.infer_loss(output, labels)
+    if callable(loss):
+        # Classes are counted as for the loss that would fit.
+        return LossTerm(output.name, loss, accuracy=rules.metric_for(inferred.name, output.activation)), ""
+    name = inferred.name if loss is None else rules.check_loss(loss)
+    if mismatch := rules.label_mismatch(name, output.shape, labels.shape):
+        raise ConfigurationError(prefix + mismatch)
+    accuracy = rules.metric_for(name, output.activation)
+    return LossTerm(output.name, name, accuracy=accuracy), inferred.why if loss is None else ""
+
+
+def _per_output(request: Any, outputs: Sequence[Output], what: str) -> list[Any]:
+    """Return the requested value of each output."""
+    if isinstance(request, Mapping):
+        names = [output.name for output in outputs]
+        if request.keys() != set(names):
+            raise ConfigurationError(
+                f"The {what} must be given for every output by its name. Received: {', '.join(map(str, request))}; "
+                f"the outputs are {_listed(outputs)}."
+            )
+        return [request[name] for name in names]
+    if isinstance(request, Sequence) and not isinstance(request, str):
+        if len(request) != len(outputs):
+            raise ConfigurationError(
+                f"There must be as many {what} as outputs. Received: {len(request)}; "
+                f"the outputs are {_listed(outputs)}."
+            )
+        return list(request)
+    return [request] * len(outputs)
+
+
+def _listed(outputs: Sequence[Output]) -> str:
+    return ", ".join(output.name for output in outputs)

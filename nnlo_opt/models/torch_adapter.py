@@ -19,7 +19,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
-from nnlo_opt.models.loss_terms import LossTerm, figures_of
+from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.models.torch_comparison import Comparison
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
 

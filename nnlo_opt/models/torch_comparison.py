@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.loss_terms import LossTerm
-from nnlo_opt.models.torch_losses import OF_CLASSES, OF_SIGNS, SPARSE, is_of_torch, own_name
+from nnlo_opt.models.losses import SPARSE, LossTerm
+from nnlo_opt.models.torch_losses import OF_CLASSES, OF_SIGNS, is_of_torch, own_name
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,13 @@ for logits. PyTorch's names (`CrossEntropyLoss`, or `cross_entropy`) compute the
 activation; only the labels are converted to the form that these losses need.
 """
 
-from difflib import get_close_matches
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
-from nnlo_opt.models.loss_terms import Loss
-from nnlo_opt.models.losses import AccuracyKind, InferredLoss, Shape
+from nnlo_opt.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
 
 #: PyTorch's losses without a counterpart in Keras, with the way "acc" is counted
 TORCH_LOSSES: dict[str, AccuracyKind | None] = {
@@ -46,9 +44,6 @@ OF_CLASSES = ("CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")
 #: losses with labels -1 or 1
 OF_SIGNS = ("HingeEmbeddingLoss", "SoftMarginLoss")
 
-SPARSE = "sparse_categorical_crossentropy"
-
-
 def check_loss(name: str) -> str:
     """Return Keras's name of the loss `name`, or PyTorch's if Keras has none (`cross_entropy`: CrossEntropyLoss).
 
@@ -57,47 +52,29 @@ def check_loss(name: str) -> str:
     Raises:
         ConfigurationError: for an unknown name, or for a loss that needs more than outputs and labels.
     """
-    own = {losses.fold(loss): loss for loss in (*TORCH_LOSSES, *_REFUSED)}
-    folded = losses.fold(name)
-    loss = own.get(folded)
-    if loss in _REFUSED:
+    needs = {losses.fold(loss): inputs for loss, inputs in _REFUSED.items()}.get(losses.fold(name))
+    if needs:
         raise ConfigurationError(
-            f"`--loss` must name a loss of outputs and labels. Received: {name!r}, which takes {_REFUSED[loss]}. Give "
+            f"`--loss` must name a loss of outputs and labels. Received: {name!r}, which takes {needs}. Give "
             "a function (y_true, y_pred) as `get_loss()` of the model module."
         )
-    if loss:
-        return loss
-    try:
-        return losses.check_loss(name)
-    except ConfigurationError:
-        known = {losses.fold(loss): loss for loss in (*losses.LOSSES, *TORCH_LOSSES)}
-        close = [known[match] for match in get_close_matches(folded, known, n=3, cutoff=0.5)]
-        raise ConfigurationError(
-            f"`--loss` must name a loss. Received: {name!r}. Choose one of: {', '.join(close or known.values())}."
-        ) from None
+    return losses.check_loss(name, TORCH_LOSSES)
 
 
-def infer_loss(
-    last_activation: str | None,
-    output_shape: Shape,
-    label_shape: Shape,
-    label_dtype: DTypeLike,
-    label_values_hint: NDArray | None = None,
-) -> InferredLoss:
+def infer_loss(output: Output, labels: Labels) -> InferredLoss:
     """Choose the loss as `losses.infer_loss`, but take outputs without activation for logits if labels are classes."""
-    hint = label_values_hint
-    whole = np.issubdtype(label_dtype, np.integer) or np.issubdtype(label_dtype, np.bool_)
-    n_classes = output_shape[-1] if output_shape else 1
-    if last_activation is None:
+    shape, values = output.shape, labels.values
+    n_classes = shape[-1] if shape else 1
+    if output.activation is None:
         logits = "the last layer is linear, its outputs are taken for logits, and the labels are"
-        if whole and n_classes != 1 and label_shape in (output_shape[:-1], (*output_shape[:-1], 1)):
+        if labels.are_whole and n_classes != 1 and labels.shape in (shape[:-1], (*shape[:-1], 1)):
             return InferredLoss(SPARSE, f"{logits} class numbers")
-        if hint is not None and np.size(hint) and np.isin(hint, (0, 1)).all() and np.any(hint):
-            if n_classes != 1 and label_shape == output_shape and (hint.sum(axis=-1) == 1).all():
+        if values is not None and np.size(values) and np.isin(values, (0, 1)).all() and np.any(values):
+            if n_classes != 1 and labels.shape == shape and (values.sum(axis=-1) == 1).all():
                 return InferredLoss("categorical_crossentropy", f"{logits} one-hot")
             return InferredLoss("binary_crossentropy", f"{logits} 0 or 1")
-    inferred = losses.infer_loss(_in_keras(last_activation), output_shape, label_shape, label_dtype, hint)
-    return InferredLoss(inferred.name, inferred.why.replace("softmax", last_activation or ""))
+    inferred = losses.infer_loss(replace(output, activation=_in_keras(output.activation)), labels)
+    return InferredLoss(inferred.name, inferred.why.replace("softmax", output.activation or ""))
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import torch_losses
-from nnlo_opt.models.loss_terms import LossTerm, Output
+from nnlo_opt.models.losses import LossTerm, Output
 from nnlo_opt.models.torch_adapter import TorchAdapter, first_line, forget_models, named_outputs
 from nnlo_opt.models.torch_comparison import activation_of
 from nnlo_opt.trees import Shapes, leaves

@@ -21,7 +21,7 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.framework import Framework, framework_for, framework_of
-from nnlo_opt.models.loss_terms import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
+from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of

@@ -2,7 +2,20 @@ import numpy as np
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.losses import LOSSES, check_loss, infer_loss, label_mismatch, metric_for
+from nnlo_opt.models import losses
+from nnlo_opt.models.losses import Labels, LossTerm, Output, figures_of, losses_in_words, make_terms, split_losses
+
+KIND, ENERGY, REAL = Output("kind", (3,), "softmax"), Output("energy", (1,), None), Output("real", (1,), "sigmoid")
+OUTPUTS = [KIND, ENERGY, REAL]
+LABELS = [Labels((), "int64"), Labels((1,), "float32"), Labels((), "float32", np.array([0.0, 1.0]))]
+
+
+def terms_of(request, weights=None, outputs=OUTPUTS, labels=LABELS):
+    return make_terms(request, weights, outputs, labels, losses)
+
+
+def own(y_true, y_pred):
+    return 0
 
 
 @pytest.mark.parametrize(
@@ -21,7 +34,7 @@ from nnlo_opt.models.losses import LOSSES, check_loss, infer_loss, label_mismatc
 )
 def test_inferred_losses(activation, output, label, dtype, values, expected):
     hint = None if values is None else np.array(values)
-    inferred = infer_loss(activation, output, label, np.dtype(dtype), hint)
+    inferred = losses.infer_loss(Output("out", output, activation), Labels(label, dtype, hint))
     assert inferred.name == expected
     assert (activation or "linear") in inferred.why
 
@@ -29,7 +42,7 @@ def test_inferred_losses(activation, output, label, dtype, values, expected):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((name, name) for name in LOSSES),
+        *((name, name) for name in losses.LOSSES),
         ("mse", "mean_squared_error"),
         ("MeanSquaredError", "mean_squared_error"),
         ("BCELoss", "binary_crossentropy"),
@@ -38,14 +51,14 @@ def test_inferred_losses(activation, output, label, dtype, values, expected):
     ],
 )
 def test_known_losses(name, expected):
-    assert check_loss(name) == expected
+    assert losses.check_loss(name) == expected
 
 
 def test_unknown_losses():
     with pytest.raises(ConfigurationError, match=r"'crossentropi'. Choose one of: .*binary_crossentropy"):
-        check_loss("crossentropi")
+        losses.check_loss("crossentropi")
     with pytest.raises(ConfigurationError, match="huber"):
-        check_loss("?")
+        losses.check_loss("?")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +72,7 @@ def test_unknown_losses():
     ],
 )
 def test_accuracy(loss, activation, expected):
-    assert metric_for(loss, activation) == expected
+    assert losses.metric_for(loss, activation) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,6 +93,87 @@ def test_accuracy(loss, activation, expected):
     ],
 )
 def test_label_shapes(loss, output, label, fits):
-    sentence = label_mismatch(loss, output, label)
+    sentence = losses.label_mismatch(loss, output, label)
     assert (sentence is None) == fits
     assert fits or "Received: labels of shape" in sentence
+
+
+def test_losses_are_chosen_for_every_output():
+    terms, remarks = terms_of(None)
+    assert [(term.output, term.loss, term.weight, term.accuracy) for term in terms] == [
+        ("kind", "sparse_categorical_crossentropy", 1.0, "sparse_categorical"),
+        ("energy", "mean_squared_error", 1.0, None),
+        ("real", "binary_crossentropy", 1.0, "binary"),
+    ]
+    assert remarks[0].startswith("Loss of output 'kind': sparse_categorical_crossentropy, because the last layer is")
+    (_,), (remark,) = terms_of(None, outputs=[ENERGY], labels=[LABELS[1]])
+    assert remark.startswith("Loss: mean_squared_error, because")
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ("mse", "mean_squared_error,mean_squared_error"),
+        (["mse", "BCE"], "mean_squared_error,binary_crossentropy"),
+        (("mse", own), "mean_squared_error,own"),
+        ({"real": "mae", "energy": own}, "own,mean_absolute_error"),
+        (own, "own,own"),
+    ],
+)
+def test_losses_as_they_may_be_asked_for(request_, names):
+    terms, remarks = terms_of(request_, outputs=OUTPUTS[1:], labels=LABELS[1:])
+    assert losses_in_words(terms) == names
+    assert not remarks
+
+
+def test_a_function_counts_classes_as_the_loss_that_fits():
+    terms, _ = terms_of(own)
+    assert [term.accuracy for term in terms] == ["sparse_categorical", None, "binary"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [([1, 0.5, 0], [1, 0.5, 0]), ({"real": 2, "kind": 3, "energy": 4}, [3, 4, 2])]
+)
+def test_loss_weights(weights, expected):
+    assert [term.weight for term in terms_of(None, weights)[0]] == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "weights", "sentence"),
+    [
+        (
+            ["mse", "mse"],
+            None,
+            r"There must be as many losses as outputs\. Received: 2; the outputs are kind, energy, real",
+        ),
+        ({"kind": "mse"}, None, r"losses must be given for every output by its name\. Received: kind;"),
+        (None, [1.0], r"There must be as many loss weights as outputs"),
+        (None, {"a": 1, "b": 2}, r"loss weights must be given .* Received: a, b"),
+        (None, [1.0, float("nan"), 1.0], "finite number. Received: nan for 'energy'"),
+        ("mse", None, r"^Output 'kind': Labels must have the shape"),
+        (["crossentropi"] * 3, None, "'crossentropi'. Choose one of"),
+    ],
+)
+def test_requests_that_do_not_fit(request_, weights, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        terms_of(request_, weights)
+
+
+def test_labels_that_do_not_fit():
+    with pytest.raises(ConfigurationError, match="Received: 1 sets of labels for 3 outputs, kind, energy, real"):
+        terms_of(None, labels=LABELS[:1])
+    with pytest.raises(ConfigurationError, match=r"^Labels must have the shape of the model's output, \(3,\)"):
+        terms_of("mse", outputs=[KIND], labels=[Labels((5,), "float32")])
+
+
+def test_options_name_one_loss_or_several():
+    assert split_losses(" mse ") == "mse"
+    assert split_losses("mse, bce") == ["mse", "bce"]
+
+
+def test_figures():
+    plain, classes = LossTerm("a", "mse"), LossTerm("b", "hinge", accuracy="binary")
+    assert figures_of([plain]) == ("loss",)
+    assert figures_of([classes]) == ("loss", "acc")
+    assert figures_of([plain, plain]) == ("loss", "a_loss", "a_loss")
+    assert figures_of([plain, classes]) == ("loss", "acc", "a_loss", "b_loss", "b_acc")

@@ -12,7 +12,7 @@ import pytest
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models import torch_module
-from nnlo_opt.models.loss_terms import LossTerm
+from nnlo_opt.models.losses import LossTerm
 from nnlo_opt.models.torch_adapter import TorchAdapter
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer

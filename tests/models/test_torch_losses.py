@@ -7,7 +7,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import keras_model, losses, torch_losses, torch_module
-from nnlo_opt.models.loss_terms import Labels, LossTerm, Output, make_terms
+from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
 from nnlo_opt.models.torch_comparison import Comparison, activation_of
 
 needs_torch = pytest.mark.needs("torch")
@@ -107,7 +107,7 @@ one_hot = np.eye(3, dtype=np.float32)[[0, 2, 1, 1]]
     ],
 )
 def test_the_loss_that_fits(activation, output, label, dtype, hint, expected):
-    inferred = torch_losses.infer_loss(activation, output, label, dtype, hint)
+    inferred = torch_losses.infer_loss(Output("out", output, activation), Labels(label, dtype, hint))
     assert inferred.name == expected
     assert losses.label_mismatch(expected, output, label) is None
 

@@ -16,7 +16,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import torch_module
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_for, framework_named, framework_of
-from nnlo_opt.models.loss_terms import Labels, Output, make_terms
+from nnlo_opt.models.losses import Labels, Output, make_terms
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnlo_opt.models.loss_terms import LossTerm
+from nnlo_opt.models.losses import LossTerm
 from nnlo_opt.testing.model_conformance import ModelConformance
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))

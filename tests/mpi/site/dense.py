@@ -18,7 +18,7 @@ from nnlo_opt.files import atomic_write
 from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
-from nnlo_opt.models.loss_terms import LossTerm, Output, figures_of
+from nnlo_opt.models.losses import LossTerm, Output, figures_of
 
 NOUN = "a dense network"
 SUFFIX = ".npz"
