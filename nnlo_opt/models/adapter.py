@@ -5,6 +5,7 @@ running means of a batch normalisation) is averaged over the workers and not opt
 example seed counters of dropout layers) is kept by each worker for itself.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from numpy.typing import NDArray
 
+from nnlo_opt.errors import TrialError
 from nnlo_opt.models.layout import FloatVector, Layout
 from nnlo_opt.trees import Arrays
 
@@ -156,3 +158,27 @@ class EpochCallbacks(Protocol):
                 request to stop.
         """
         ...
+
+
+class blame_on_trial:
+    """Context in which an exception becomes a TrialError, which names the computation `what`."""
+
+    # `contextmanager` would take three times as long, and more after a computation.
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TrialError):
+            raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
+
+
+#: text that TensorFlow writes around a message
+_WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message, without places and headings of TensorFlow."""
+    lines = (_WRAPPING.sub("", line).strip() for line in str(error).splitlines())
+    return f"{type(error).__name__}: {next((line for line in lines if line), '')}".rstrip(".: ")

@@ -6,9 +6,8 @@ used, which saves about a millisecond a batch and 7 MB a trial. `KerasAdapter` o
 
 import gc
 import importlib
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import Metrics
+from nnlo_opt.models.adapter import Metrics, blame_on_trial
 from nnlo_opt.models.keras_graph import Batch, Engine, KerasGraph, Vectors
-from nnlo_opt.models.layout import FloatVector, Layout
+from nnlo_opt.models.layout import FloatVector, Layout, check_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
@@ -61,15 +60,6 @@ class LossScale:
         """Double the factor after many gradients without overflow; must be called after `factor` was divided out."""
         if self.n_fitting >= self.PATIENCE:
             self.exponent, self.n_fitting = self.exponent + 1, 0
-
-    def to_list(self) -> list[int]:
-        """Return plain data."""
-        return [self.exponent, self.n_fitting]
-
-    @classmethod
-    def from_list(cls, values: list[int]) -> "LossScale":
-        """Return the loss scale that `to_list` wrote."""
-        return cls(*values)
 
 
 #: module of the engine for each backend of Keras
@@ -134,7 +124,7 @@ class KerasAdapter:
         self._weights = self._own_weights
 
     def borrow_weights(self, vector: FloatVector) -> None:
-        _check_shape(vector, self._own_weights)
+        check_vector(vector, self.n_weights)
         self._weights = vector
 
     def read_state(self, out: FloatVector) -> None:
@@ -145,7 +135,7 @@ class KerasAdapter:
 
     def discrete_state(self) -> list[list[int]]:
         """Return the counters of the model, then the loss scale, if there is one."""
-        scale = [self._loss_scale.to_list()] if self._loss_scale else []
+        scale = [[*astuple(self._loss_scale)]] if self._loss_scale else []
         return [counter.ravel().tolist() for counter in self._counters] + scale
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
@@ -154,7 +144,7 @@ class KerasAdapter:
             raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
         if self._loss_scale:
             *values, scale = values
-            self._loss_scale = LossScale.from_list(scale)
+            self._loss_scale = LossScale(*scale)
         self._counters = [
             np.array(value, counter.dtype).reshape(counter.shape)
             for value, counter in zip(values, self._counters, strict=True)
@@ -162,7 +152,7 @@ class KerasAdapter:
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
-        with _blame_on_trial("gradient"):
+        with blame_on_trial("gradient"):
             result = self._engine.gradient(self._vectors, self._scaled(batch))
             while self._loss_scale and not self._loss_scale.fits(result.gradient):
                 result = self._engine.gradient(self._vectors, self._scaled(batch))
@@ -182,7 +172,7 @@ class KerasAdapter:
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
-        with _blame_on_trial("evaluation"):
+        with blame_on_trial("evaluation"):
             sums = self._engine.figures(self._vectors, batch)
         return self._metrics(batch, sums)
 
@@ -268,34 +258,5 @@ def _computes_in_half(model: Any) -> bool:
 
 
 def _copy(source: FloatVector, target: FloatVector) -> None:
-    _check_shape(source, target)
+    check_vector(source, len(target))
     np.copyto(target, source)
-
-
-def _check_shape(vector: FloatVector, like: FloatVector) -> None:
-    if vector.shape != like.shape:
-        raise ValueError(f"A vector of shape {like.shape} is expected. Received: {vector.shape}.")
-
-
-class _blame_on_trial:
-    """Context in which an exception becomes a TrialError."""
-
-    # `contextmanager` would take three times as long, and more after a computation.
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
-
-
-#: text that TensorFlow writes around a message
-_WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message, without places and headings of TensorFlow."""
-    lines = (_WRAPPING.sub("", line).strip() for line in str(error).splitlines())
-    return f"{type(error).__name__}: {next((line for line in lines if line), '')}".rstrip(".: ")

@@ -94,7 +94,9 @@ class KerasGraph:
         self.sample_shapes = _declared_shapes(model)
 
     def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
-        """Return the mean loss, the figures as sums (n_figures,), and the scope that holds the changed variables.
+        """Return the mean loss times the loss scale, the figures as sums (n_figures,), and the scope of the variables.
+
+        The scope holds the variables that have changed. The figures are without the loss scale.
 
         Vectors and batch are tensors of the backend.
         """
@@ -127,6 +129,8 @@ class KerasGraph:
         sums = [loss * n_samples, *correct[:1]]
         if len(losses) > 1:
             sums += [*(loss * n_samples for loss in losses), *correct]
+        for scale in batch.loss_scale:
+            loss = loss * scale
         return loss, ops.stack(sums), scope
 
     def moved(self, scope: Any) -> tuple[Any, list[Any]]:

@@ -46,8 +46,6 @@ class Engine:
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
         PULSE.expect(SLOW)  # runs while the function is traced, for every length of batch, before it is compiled
         loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
-        for scale in batch.loss_scale:
-            loss = loss * scale
         return loss, (sums, *self._graph.moved(scope))
 
     def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:

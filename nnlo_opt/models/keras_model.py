@@ -11,7 +11,8 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
-from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, first_line, forget_models
+from nnlo_opt.models.adapter import first_line
+from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, forget_models
 from nnlo_opt.models.keras_graph import packed
 from nnlo_opt.models.legacy_json import read_architecture
 from nnlo_opt.models.losses import LossTerm, Output, Shape

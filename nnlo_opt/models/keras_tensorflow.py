@@ -109,8 +109,6 @@ class Engine:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(vectors.weights)
             loss, sums, scope = self._graph.forward(vectors, batch, _split, training=True)
-            for scale in batch.loss_scale:
-                loss = loss * scale
         # The gradient of the split of the vector is one concatenation, with zeros for unused weights.
         gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return sums, gradient, *self._graph.moved(scope)

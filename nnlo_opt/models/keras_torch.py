@@ -44,8 +44,6 @@ class Engine:
         tensors = _tensors(vectors._replace(counters=counters))
         tensors.weights.requires_grad_()
         loss, sums, scope = self._graph.forward(tensors, _tensors(batch), _split, training=True)
-        for scale in batch.loss_scale:
-            loss = loss * scale
         (gradient,) = torch.autograd.grad(loss, [tensors.weights], allow_unused=True, materialize_grads=True)
         state, counters = self._graph.moved(scope)
         counters = [*map(_array, counters), np.array([seed, n_batches + 1])]

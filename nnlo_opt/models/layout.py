@@ -42,7 +42,7 @@ class Layout:
 
     def views(self, vector: FloatVector) -> list[FloatVector]:
         """Return the arrays of `vector` (n_weights,) as views of their shapes, without a copy."""
-        self._check(vector)
+        check_vector(vector, self.n_weights)
         return [vector[part].reshape(spec.shape) for part, spec in zip(self.slices, self.specs, strict=True)]
 
     def gather(self, arrays: Sequence[NDArray[Any]], out: FloatVector) -> None:
@@ -57,6 +57,8 @@ class Layout:
     def from_json(cls, data: Iterable[Sequence[Any]]) -> "Layout":
         return cls(tuple(WeightSpec(name, tuple(shape)) for name, shape in data))
 
-    def _check(self, vector: FloatVector) -> None:
-        if vector.shape != (self.n_weights,):
-            raise ValueError(f"A vector of shape ({self.n_weights},) is expected. Received: {vector.shape}.")
+
+def check_vector(vector: FloatVector, n: int) -> None:
+    """Raise ValueError unless the shape of `vector` is (n,)."""
+    if vector.shape != (n,):
+        raise ValueError(f"A vector of shape ({n},) is expected. Received: {vector.shape}.")

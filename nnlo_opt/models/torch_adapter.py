@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from nnlo_opt.data.ragged import take
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
-from nnlo_opt.models.adapter import Metrics
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
+from nnlo_opt.models.adapter import Metrics, blame_on_trial
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.models.torch_comparison import Comparison
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
@@ -163,23 +163,23 @@ class TorchAdapter:
         self._casts = False
 
     def read_weights(self, out: FloatVector) -> None:
-        _check_vector(out, self.n_weights)
+        check_vector(out, self.n_weights)
         _tensor_of(out).copy_(self._weights)
 
     def write_weights(self, vector: FloatVector) -> None:
-        _check_vector(vector, self.n_weights)
+        check_vector(vector, self.n_weights)
         self._weights.copy_(_tensor_of(vector))
 
     def borrow_weights(self, vector: FloatVector) -> None:
         self.write_weights(vector)  # moving the parameters for every batch would cost more than the copy
 
     def read_state(self, out: FloatVector) -> None:
-        _check_vector(out, self.n_state)
+        check_vector(out, self.n_state)
         held = held_tensors(self._model)
         self._state_layout.gather([held[name].detach().cpu().float().numpy() for name in self._state_names], out)
 
     def write_state(self, vector: FloatVector) -> None:
-        _check_vector(vector, self.n_state)
+        check_vector(vector, self.n_state)
         held = held_tensors(self._model)
         for name, view in zip(self._state_names, self._state_layout.views(vector), strict=True):
             held[name].detach().copy_(_tensor_of(view))
@@ -203,43 +203,31 @@ class TorchAdapter:
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         import torch
 
-        _check_vector(out, self.n_weights)
+        check_vector(out, self.n_weights)
         n = n_samples(x)
         batch = x, y, sample_weight
         if n == 1 and self._normalises:
             # torch refuses to normalise a single sample, which has no variance; two equal samples have none either.
             batch = (take(x, _TWICE), take(y, _TWICE), None if sample_weight is None else np.repeat(sample_weight, 2))
-        try:
+        with blame_on_trial("gradient"):
             loss, sums = self._figures(*batch, training=True)
             if loss.requires_grad:
-                slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-                parts = [
-                    torch.zeros_like(parameter).view(-1) if slope is None else slope.reshape(-1)
-                    for slope, parameter in zip(slopes, self._parameters, strict=True)
-                ]
+                slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+                parts = [slope.reshape(-1) for slope in slopes]
                 target = torch.from_numpy(out)
                 torch.cat(parts, out=target) if self._on_host else target.copy_(torch.cat(parts))
             else:
                 out[:] = 0
             self._random[1] += 1
             return _metrics(n, n_samples(batch[0]), self.figures, sums)
-        except TrialError:
-            raise
-        except Exception as error:
-            raise TrialError(f"The gradient of the model failed: {first_line(error)}.") from error
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
         import torch
 
         n = n_samples(x)
-        try:
-            with torch.no_grad():
-                _, sums = self._figures(x, y, sample_weight, training=False)
+        with blame_on_trial("evaluation"), torch.no_grad():
+            _, sums = self._figures(x, y, sample_weight, training=False)
             return _metrics(n, n, self.figures, sums)
-        except TrialError:
-            raise
-        except Exception as error:
-            raise TrialError(f"The evaluation of the model failed: {first_line(error)}.") from error
 
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
@@ -422,13 +410,3 @@ def _tensor_of(vector: FloatVector) -> Any:
     if vector.flags.writeable:
         return torch.from_numpy(vector)
     return torch.from_numpy(vector.copy())
-
-
-def _check_vector(vector: FloatVector, n: int) -> None:
-    if vector.shape != (n,):
-        raise ValueError(f"A vector of shape ({n},) is expected. Received: {vector.shape}.")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".:")

@@ -18,8 +18,10 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import torch_losses
+from nnlo_opt.models.adapter import first_line
+from nnlo_opt.models.keras_torch import use_threads
 from nnlo_opt.models.losses import LossTerm, Output
-from nnlo_opt.models.torch_adapter import TorchAdapter, first_line, forget_models, named_outputs
+from nnlo_opt.models.torch_adapter import TorchAdapter, forget_models, named_outputs
 from nnlo_opt.models.torch_comparison import activation_of
 from nnlo_opt.trees import Shapes, leaves
 
@@ -54,19 +56,13 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
     if quiet:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         reason = "It is not installed" if isinstance(error, ModuleNotFoundError) else f"It cannot be imported ({error})"
         raise ConfigurationError(
             f"The model needs the package torch. {reason}: `pip install nnlo_opt[torch]`, or give a Keras model."
         ) from error
-
-    torch.set_num_threads(n_threads)
-    try:
-        torch.set_num_interop_threads(n_threads)
-    except RuntimeError:
-        # A user's module or a test has computed before, so the number of threads is fixed.
-        return
+    use_threads(n_threads)
 
 
 def set_seed(seed: int) -> None:
