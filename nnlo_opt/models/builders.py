@@ -41,7 +41,6 @@ Files = tuple[Path, ...] | Path
 Adaptor = Callable[[Any], Any]
 
 logger = logging.getLogger(__name__)
-_TORCH_SUFFIXES = (".pt", ".pth", ".torch")
 #: function that a module must define, with the kind of definition that it makes
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -75,9 +74,12 @@ def names_objective(spec: str) -> bool:
 def open_model(spec: str) -> "ModelDefinition":
     """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read."""
     path = model_file(spec)
-    if spec in builtin_names():
-        return ModelDefinition.from_module(path)
-    if path.suffix not in {".py", ".json", *_TORCH_SUFFIXES}:
+    readers = {
+        ".py": ModelDefinition.from_module,
+        ".json": ModelDefinition.from_architecture,
+        **dict.fromkeys((".pt", ".pth", ".torch"), ModelDefinition.from_saved_torch),
+    }
+    if path.suffix not in readers:
         names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
         raise ConfigurationError(
             f"A model must be a Python file, a JSON architecture, a file saved by torch, or a built-in model. "
@@ -85,11 +87,7 @@ def open_model(spec: str) -> "ModelDefinition":
         )
     if not path.is_file():
         raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
-    if path.suffix == ".json":
-        return ModelDefinition.from_architecture(path)
-    if path.suffix in _TORCH_SUFFIXES:
-        return ModelDefinition.from_saved_torch(path)
-    return ModelDefinition.from_module(path)
+    return readers[path.suffix](path)
 
 
 @dataclass(frozen=True)
@@ -199,23 +197,15 @@ class ModelDefinition:
     @property
     def accepted_parameters(self) -> frozenset[str] | None:
         """Names of parameters that may be given; None for any name (`**parameters`, or an objective)."""
-        parameters = self._signature()
-        if self.kind == "objective" or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if self.kind == "objective" or any(p.kind is p.VAR_KEYWORD for p in self._parameters):
             return None
-        return frozenset(p.name for p in parameters)
+        return frozenset(p.name for p in self._parameters)
 
     @property
     def required_parameters(self) -> frozenset[str]:
         """Names of parameters that must be given."""
-        if self.kind == "objective":
-            return frozenset()
         variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return frozenset(p.name for p in self._signature() if p.default is p.empty and p.kind not in variadic)
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Default values of the parameters that have one."""
-        return {p.name: p.default for p in self._signature() if p.default is not p.empty}
+        return frozenset(p.name for p in self._parameters if p.default is p.empty and p.kind not in variadic)
 
     def check_parameters(self, names: Iterable[str]) -> None:
         """Raise `ConfigurationError` unless exactly these parameters can be given to the model."""
@@ -313,9 +303,10 @@ class ModelDefinition:
         own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")
         return own or self.custom_objects
 
-    def _signature(self) -> list[inspect.Parameter]:
-        function = next(self.functions[name] for name, kind in FUNCTIONS.items() if kind == self.kind)
-        return list(inspect.signature(function).parameters.values())
+    @property
+    def _parameters(self) -> list[inspect.Parameter]:
+        """Parameters of `get_model`; an objective has none."""
+        return [*inspect.signature(self.functions["get_model"]).parameters.values()] if self.kind == "model" else []
 
     def _files(self, function: str) -> Files | None:
         def holds(value: Any) -> bool:

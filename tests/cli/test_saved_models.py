@@ -92,7 +92,8 @@ def test_saved_weights_are_of_the_module_beside_them(place, torch, tmp_path, wra
     desk = place("net.pt")
     findings = desk.inspect(None)
     assert (findings.loss, findings.figure) == ("CrossEntropyLoss", "1 - val_acc")
-    assert desk.definition.defaults == {"width": 5}
+    assert desk.definition.accepted_parameters == {"width"}
+    assert not desk.definition.required_parameters
     np.testing.assert_array_equal(weights_of(desk), flat(module))
 
 

@@ -49,7 +49,6 @@ get_model.jit_compile = True
     assert definition.parameter_range == ["a", "b"]
     assert definition.accepted_parameters == {"width", "depth", "rate"}
     assert definition.required_parameters == {"width"}
-    assert definition.defaults == {"depth": 2, "rate": 0.1}
     assert definition.train_files() == (Path("a.h5"), Path("b.h5"))
     assert definition.val_files() == Path("val.list")
     assert definition.features() == ("x", None)

@@ -8,11 +8,6 @@ from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Integer, Real
 
 
-def get_name() -> str:
-    """Return the name for outputs."""
-    return "cifar10"
-
-
 def get_model(
     nb_filters1: int = 32, nb_filters2: int = 64, kernel_size: int = 3, dense: int = 512, dropout: float = 0.5
 ) -> Any:

@@ -8,11 +8,6 @@ from nnlo_opt.models.data_files import find_list
 from nnlo_opt.space import Integer, Real
 
 
-def get_name() -> str:
-    """Return the name for outputs."""
-    return "mnist"
-
-
 def get_model(
     nb_filters: int = 32, pool_size: int = 2, kernel_size: int = 3, dense: int = 128, dropout: float = 0.5
 ) -> Any:
