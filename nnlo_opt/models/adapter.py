@@ -56,48 +56,38 @@ class ModelAdapter(Protocol):
     @property
     def layout(self) -> Layout:
         """Names and shapes of the arrays in the weight vector."""
-        ...
 
     @property
     def n_weights(self) -> int:
         """Length of the weight vector."""
-        ...
 
     @property
     def n_state(self) -> int:
         """Length of the state vector; often 0."""
-        ...
 
     def read_weights(self, out: FloatVector) -> None:
         """Copy the weights into `out` (n_weights,)."""
-        ...
 
     def write_weights(self, vector: FloatVector) -> None:
         """Copy `vector` (n_weights,) into the weights; the caller may reuse `vector` at once."""
-        ...
 
     def borrow_weights(self, vector: FloatVector) -> None:
         """Use `vector` (n_weights,) as the weights without copying it if possible.
 
         The caller must not change `vector` before the next call of this method or of `write_weights`.
         """
-        ...
 
     def read_state(self, out: FloatVector) -> None:
         """Copy the state into `out` (n_state,)."""
-        ...
 
     def write_state(self, vector: FloatVector) -> None:
         """Copy `vector` (n_state,) into the state."""
-        ...
 
     def discrete_state(self) -> list[list[int]]:
         """Return the integer state, each variable flattened: plain data for a checkpoint, never averaged."""
-        ...
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         """Restore the state that `discrete_state` returned."""
-        ...
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         """Write the gradient of the mean loss over the batch, with the penalties of the weights, into `out`.
@@ -113,15 +103,12 @@ class ModelAdapter(Protocol):
         Raises:
             TrialError: if the framework fails.
         """
-        ...
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
         """Return the metrics of one batch in inference mode; raise `TrialError` if the framework fails."""
-        ...
 
     def save(self, path: Path) -> None:
         """Write the model with its current weights and state to `path`, whole or not at all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +144,6 @@ class EpochCallbacks(Protocol):
             is_last: True if the training ends after this epoch. Its end is also announced to the callbacks if they
                 request to stop.
         """
-        ...
 
 
 class blame_on_trial:

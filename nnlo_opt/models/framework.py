@@ -33,11 +33,9 @@ class FrameworkAdapter(ModelAdapter, Protocol):
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of the figures in the metrics that the adapter returns."""
-        ...
 
     def release(self) -> None:
         """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
-        ...
 
 
 class Framework(Protocol):
@@ -46,17 +44,14 @@ class Framework(Protocol):
     @property
     def NOUN(self) -> str:
         """Noun for the return value of `get_model`."""
-        ...
 
     @property
     def SUFFIX(self) -> str:
         """Ending of the files that `ModelAdapter.save` writes."""
-        ...
 
     @property
     def RULES(self) -> LossRules:
         """Losses that the framework knows."""
-        ...
 
     def import_framework(self, n_threads: int, *, quiet: bool = True, backend: str | None = None) -> None:
         """Import the framework; to be called once, before anything else imports it.
@@ -66,19 +61,15 @@ class Framework(Protocol):
             quiet: True to suppress messages at the start.
             backend: backend of Keras; None for the value of KERAS_BACKEND.
         """
-        ...
 
     def set_seed(self, seed: int) -> None:
         """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
-        ...
 
     def is_model(self, value: object) -> bool:
         """Return True if `value` is a model of this framework; False if the framework is not imported."""
-        ...
 
     def building(self, custom_objects: Mapping[str, Any], dtype_policy: Any | None) -> AbstractContextManager[None]:
         """Return the context for `get_model`, with the custom objects and the policy of its module, if they apply."""
-        ...
 
     def describe_outputs(self, model: Any, feature_shape: Shapes) -> list[Output]:
         """Return the outputs for samples of this shape; create the weights of a model that waits for its input shape.
@@ -86,15 +77,12 @@ class Framework(Protocol):
         Raises:
             ConfigurationError: if the model cannot take samples of this shape.
         """
-        ...
 
     def adapter(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
         """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
-        ...
 
     def forget_models(self) -> None:
         """Free every model that is no longer referenced, including a model whose building has failed."""
-        ...
 
 
 def framework_named(name: str) -> Framework:

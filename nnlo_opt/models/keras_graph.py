@@ -61,15 +61,12 @@ class Engine(Protocol):
     @property
     def own_counters(self) -> list[NDArray]:
         """Initial values of integers that the engine keeps after the counters of the model; often none."""
-        ...
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         """Compute one batch in training mode."""
-        ...
 
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         """Return the figures of one batch in inference mode, as sums over its samples."""
-        ...
 
 
 class KerasGraph:
