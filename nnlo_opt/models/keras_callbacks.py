@@ -28,10 +28,9 @@ class KerasCallbacks:
     def __init__(self, callbacks: Sequence[Any], epochs: int) -> None:
         self._callbacks = list(callbacks)
         self._epochs = epochs
-        #: callback list, optimizer and model of the current training
+        #: callback list and optimizer of the current training
         self._list: Any = None
         self._optimizer: Any = None
-        self._model: Any = None
 
     def call(
         self,

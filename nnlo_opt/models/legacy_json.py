@@ -213,14 +213,12 @@ class _Graph:
         if _is_ref(data):
             name, index, tensor = data[:3]
             # Keras 3 counts the construction of a model as its first call here, and only here.
-            return [name, index - self._skipped.get(name, 0) + self._is_functional(name), tensor]
+            is_functional = self._classes[name] in {"Model", "Functional"}
+            return [name, index - self._skipped.get(name, 0) + is_functional, tensor]
         if isinstance(data, dict):
             return {key: self.ends(value) for key, value in data.items()}
         ends = [self.ends(value) for value in data]
         return ends[0] if len(ends) == 1 else ends
-
-    def _is_functional(self, name: str) -> int:
-        return int(self._classes[name] in {"Model", "Functional"})
 
     def _tensor(self, ref: list[Any]) -> Config:
         name, index, tensor = ref[:3]
