@@ -3,34 +3,21 @@
 `test_keras_backends` runs this file on the others, each in a process of its own.
 """
 
-import importlib
 
 import numpy as np
 import pytest
+from adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of
 
 from nnlo_opt.models import keras_model
 from nnlo_opt.testing.keras_adapters import keras_adapter
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [
     pytest.mark.keras,
     # Keras's own conversion of variables, when it saves a model.
     pytest.mark.filterwarnings("ignore:__array__ implementation"),
 ]
-N_FEATURES, N_CLASSES = 6, 3
-
-
-class LateKeras:
-    """Keras, imported at the first use: not when these tests are collected but not run."""
-
-    def __getattr__(self, name):
-        keras_model.import_framework(1)
-        return getattr(importlib.import_module("keras"), name)
-
-
-keras = LateKeras()
 
 
 def mlp(*hidden, activation="softmax", n_outputs=N_CLASSES):
@@ -39,27 +26,6 @@ def mlp(*hidden, activation="softmax", n_outputs=N_CLASSES):
     layers = [getattr(keras.layers, name)(*arguments, **options) for name, arguments, options in hidden]
     output = keras.layers.Dense(n_outputs, activation=activation, dtype="float32")
     return keras.Sequential([keras.Input((N_FEATURES,)), *layers, output])
-
-
-def samples(n, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
-    return x, rng.integers(N_CLASSES, size=n)
-
-
-def images(n, seed=0):
-    x, classes = samples(n, seed)
-    return x, np.eye(N_CLASSES, dtype=np.float32)[classes]
-
-
-def gradient(adapter, batch, *weights):
-    metrics = adapter.gradient(*batch, out := aligned_empty(adapter.n_weights), *weights)
-    return out, metrics
-
-
-def weights_of(adapter):
-    adapter.read_weights(out := aligned_empty(adapter.n_weights))
-    return out
 
 
 dense = ("Dense", (8,), {"activation": "tanh"})
@@ -257,15 +223,6 @@ def test_dropout_differs_from_batch_to_batch_and_rests_in_evaluation():
     assert not np.array_equal(first, second)
     assert adapter.discrete_state() != start
     assert adapter.evaluate(*batch) == adapter.evaluate(*batch)
-
-
-def test_sequences_of_any_length():
-    keras_model.set_seed(0)
-    model = keras.Sequential([keras.Input((None, 2)), keras.layers.GRU(3), keras.layers.Dense(1)])
-    adapter = keras_adapter(model, "mse")
-    for length in (3, 8):
-        x = np.ones((5, length, 2), np.float32)
-        assert gradient(adapter, (x, np.ones(5, np.float32)))[1].n_samples == 5
 
 
 def test_a_subclassed_model_of_two_inputs_and_a_dict_of_outputs():

@@ -1,14 +1,12 @@
 """Keras on TensorFlow in this process: what it makes of a model, and what is TensorFlow's own."""
 
-import gc
-import importlib
 import os
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import keras_model
@@ -16,18 +14,6 @@ from nnlo_opt.testing.keras_adapters import keras_adapter
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = pytest.mark.keras
-N_FEATURES, N_CLASSES = 6, 3
-
-
-class LateKeras:
-    """Keras, imported at the first use: not when these tests are collected but not run."""
-
-    def __getattr__(self, name):
-        keras_model.import_framework(1)
-        return getattr(importlib.import_module("keras"), name)
-
-
-keras = LateKeras()
 
 
 def layer(name, *arguments, **options):
@@ -35,27 +21,10 @@ def layer(name, *arguments, **options):
     return lambda: getattr(keras.layers, name)(*arguments, **options)
 
 
-def mlp(*hidden, activation="softmax", n_outputs=N_CLASSES, seed=0):
-    keras_model.set_seed(seed)
+def mlp(*hidden, activation="softmax", n_outputs=N_CLASSES):
+    keras_model.set_seed(0)
     output = layer("Dense", n_outputs, activation=activation)
     return keras.Sequential([keras.Input((N_FEATURES,)), *(make() for make in (*hidden, output))])
-
-
-def images(n, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, N_FEATURES)).astype(np.float32), np.eye(N_CLASSES, dtype=np.float32)[
-        rng.integers(N_CLASSES, size=n)
-    ]
-
-
-def gradient(adapter, batch, *weights):
-    metrics = adapter.gradient(*batch, out := aligned_empty(adapter.n_weights), *weights)
-    return out, metrics
-
-
-def weights_of(adapter):
-    adapter.read_weights(out := aligned_empty(adapter.n_weights))
-    return out
 
 
 dense = layer("Dense", 8, activation="tanh")
@@ -141,14 +110,6 @@ def test_weights_of_no_use_have_no_slope():
     model = mlp(dense, layer("Lambda", lambda x: 0 * x[:, :1]))
     slope, _ = gradient(keras_adapter(model, "categorical_crossentropy"), images(9))
     assert not slope[: (N_FEATURES + 1) * 8].any()
-
-
-def test_seed_decides_the_weights():
-    one, same, other = (
-        weights_of(keras_adapter(mlp(dense, seed=seed), "categorical_crossentropy")) for seed in (1, 1, 2)
-    )
-    assert np.array_equal(one, same)
-    assert not np.array_equal(one, other)
 
 
 def test_a_model_without_weights_is_refused():
@@ -298,14 +259,6 @@ def test_a_trial_leaves_nothing_behind():
         adapter.evaluate(*batch)
         adapter.release()
 
-    def n_objects():
-        gc.collect()
-        return len(gc.get_objects())
-
-    for _ in range(3):
-        trial()
-    objects, peak_kb = n_objects(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(10):
-        trial()
-    assert n_objects() - objects < 500
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 10_000
+    n_objects, n_kb = growth(trial, 3, 10)
+    assert n_objects < 500
+    assert n_kb < 10_000

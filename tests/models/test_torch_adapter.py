@@ -1,14 +1,12 @@
 """Torch modules in this process; models small enough for milliseconds."""
 
-import gc
-import importlib
 import itertools
 import json
 import logging
-import resource
 
 import numpy as np
 import pytest
+from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, module, state_of, torch, weights_of
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models import torch_module
@@ -23,31 +21,6 @@ pytestmark = [
     # TorchScript is the one saved form that can be trained.
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
-N_FEATURES, N_CLASSES = 6, 3
-
-
-class LateTorch:
-    """torch, imported at the first use: not when these tests are collected but not run."""
-
-    def __getattr__(self, name):
-        torch_module.import_framework(1)
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch = LateTorch()
-
-
-def module(forward, **parts):
-    """A module of these parts; `forward(self, *inputs)`."""
-
-    class Own(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name, part in parts.items():
-                setattr(self, name, part)
-
-    Own.forward = forward
-    return Own()
 
 
 def mlp(*hidden, n_outputs=N_CLASSES, last=(), seed=0):
@@ -73,27 +46,6 @@ def adapter_of(model, *losses, accuracy="categorical", **options):
     return TorchAdapter(model, terms(*(losses or ("categorical_crossentropy",)), accuracy=accuracy, **options))
 
 
-def samples(n, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
-    return x, np.eye(N_CLASSES, dtype=np.float32)[rng.integers(N_CLASSES, size=n)]
-
-
-def gradient(adapter, batch, weights=None):
-    metrics = adapter.gradient(*batch, out := aligned_empty(adapter.n_weights), weights)
-    return out, metrics
-
-
-def weights_of(adapter):
-    adapter.read_weights(out := aligned_empty(adapter.n_weights))
-    return out
-
-
-def state_of(adapter):
-    adapter.read_state(out := aligned_empty(adapter.n_state))
-    return out
-
-
 def flat_gradient(model):
     return torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]).numpy()
 
@@ -108,7 +60,7 @@ class TestMlp(ModelConformance):
         return adapter_of(mlp())
 
     def batch(self, n_samples, seed):
-        return samples(n_samples, seed)
+        return images(n_samples, seed)
 
 
 class TestClassNumbers(TestMlp):
@@ -116,7 +68,7 @@ class TestClassNumbers(TestMlp):
         return adapter_of(mlp(), "sparse_categorical_crossentropy", accuracy="sparse_categorical")
 
     def batch(self, n_samples, seed):
-        x, y = samples(n_samples, seed)
+        x, y = images(n_samples, seed)
         return x, y.argmax(axis=1)
 
 
@@ -125,7 +77,7 @@ class TestRegression(TestMlp):
         return adapter_of(mlp(n_outputs=1), "mean_squared_error", accuracy=None)
 
     def batch(self, n_samples, seed):
-        x, _ = samples(n_samples, seed)
+        x, _ = images(n_samples, seed)
         return x, x.sum(axis=1)
 
 
@@ -205,7 +157,7 @@ class TestScript(TestMlp):
 
 def test_the_gradient_is_that_of_plain_torch():
     model, reference = mlp(), mlp()
-    x, y = samples(20)
+    x, y = images(20)
     loss = torch.nn.CrossEntropyLoss()(reference(torch.from_numpy(x)), torch.from_numpy(y))
     loss.backward()
     slope, metrics = gradient(adapter_of(model), (x, y))
@@ -222,7 +174,7 @@ def test_training_is_torchs_own(hidden):
     theirs = torch.optim.SGD(reference.parameters(), lr=0.1)
     optimizer, weights = make_optimizer("sgd", adapter.n_weights, 0.1), weights_of(adapter)
     for seed in range(10):
-        x, y = samples(20, seed)
+        x, y = images(20, seed)
         theirs.zero_grad()
         torch.nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y)).backward()
         theirs.step()
@@ -231,14 +183,14 @@ def test_training_is_torchs_own(hidden):
         adapter.write_weights(weights)
     for name, value in adapter.synced_model().state_dict().items():
         np.testing.assert_allclose(value.numpy(), reference.state_dict()[name].numpy(), rtol=1e-5, atol=1e-6)
-    x, y = samples(50, seed=99)
+    x, y = images(50, seed=99)
     reference.eval()
     expected = torch.nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y)).item()
     assert adapter.evaluate(x, y).means()["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_sample_weights_multiply_the_loss_of_each_sample():
-    x, y = samples(12)
+    x, y = images(12)
     weights = np.linspace(0, 2, 12, dtype=np.float32)
     reference = mlp()
     values = torch.nn.functional.cross_entropy(reference(torch.from_numpy(x)), torch.from_numpy(y), reduction="none")
@@ -254,7 +206,7 @@ def test_several_outputs_add_their_weighted_losses():
         parts = {"stem": torch.nn.Linear(N_FEATURES, 4), "a": torch.nn.Linear(4, 1), "b": torch.nn.Linear(4, 2)}
         return module(lambda self, x: (self.a(h := self.stem(x)), self.b(h)), **parts)
 
-    x, _ = samples(15)
+    x, _ = images(15)
     targets = [x[:, :1], x[:, 1:3]]
     reference = make()
     first, second = reference(torch.from_numpy(x))
@@ -305,15 +257,15 @@ def test_running_means_are_state_and_their_counters_are_not():
     adapter = adapter_of(mlp(normalisation))
     assert adapter.n_state == 16
     one, other = adapter_of(mlp(normalisation)), adapter_of(mlp(normalisation))
-    gradient(one, samples(20, 1))
-    gradient(other, samples(20, 2))
+    gradient(one, images(20, 1))
+    gradient(other, images(20, 2))
     averaged = (state_of(one) + state_of(other)) / 2
     adapter.write_state(averaged)
     model = adapter.synced_model()
     np.testing.assert_array_equal(torch.cat([model[2].running_mean, model[2].running_var]).numpy(), averaged)
     assert one.discrete_state()[1:] == [[1]]
     assert adapter.discrete_state()[1:] == [[0]]
-    assert one.evaluate(*samples(9)) != adapter.evaluate(*samples(9))
+    assert one.evaluate(*images(9)) != adapter.evaluate(*images(9))
 
 
 def test_frozen_parameters_are_state():
@@ -325,7 +277,7 @@ def test_frozen_parameters_are_state():
     state = np.linspace(-1, 1, adapter.n_state, dtype=np.float32)
     adapter.write_state(state)
     assert np.array_equal(model[0].weight.numpy().ravel(), state[: N_FEATURES * 8])
-    gradient(adapter, samples(5))
+    gradient(adapter, images(5))
     assert np.array_equal(state_of(adapter), state)
 
 
@@ -339,7 +291,7 @@ def test_buffers_that_are_replaced_or_not_kept():
     model.register_buffer("zeros", torch.zeros(N_FEATURES), persistent=False)
     adapter = adapter_of(model)
     assert adapter.n_state == N_FEATURES
-    x, y = samples(10)
+    x, y = images(10)
     gradient(adapter, (x, y))
     np.testing.assert_allclose(state_of(adapter), x.mean(axis=0), rtol=1e-5)
 
@@ -347,12 +299,12 @@ def test_buffers_that_are_replaced_or_not_kept():
 def test_weights_of_no_use_have_no_slope():
     slope, _ = gradient(
         adapter_of(module(lambda self, x: self.b(x), a=torch.nn.Linear(2, 2), b=torch.nn.Linear(N_FEATURES, 3))),
-        samples(9),
+        images(9),
     )
     assert not slope[:6].any()
     assert slope[6:].any()
     constant = module(lambda self, x: x[:, :N_CLASSES], a=torch.nn.Linear(2, 2))
-    assert not gradient(adapter_of(constant), samples(9))[0].any()
+    assert not gradient(adapter_of(constant), images(9))[0].any()
 
 
 # ---------------------------------------------------------------- random numbers
@@ -360,7 +312,7 @@ def test_weights_of_no_use_have_no_slope():
 
 def test_dropout_differs_from_batch_to_batch_and_rests_in_evaluation():
     adapter = adapter_of(mlp(dropout))
-    batch = samples(40)
+    batch = images(40)
     first, second = gradient(adapter, batch)[0], gradient(adapter, batch)[0]
     assert not np.array_equal(first, second)
     assert adapter.evaluate(*batch) == adapter.evaluate(*batch)
@@ -373,7 +325,7 @@ def test_a_restored_run_continues_as_the_uninterrupted_one():
         if step == 3:
             # What a checkpoint holds is plain data.
             kept = weights_of(whole), state_of(whole), json.loads(json.dumps(whole.discrete_state()))
-        expected.append(gradient(whole, samples(20, step))[0])
+        expected.append(gradient(whole, images(20, step))[0])
     torch.manual_seed(1)
     restored = adapter_of(mlp(dropout, normalisation, seed=7))
     restored.write_weights(kept[0])
@@ -382,8 +334,8 @@ def test_a_restored_run_continues_as_the_uninterrupted_one():
     for step in range(3, 6):
         # Whoever else draws numbers, or evaluates, changes nothing.
         torch.rand(step)
-        restored.evaluate(*samples(8))
-        np.testing.assert_array_equal(gradient(restored, samples(20, step))[0], expected[step])
+        restored.evaluate(*images(8))
+        np.testing.assert_array_equal(gradient(restored, images(20, step))[0], expected[step])
 
 
 def test_masks_of_batches_that_follow_each_other_are_independent():
@@ -401,7 +353,7 @@ def test_masks_of_batches_that_follow_each_other_are_independent():
 def test_the_seed_decides_weights_and_masks():
     def first(seed):
         adapter = adapter_of(mlp(dropout, seed=seed))
-        return np.concatenate([weights_of(adapter), gradient(adapter, samples(20))[0]])
+        return np.concatenate([weights_of(adapter), gradient(adapter, images(20))[0]])
 
     assert np.array_equal(first(1), first(1))
     assert not np.array_equal(first(1), first(2))
@@ -421,18 +373,18 @@ def test_parts_put_into_evaluation_mode_stay_there():
     adapter = adapter_of(model)
     before = state_of(adapter)
     for _ in range(2):
-        gradient(adapter, samples(20))
-        adapter.evaluate(*samples(20))
+        gradient(adapter, images(20))
+        adapter.evaluate(*images(20))
     assert np.array_equal(state_of(adapter), before)
     whole = adapter_of(mlp(normalisation).eval())
-    gradient(whole, samples(20))
+    gradient(whole, images(20))
     assert not np.array_equal(state_of(whole), before)
 
 
 def test_a_single_sample_is_normalised():
     """torch refuses it; the last batch of an epoch may be one."""
     adapter = adapter_of(mlp(normalisation))
-    x, y = samples(1)
+    x, y = images(1)
     slope, metrics = gradient(adapter, (x, y), np.full(1, 2, np.float32))
     assert np.isfinite(slope).all()
     assert metrics.n_samples == 1
@@ -442,7 +394,7 @@ def test_a_single_sample_is_normalised():
 
 
 def test_outputs_without_a_last_dimension():
-    x, _ = samples(10)
+    x, _ = images(10)
     y = x.sum(axis=1)
     column = adapter_of(mlp(n_outputs=1), "mean_squared_error", accuracy=None)
     for squeeze in (lambda out: out.squeeze(), lambda out: out.squeeze(-1)):
@@ -456,7 +408,7 @@ def test_outputs_without_a_last_dimension():
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, np.int32, np.uint16, np.bool_])
 def test_features_of_any_type_are_floats_for_layers_of_floats(dtype):
-    x, y = samples(10)
+    x, y = images(10)
     x = (4 * np.abs(x)).astype(dtype)
     expected = gradient(adapter_of(mlp()), (x.astype(np.float32), y))[0]
     np.testing.assert_array_equal(gradient(adapter_of(mlp()), (x, y))[0], expected)
@@ -470,7 +422,7 @@ def test_features_that_are_numbers_of_words_stay_whole(dtype):
         lambda self, x: self.head(self.words(x).mean(1)), words=torch.nn.Embedding(5, 4), head=torch.nn.Linear(4, 3)
     )
     x = np.arange(20).reshape(10, 2).astype(dtype) % 5
-    assert gradient(adapter_of(model), (x, samples(10)[1]))[1].n_samples == 10
+    assert gradient(adapter_of(model), (x, images(10)[1]))[1].n_samples == 10
 
 
 def test_features_are_never_written_to():
@@ -479,7 +431,7 @@ def test_features_are_never_written_to():
         return self.net(torch.nn.functional.relu_(x))
 
     adapter = adapter_of(module(forward, net=mlp()))
-    x, y = samples(10)
+    x, y = images(10)
     kept = x.copy()
     for _ in range(2):
         gradient(adapter, (x, y))
@@ -488,7 +440,7 @@ def test_features_are_never_written_to():
 
 
 def test_features_that_may_only_be_read_or_lie_backwards(recwarn):
-    x, y = samples(10)
+    x, y = images(10)
     expected = gradient(adapter_of(mlp()), (x, y))[0]
     x.flags.writeable = y.flags.writeable = False
     np.testing.assert_array_equal(gradient(adapter_of(mlp()), (x, y))[0], expected)
@@ -501,9 +453,9 @@ def test_outputs_in_half_precision_are_compared_in_float32():
         with torch.autocast("cpu", torch.bfloat16):
             return self.net(x)
 
-    slope, metrics = gradient(adapter_of(module(forward, net=mlp())), samples(20))
-    assert metrics.means()["loss"] == pytest.approx(adapter_of(mlp()).evaluate(*samples(20)).means()["loss"], rel=0.02)
-    np.testing.assert_allclose(slope, gradient(adapter_of(mlp()), samples(20))[0], atol=0.02)
+    slope, metrics = gradient(adapter_of(module(forward, net=mlp())), images(20))
+    assert metrics.means()["loss"] == pytest.approx(adapter_of(mlp()).evaluate(*images(20)).means()["loss"], rel=0.02)
+    np.testing.assert_allclose(slope, gradient(adapter_of(mlp()), images(20))[0], atol=0.02)
 
 
 # ---------------------------------------------------------------- files
@@ -512,11 +464,11 @@ def test_outputs_in_half_precision_are_compared_in_float32():
 def test_saved_weights_compute_the_same(tmp_path):
     adapter = adapter_of(mlp(normalisation))
     for step in range(3):
-        slope, _ = gradient(adapter, samples(20, step))
+        slope, _ = gradient(adapter, images(20, step))
         adapter.write_weights(weights_of(adapter) - slope)
     adapter.save(tmp_path / "model.pt")
     loaded = torch_module.load_model(tmp_path / "model.pt", lambda: mlp(normalisation, seed=5))
-    assert adapter_of(loaded).evaluate(*samples(20)) == adapter.evaluate(*samples(20))
+    assert adapter_of(loaded).evaluate(*images(20)) == adapter.evaluate(*images(20))
     for value in torch.load(tmp_path / "model.pt", weights_only=True).values():
         assert value.untyped_storage().nbytes() == value.nbytes
     assert (tmp_path / "model.pt").stat().st_size < 4 * adapter.n_weights + 8000
@@ -527,14 +479,14 @@ def test_a_script_is_trained_and_saved_whole(tmp_path):
     adapter = adapter_of(torch_module.load_model(tmp_path / "script.pt"))
     reference = adapter_of(mlp(normalisation))
     np.testing.assert_allclose(
-        gradient(adapter, samples(20))[0], gradient(reference, samples(20))[0], rtol=1e-5, atol=1e-7
+        gradient(adapter, images(20))[0], gradient(reference, images(20))[0], rtol=1e-5, atol=1e-7
     )
     adapter.write_weights(weights_of(adapter) + 1)
     adapter.save(tmp_path / "trained.pt")
     again = adapter_of(torch_module.load_model(tmp_path / "trained.pt"))
     assert np.array_equal(weights_of(again), weights_of(adapter))
     assert np.array_equal(state_of(again), state_of(adapter))
-    assert again.evaluate(*samples(9)) == adapter.evaluate(*samples(9))
+    assert again.evaluate(*images(9)) == adapter.evaluate(*images(9))
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -543,7 +495,7 @@ def test_a_script_is_trained_and_saved_whole(tmp_path):
 @pytest.mark.parametrize("method", ["gradient", "evaluate"])
 def test_a_failing_batch_is_the_trials_fault(method):
     adapter = adapter_of(mlp())
-    x, y = samples(5)
+    x, y = images(5)
     arguments = (x[:, :-1], y, *([aligned_empty(adapter.n_weights)] if method == "gradient" else []))
     with pytest.raises(TrialError, match="of the model failed: RuntimeError: mat1 and mat2"):
         getattr(adapter, method)(*arguments)
@@ -557,7 +509,7 @@ def test_vectors_of_another_length_are_refused():
         with pytest.raises(ValueError, match="A vector of shape"):
             method(wrong)
     with pytest.raises(ValueError, match="A vector of shape"):
-        adapter.gradient(*samples(3), wrong)
+        adapter.gradient(*images(3), wrong)
 
 
 @pytest.mark.parametrize(
@@ -590,13 +542,13 @@ def test_modules_that_cannot_be_trained(make, sentence):
 )
 def test_outputs_that_cannot_be_compared(forward, sentence):
     adapter = adapter_of(module(forward, net=mlp()))
-    for compute in (lambda: gradient(adapter, samples(5)), lambda: adapter.evaluate(*samples(5))):
+    for compute in (lambda: gradient(adapter, images(5)), lambda: adapter.evaluate(*images(5))):
         with pytest.raises(TrialError, match=sentence):
             compute()
 
 
 def test_labels_that_cannot_be_compared():
-    x, y = samples(5)
+    x, y = images(5)
     with pytest.raises(TrialError, match="2 sets of labels for 1 outputs"):
         gradient(adapter_of(mlp()), (x, [y, y]))
     sparse = adapter_of(mlp(), "sparse_categorical_crossentropy", accuracy="sparse_categorical")
@@ -608,16 +560,16 @@ def test_labels_that_cannot_be_compared():
 
 def test_a_loss_of_the_whole_batch_cannot_be_weighted():
     adapter = adapter_of(mlp(), "dice")
-    assert gradient(adapter, samples(5))[1].n_samples == 5
+    assert gradient(adapter, images(5))[1].n_samples == 5
     with pytest.raises(TrialError, match="one value for each sample"):
-        gradient(adapter, samples(5), np.ones(5, np.float32))
+        gradient(adapter, images(5), np.ones(5, np.float32))
 
 
 def test_a_loss_that_makes_no_sense_is_warned_of(caplog):
     cases = [("CrossEntropyLoss", [torch.nn.Softmax(-1)]), ("NLLLoss", []), ("CrossEntropyLoss", [])]
     for loss, last in cases:
         with caplog.at_level(logging.WARNING):
-            adapter_of(mlp(last=last), loss).evaluate(*samples(5))
+            adapter_of(mlp(last=last), loss).evaluate(*images(5))
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [
         "CrossEntropyLoss takes logits",
         "NLLLoss takes the output of a log_softmax; categorical_crossentropy takes logits too.",
@@ -629,34 +581,22 @@ def test_a_loss_that_makes_no_sense_is_warned_of(caplog):
 
 def test_a_thousand_batches_leave_nothing_behind():
     adapter = adapter_of(mlp(normalisation, dropout))
-    batch, out = samples(100), aligned_empty(adapter.n_weights)
+    batch, out = images(100), aligned_empty(adapter.n_weights)
 
-    def n_objects():
-        gc.collect()
-        return len(gc.get_objects())
-
-    for _ in range(100):
-        adapter.gradient(*batch, out)
-    objects, peak_kb = n_objects(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(1000):
+    def step():
         adapter.gradient(*batch, out)
         adapter.write_weights(weights_of(adapter))
-    assert n_objects() - objects < 100
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 4_000
+
+    n_objects, n_kb = growth(step, 100, 1000)
+    assert n_objects < 100
+    assert n_kb < 4_000
 
 
 def test_a_trial_leaves_nothing_behind():
     def trial():
         adapter = adapter_of(mlp(normalisation))
-        gradient(adapter, samples(20))
-        adapter.evaluate(*samples(20))
+        gradient(adapter, images(20))
+        adapter.evaluate(*images(20))
         adapter.release()
 
-    for _ in range(3):
-        trial()
-    gc.collect()
-    objects = len(gc.get_objects())
-    for _ in range(20):
-        trial()
-    gc.collect()
-    assert len(gc.get_objects()) - objects < 100
+    assert growth(trial, 3, 20)[0] < 100

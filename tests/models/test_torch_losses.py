@@ -1,27 +1,16 @@
 """Names of losses, which ones fit, and what they compute beside Keras's own and PyTorch's own."""
 
-import importlib
 
 import numpy as np
 import pytest
+from adapters import torch
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import keras_model, losses, torch_losses, torch_module
+from nnlo_opt.models import keras_model, losses, torch_losses
 from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
 from nnlo_opt.models.torch_comparison import Comparison, activation_of
 
 needs_torch = pytest.mark.needs("torch")
-
-
-class LateTorch:
-    """torch, imported at the first use: not when these tests are collected but not run."""
-
-    def __getattr__(self, name):
-        torch_module.import_framework(1)
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch = LateTorch()
 
 
 # ---------------------------------------------------------------- names

@@ -1,6 +1,5 @@
 """torch as a framework: modules described, saved models read, and the example."""
 
-import importlib
 import itertools
 import os
 import runpy
@@ -11,43 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapters import gradient, module, torch, weights_of
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import torch_module
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_for, framework_named, framework_of
 from nnlo_opt.models.losses import Labels, Output, make_terms
-from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [
     pytest.mark.needs("torch"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
-
-
-class LateTorch:
-    """torch, imported at the first use: not when these tests are collected but not run."""
-
-    def __getattr__(self, name):
-        torch_module.import_framework(1)
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch = LateTorch()
-
-
-def module(forward, **parts):
-    """A module of these parts; `forward(self, *inputs)`."""
-
-    class Own(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name, part in parts.items():
-                setattr(self, name, part)
-
-    Own.forward = forward
-    return Own()
 
 
 # ---------------------------------------------------------------- the framework
@@ -284,10 +259,8 @@ def test_the_example_describes_itself_and_learns(digits):
     outputs = torch_module.describe_outputs(model, x.shape[1:])
     terms, _ = make_terms(None, None, outputs, [Labels((10,), "float32", y)], torch_module.RULES)
     adapter = torch_module.adapter(model, terms)
-    adapter.read_weights(weights := aligned_empty(adapter.n_weights))
-    slope = aligned_empty(adapter.n_weights)
+    weights = weights_of(adapter)
     for _ in range(30):
-        adapter.gradient(x, y, slope)
-        weights -= 0.2 * slope
+        weights -= 0.2 * gradient(adapter, (x, y))[0]
         adapter.write_weights(weights)
     assert adapter.evaluate(x, y).means()["acc"] > 0.5
