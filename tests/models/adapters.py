@@ -1,4 +1,4 @@
-"""What tests of adapters share: frameworks imported late, samples, the vectors of an adapter, and a search for leaks."""
+"""What tests of adapters share: frameworks imported late, samples, the vectors of an adapter, a search for leaks."""
 
 import gc
 import importlib

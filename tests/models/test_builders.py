@@ -9,6 +9,10 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import builtin_names, open_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+#: models of Keras with a search space, by name
+SEARCHED = {name: name for name in builtin_names()} | {
+    name: str(EXAMPLES / f"{name}.py") for name in ("example_mnist", "example_mlp")
+}
 
 
 @pytest.fixture(autouse=True)
@@ -178,20 +182,13 @@ def test_architectures_that_cannot_be_read(module, text, sentence):
         open_model(module(text, name="old_arch.json"))
 
 
-@pytest.mark.parametrize("name", builtin_names())
-def test_builtin_models_describe_themselves(name):
-    definition = open_model(name)
+@pytest.mark.parametrize("name", SEARCHED)
+def test_models_describe_themselves(name):
+    definition = open_model(SEARCHED[name])
     assert definition.name == name
     assert {parameter.name for parameter in definition.parameter_range} == definition.accepted_parameters
     assert definition.required_parameters == frozenset()
     assert definition.features() == ("features", None)
-
-
-@pytest.mark.parametrize("name", ["example_mnist", "example_mlp"])
-def test_examples_describe_themselves(name):
-    definition = open_model(str(EXAMPLES / f"{name}.py"))
-    assert definition.name == name
-    assert {parameter.name for parameter in definition.parameter_range} == definition.accepted_parameters
 
 
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
@@ -243,9 +240,9 @@ class TestBuild:
         model = open_model("mnist").build({"nb_filters": 8, "dense": 10})
         assert model.output_shape == (None, 10)
 
-    @pytest.mark.parametrize("spec", [*builtin_names(), "example_mnist", "example_mlp"])
+    @pytest.mark.parametrize("spec", SEARCHED.values(), ids=SEARCHED)
     def test_corners_of_the_search_space(self, spec):
-        definition = open_model(spec if spec in builtin_names() else str(EXAMPLES / f"{spec}.py"))
+        definition = open_model(spec)
         for corner in (lambda values: values[0], lambda values: values[-1]):
             point = {
                 p.name: corner(p.categories if hasattr(p, "categories") else (p.low, p.high))
