@@ -2,16 +2,18 @@
 
 The parameters are views into one flat tensor, so new weights are one copy. The gradient is computed by `autograd.grad`
 and concatenated directly into the caller's vector, without adding to or clearing `.grad`.
+
+This module imports torch, so it is itself imported when a model exists.
 """
 
 import gc
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nnlo_opt.data.ragged import take
@@ -26,8 +28,6 @@ from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
 
 def check_parameters(model: Any) -> None:
     """Raise `TrialError` unless there are parameters that can be trained, in float32."""
-    import torch
-
     kind = type(model).__name__
     for name, parameter in model.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
@@ -76,8 +76,6 @@ def is_batch_norm(module: Any) -> bool:
 
 def named_outputs(outputs: Any) -> list[tuple[str, Any]]:
     """Return the outputs of a module as (name, tensor): one tensor, several, or a dict of tensors."""
-    import torch
-
     if isinstance(outputs, Mapping):
         named = [(str(name), output) for name, output in outputs.items()]
     else:
@@ -124,8 +122,6 @@ class TorchAdapter:
     """
 
     def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
-        import torch
-
         check_parameters(model)
         self._model: Any = model
         self._terms = tuple(terms)
@@ -190,8 +186,6 @@ class TorchAdapter:
         return [[*self._random], *([int(n) for n in held[name].flatten()] for name in self._counter_names)]
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
-        import torch
-
         held = held_tensors(self._model)
         expected = [2, *(held[name].numel() for name in self._counter_names)]
         if [len(value) for value in values] != expected:
@@ -201,8 +195,6 @@ class TorchAdapter:
             held[name].copy_(torch.tensor(value).view(held[name].shape))
 
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
-        import torch
-
         check_vector(out, self.n_weights)
         n = n_samples(x)
         batch = x, y, sample_weight
@@ -222,8 +214,6 @@ class TorchAdapter:
             return _metrics(n, n_samples(batch[0]), self.figures, sums)
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
-        import torch
-
         n = n_samples(x)
         with blame_on_trial("evaluation"), torch.no_grad():
             _, sums = self._figures(x, y, sample_weight, training=False)
@@ -231,8 +221,6 @@ class TorchAdapter:
 
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
-        import torch
-
         with atomic_path(path) as temporary:
             if isinstance(self._model, torch.jit.ScriptModule):
                 torch.jit.save(self._model, str(temporary))
@@ -289,8 +277,6 @@ class TorchAdapter:
 
     def _forward(self, inputs: list[Any], n: int) -> list[Any]:
         """Return the outputs for `n` samples, in float32."""
-        import torch
-
         seed(self._random, self._training is True, self._device)
         result = self._model(*inputs)
         # The usual case comes first, because every microsecond here is spent for each batch.
@@ -309,8 +295,6 @@ class TorchAdapter:
 
     def _try(self, x: Arrays) -> None:
         """Find out the types of inputs that the model takes, and its outputs, on a few samples in evaluation mode."""
-        import torch
-
         self._turn(False)
         errors = []
         # Layers of floats refuse integer pixels in 0..255, but an embedding requires integers.
@@ -349,8 +333,6 @@ class TorchAdapter:
 
     def _tensor(self, array: NDArray) -> Any:
         """Return a tensor that shares the memory of `array` if possible; floats become float32."""
-        import torch
-
         array = np.asarray(array)
         if array.dtype != np.float32:
             if array.dtype.kind == "f":
@@ -375,15 +357,12 @@ class TorchAdapter:
 def forget_models() -> None:
     """Free every model that is no longer referenced, including a model whose building has failed."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def seed(random: Sequence[int], training: bool, device: Any) -> None:
     """Seed the next computation by batch `random` in training; every evaluation has the same seed."""
-    import torch
-
     value = sum(random) if training else 0
     # `torch.manual_seed` would take a tenth of a millisecond to look for devices.
     torch.default_generator.manual_seed(value)
@@ -405,8 +384,6 @@ def _metrics(n: int, n_computed: int, figures: Sequence[str], values: list[Any])
 
 def _tensor_of(vector: FloatVector) -> Any:
     """Return a tensor of a vector, with the same memory if the vector is writeable."""
-    import torch
-
     if vector.flags.writeable:
         return torch.from_numpy(vector)
     return torch.from_numpy(vector.copy())

@@ -1,20 +1,23 @@
-"""Comparison of a torch module's outputs with labels: the computation of the losses in `torch_losses`."""
+"""Comparison of a torch module's outputs with labels, by the losses that `torch_losses` names.
+
+This module imports torch, so it is itself imported when a model exists.
+"""
 
 import logging
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
 
 from nnlo_opt.errors import TrialError
+from nnlo_opt.models import torch_keras_losses
 from nnlo_opt.models.losses import SPARSE, LossTerm
 from nnlo_opt.models.torch_losses import OF_CLASSES, OF_SIGNS, is_of_torch, own_name
 
 logger = logging.getLogger(__name__)
 
-#: Keras's fuzz factor
-_EPSILON = 1e-7
 #: operations, as PyTorch names them, that keep values unchanged or inside the same range
 _NEUTRAL = {
     *("Alias", "Clamp", "ClampMin", "Clone", "Index", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze"),
@@ -28,8 +31,6 @@ def activation_of(output: Any) -> str | None:
     The graph of the computation shows the activation, so `F.softmax` in a `forward` is found as well. If the graph does
     not show it, rows that are probability distributions do.
     """
-    import torch
-
     node, activation = output.grad_fn, None
     while node is not None and activation is None:
         name = node.name().rstrip("0123456789").removesuffix("Backward")
@@ -56,9 +57,6 @@ class Comparison:
     """
 
     def __init__(self, term: LossTerm, activation: str | None) -> None:
-        import torch
-        from torch.nn.functional import cross_entropy
-
         self.term = term
         self.activation = activation
         loss, name = term.loss, own_name(term.loss)
@@ -76,7 +74,7 @@ class Comparison:
             own = getattr(torch.nn, name)(reduction="none") if isinstance(loss, str) else loss
             self.values = lambda output, labels: own(output, _target(name, output, labels))
         elif isinstance(loss, str):
-            compute, form = _keras_losses()[loss], _numbers if loss == SPARSE else _like
+            compute, form = getattr(torch_keras_losses, loss), _numbers if loss == SPARSE else _like
 
             def values(output: Any, labels: Any) -> Any:
                 output, labels = aligned(output, labels)
@@ -154,8 +152,6 @@ def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
 
 def _target(name: str, output: Any, labels: Any) -> Any:
     """Return labels in the form that the loss of `torch.nn` needs."""
-    import torch
-
     if name in OF_CLASSES:
         if labels.shape != output.shape:
             return _numbers(output, labels, 1)
@@ -197,96 +193,3 @@ def _numbers(output: Any, labels: Any, axis: int = -1) -> Any:
             "model, the labels or the loss."
         )
     return labels.long()
-
-
-@cache
-def _keras_losses() -> dict[str, Callable[[Any, Any, str | None], Any]]:
-    """Return Keras's losses by name: (output, labels, activation of the output) -> losses of each sample (n, ...)."""
-    import torch
-    from torch.nn import functional
-
-    def log_probabilities(output: Any, activation: str | None) -> Any:
-        """Return log probabilities of classes on the last axis."""
-        if activation == "log_softmax":
-            return output
-        if activation is None:
-            return functional.log_softmax(output, -1)
-        return (output / output.sum(-1, keepdim=True)).clamp(_EPSILON, 1 - _EPSILON).log()
-
-    def probabilities(output: Any, activation: str | None) -> Any:
-        """Return the probability of each output alone."""
-        if activation is None:
-            return output.sigmoid()
-        return (output.exp() if activation == "log_softmax" else output).clamp(_EPSILON, 1 - _EPSILON)
-
-    def binary_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-        if activation is None:
-            return functional.binary_cross_entropy_with_logits(output, y, reduction="none")
-        return functional.binary_cross_entropy(probabilities(output, activation), y, reduction="none")
-
-    def binary_focal_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-        p = probabilities(output, activation)
-        return (1 - y * p - (1 - y) * (1 - p)) ** 2 * binary_crossentropy(output, y, activation)
-
-    def categorical_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-        return -(y * log_probabilities(output, activation)).sum(-1)
-
-    def categorical_focal_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-        log_p = log_probabilities(output, activation)
-        return (-0.25 * (1 - log_p.exp()) ** 2 * y * log_p).sum(-1)
-
-    def sparse_categorical_crossentropy(output: Any, y: Any, activation: str | None) -> Any:
-        log_p = log_probabilities(output, activation).reshape(-1, output.shape[-1])
-        return functional.nll_loss(log_p, y.reshape(-1), reduction="none").reshape(y.shape)
-
-    def categorical_hinge(output: Any, y: Any, _: str | None) -> Any:
-        return (1 + ((1 - y) * output).amax(-1) - (y * output).sum(-1)).relu()
-
-    def signs(y: Any) -> Any:
-        return 2 * y - 1 if ((y == 0) | (y == 1)).all() else y
-
-    def kl_divergence(output: Any, y: Any, activation: str | None) -> Any:
-        y = y.clamp(_EPSILON, 1)
-        if activation in (None, "log_softmax"):
-            return (y * (y.log() - log_probabilities(output, activation))).sum(-1)
-        return (y * (y / output.clamp(_EPSILON, 1)).log()).sum(-1)
-
-    def cosine_similarity(output: Any, y: Any, _: str | None) -> Any:
-        return -(functional.normalize(y, dim=-1) * functional.normalize(output, dim=-1)).sum(-1)
-
-    def log_cosh(output: Any, y: Any, _: str | None) -> Any:
-        error = output - y
-        return error + functional.softplus(-2 * error) - float(np.log(2))
-
-    def mean_absolute_percentage_error(output: Any, y: Any, _: str | None) -> Any:
-        return 100 * ((y - output) / y.abs().clamp(min=_EPSILON)).abs()
-
-    def mean_squared_logarithmic_error(output: Any, y: Any, _: str | None) -> Any:
-        return (output.clamp(min=_EPSILON).log1p() - y.clamp(min=_EPSILON).log1p()) ** 2
-
-    def tversky(output: Any, y: Any, _: str | None) -> Any:
-        """Return the loss of the full batch; with alpha and beta 0.5 it is the loss of dice."""
-        return 1 - 2 * (y * output).sum() / (y.sum() + output.sum() + _EPSILON)
-
-    table: dict[str, Callable[[Any, Any, str | None], Any]] = {
-        "binary_crossentropy": binary_crossentropy,
-        "binary_focal_crossentropy": binary_focal_crossentropy,
-        "categorical_crossentropy": categorical_crossentropy,
-        "categorical_focal_crossentropy": categorical_focal_crossentropy,
-        "categorical_hinge": categorical_hinge,
-        "cosine_similarity": cosine_similarity,
-        "dice": tversky,
-        "hinge": lambda output, y, _: (1 - signs(y) * output).relu(),
-        "huber": lambda output, y, _: functional.huber_loss(output, y, reduction="none"),
-        "kl_divergence": kl_divergence,
-        "log_cosh": log_cosh,
-        "mean_absolute_error": lambda output, y, _: functional.l1_loss(output, y, reduction="none"),
-        "mean_absolute_percentage_error": mean_absolute_percentage_error,
-        "mean_squared_error": lambda output, y, _: functional.mse_loss(output, y, reduction="none"),
-        "mean_squared_logarithmic_error": mean_squared_logarithmic_error,
-        "poisson": lambda output, y, _: output - y * torch.log(output + _EPSILON),
-        "sparse_categorical_crossentropy": sparse_categorical_crossentropy,
-        "squared_hinge": lambda output, y, _: (1 - signs(y) * output).relu() ** 2,
-        "tversky": tversky,
-    }
-    return table

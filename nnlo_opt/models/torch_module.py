@@ -19,13 +19,10 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import torch_losses
 from nnlo_opt.models.adapter import first_line
+from nnlo_opt.models.framework import FrameworkAdapter
 from nnlo_opt.models.keras_torch import use_threads
 from nnlo_opt.models.losses import LossTerm, Output
-from nnlo_opt.models.torch_adapter import TorchAdapter, forget_models, named_outputs
-from nnlo_opt.models.torch_comparison import activation_of
 from nnlo_opt.trees import Shapes, leaves
-
-__all__ = ["forget_models"]
 
 NOUN = "a torch module"
 SUFFIX = ".pt"
@@ -98,6 +95,8 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     Raises:
         ConfigurationError: if the model cannot take samples of this shape.
     """
+    from nnlo_opt.models.torch_comparison import activation_of
+
     named = _dry_run(model, feature_shape)
     for name, tensor in named:
         if tensor.shape[:1] != (_N_SAMPLES,):
@@ -109,19 +108,31 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     return [Output(name, tuple(tensor.shape[1:]), activation_of(tensor)) for name, tensor in named]
 
 
-def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> TorchAdapter:
+def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
     """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
     if jit_compile:
         raise ConfigurationError(
             "`get_model.jit_compile` is for Keras models. Received: True with a torch module. Leave it out, or return "
             "`torch.jit.script(model)`."
         )
+    from nnlo_opt.models.torch_adapter import TorchAdapter
+
     return TorchAdapter(model, terms)
+
+
+def forget_models() -> None:
+    """Free every model that is no longer referenced, including a model whose building has failed."""
+    if "torch" in sys.modules:
+        from nnlo_opt.models import torch_adapter
+
+        torch_adapter.forget_models()
 
 
 def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
     """Return the outputs for samples of zeros in evaluation mode, with their graph of the computation."""
     import torch
+
+    from nnlo_opt.models.torch_adapter import named_outputs
 
     shapes = [[_N_OPEN if length is None else length for length in shape] for shape in leaves(feature_shape)]
     device = next((parameter.device for parameter in model.parameters()), None)

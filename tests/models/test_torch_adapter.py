@@ -11,7 +11,6 @@ from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, module, st
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models import torch_module
 from nnlo_opt.models.losses import LossTerm
-from nnlo_opt.models.torch_adapter import TorchAdapter
 from nnlo_opt.testing.model_conformance import ModelConformance
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.vectors import aligned_empty
@@ -43,7 +42,7 @@ def terms(*losses, accuracy="categorical", weight=1.0):
 
 
 def adapter_of(model, *losses, accuracy="categorical", **options):
-    return TorchAdapter(model, terms(*(losses or ("categorical_crossentropy",)), accuracy=accuracy, **options))
+    return torch_module.adapter(model, terms(*(losses or ("categorical_crossentropy",)), accuracy=accuracy, **options))
 
 
 def flat_gradient(model):
@@ -128,7 +127,7 @@ class TestTwoInputsAndOutputs(ModelConformance):
             LossTerm("kind", "sparse_categorical_crossentropy", 1.0, "sparse_categorical"),
             LossTerm("size", "huber", 0.5),
         ]
-        return TorchAdapter(model, losses)
+        return torch_module.adapter(model, losses)
 
     def batch(self, n_samples, seed):
         rng = np.random.default_rng(seed)

@@ -3,14 +3,14 @@
 
 import numpy as np
 import pytest
-from adapters import torch
+from adapters import Late, torch
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models import keras_model, losses, torch_losses
+from nnlo_opt.models import keras_model, losses, torch_losses, torch_module
 from nnlo_opt.models.losses import Labels, LossTerm, Output, make_terms
-from nnlo_opt.models.torch_comparison import Comparison, activation_of
 
 needs_torch = pytest.mark.needs("torch")
+comparisons = Late("nnlo_opt.models.torch_comparison", torch_module)
 
 
 # ---------------------------------------------------------------- names
@@ -157,14 +157,14 @@ def test_labels_that_fit(loss, output, label, fits):
 def test_what_outputs_come_from(finish, told):
     torch.manual_seed(0)
     output = finish(torch.nn.functional, torch.nn.Linear(5, 4)(torch.randn(6, 5)))
-    assert activation_of(output) == told
+    assert comparisons.activation_of(output) == told
 
 
 # ---------------------------------------------------------------- computations
 
 
 def value_of(name, output, labels, told=None):
-    comparison = Comparison(LossTerm("out", name), told)
+    comparison = comparisons.Comparison(LossTerm("out", name), told)
     return comparison.mean(torch.tensor(output), torch.tensor(labels)).item()
 
 
@@ -260,7 +260,7 @@ def test_pytorchs_losses_are_pytorchs(name, output, labels, target):
     functional = {"BCELoss": "binary_cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}
     snake = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss", **functional}.get(name)
     for loss in (name, own(), own(reduction="none"), *([getattr(torch.nn.functional, snake)] if snake else [])):
-        comparison = Comparison(LossTerm("out", loss), None)
+        comparison = comparisons.Comparison(LossTerm("out", loss), None)
         assert comparison.mean(torch.tensor(output), torch.tensor(labels)).item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -296,7 +296,8 @@ def test_labels_are_never_stretched():
 
 
 def right(loss, accuracy, output, labels, told=None):
-    return Comparison(LossTerm("out", loss, 1.0, accuracy), told).n_correct(torch.tensor(output), torch.tensor(labels))
+    comparison = comparisons.Comparison(LossTerm("out", loss, 1.0, accuracy), told)
+    return comparison.n_correct(torch.tensor(output), torch.tensor(labels))
 
 
 @needs_torch
