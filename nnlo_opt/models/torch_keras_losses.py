@@ -105,7 +105,7 @@ def mean_squared_logarithmic_error(output: Any, y: Any, _: str | None) -> Any:
 
 
 def poisson(output: Any, y: Any, _: str | None) -> Any:
-    """Return the loss of counts, of which the output is the rate."""
+    """Return the loss of counts, with the output as their rate."""
     return output - y * torch.log(output + _EPSILON)
 
 
