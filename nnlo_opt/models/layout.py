@@ -1,7 +1,7 @@
 """Layout of the weights of a model in one flat vector."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -49,13 +49,6 @@ class Layout:
         """Copy `arrays`, with the shapes of this layout and any float type, into `out` (n_weights,)."""
         for view, array in zip(self.views(out), arrays, strict=True):
             view[...] = array
-
-    def to_json(self) -> list[list[Any]]:
-        return [[spec.name, list(spec.shape)] for spec in self.specs]
-
-    @classmethod
-    def from_json(cls, data: Iterable[Sequence[Any]]) -> "Layout":
-        return cls(tuple(WeightSpec(name, tuple(shape)) for name, shape in data))
 
 
 def check_vector(vector: FloatVector, n: int) -> None:

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,12 +21,6 @@ def test_views_and_gather_are_inverse(shapes):
     assert all(np.shares_memory(view, vector) for view in views if view.size)
     layout.gather(views, out := np.empty_like(vector))
     assert np.array_equal(out, vector)
-
-
-@given(shapes)
-def test_json_round_trip(shapes):
-    layout = layout_of(shapes)
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 def test_another_length_is_refused():
