@@ -56,18 +56,12 @@ class Engine:
 
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch) -> list[Any]:
         # After a computation that has emptied the caches, `tf.nest.flatten` would take 17 microseconds.
-        arrays = [
-            vectors.weights,
-            vectors.state,
-            *vectors.counters,
-            *batch.x,
-            *batch.y,
-            *batch.sample_weight,
-            *batch.loss_scale,
-        ]
+        weights, state, counters = vectors
+        x, y, sample_weight, loss_scale = batch
+        arrays = [weights, state, *counters, *x, *y, *sample_weight, *loss_scale]
         # A model that does not declare its shapes is traced again for every new shape.
         shapes = None if self._graph.sample_shapes else batch.sample_shapes
-        key = (function.__name__, len(batch.sample_weight), shapes, *[array.dtype for array in arrays])
+        key = (function.__name__, len(sample_weight), shapes, *[array.dtype for array in arrays])
         traced = self._traced.get(key)
         if traced is None:
             PULSE.expect(SLOW)
