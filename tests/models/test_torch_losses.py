@@ -190,26 +190,20 @@ def test_kerass_losses_are_kerass(name):
     import keras
 
     theirs = getattr(keras.losses, name)
-    labels = CLASSES if name.startswith("sparse") else ONE_HOT if name in OF_CLASSES else MULTI_HOT
-
-    def expected(output, **options):
-        return float(np.mean(theirs(labels, output, **options)))
-
-    if name in OF_CLASSES:
-        for output, told in ((SOFTMAX, "softmax"), (np.log(SOFTMAX), "log_softmax"), (LOGITS, None)):
-            assert value_of(name, output, labels, told) == pytest.approx(expected(SOFTMAX), rel=1e-4)
-        assert value_of(name, SIGMOID, labels, "sigmoid") == pytest.approx(expected(SIGMOID), rel=1e-4)
-    elif name in OF_YES_OR_NO:
-        for output, told in ((SIGMOID, "sigmoid"), (np.log(SIGMOID), "log_softmax"), (LOGITS, None)):
-            assert value_of(name, output, labels, told) == pytest.approx(expected(SIGMOID), rel=1e-4)
-    elif name == "kl_divergence":
-        labels = SOFTMAX[::-1].copy()
-        for output, told in ((SOFTMAX, "softmax"), (np.log(SOFTMAX), "log_softmax"), (LOGITS, None)):
-            assert value_of(name, output, labels, told) == pytest.approx(expected(SOFTMAX), rel=1e-4)
+    if name in {*OF_CLASSES, *OF_YES_OR_NO, "kl_divergence"}:
+        labels = {"sparse_categorical_crossentropy": CLASSES, "kl_divergence": SOFTMAX[::-1].copy()}.get(name)
+        if labels is None:
+            labels = ONE_HOT if name in OF_CLASSES else MULTI_HOT
+        shares, told = (SIGMOID, "sigmoid") if name in OF_YES_OR_NO else (SOFTMAX, "softmax")
+        outputs = [(shares, told), (np.log(shares), "log_softmax"), (LOGITS, None)]
+        cases = [(labels, output, told, shares) for output, told in outputs]
+        cases += [(labels, SIGMOID, "sigmoid", SIGMOID)] if name in OF_CLASSES else []
     else:
-        for labels in (MULTI_HOT, REAL, 2 * MULTI_HOT - 1):
-            output = SOFTMAX if name in ("dice", "tversky", "poisson") else LOGITS
-            assert value_of(name, output, labels) == pytest.approx(expected(output), rel=1e-4)
+        output = SOFTMAX if name in ("dice", "tversky", "poisson") else LOGITS
+        cases = [(labels, output, None, output) for labels in (MULTI_HOT, REAL, 2 * MULTI_HOT - 1)]
+    for labels, output, told, of_keras in cases:
+        expected = float(np.mean(theirs(labels, of_keras)))
+        assert value_of(name, output, labels, told) == pytest.approx(expected, rel=1e-4)
 
 
 @needs_torch
