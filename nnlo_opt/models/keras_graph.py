@@ -118,9 +118,10 @@ class KerasGraph:
         ]
         losses = [loss for loss, _ in outcomes]
         correct = [n_correct for _, n_correct in outcomes if n_correct is not None]
-        loss = reduce(
-            add, [*(_scaled(loss, term.weight) for loss, term in zip(losses, self._terms, strict=True)), *penalties]
-        )
+        weighted = [
+            loss if term.weight == 1 else loss * term.weight for loss, term in zip(losses, self._terms, strict=True)
+        ]
+        loss = reduce(add, [*weighted, *penalties])
         n_samples = ops.cast(ops.shape(batch.x[0])[0], "float32")
         # The sums have the order of `figures_of`.
         sums = [loss * n_samples, *correct[:1]]
@@ -177,10 +178,6 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")
     # The sum is a count of samples, hence exact.
     return loss, ops.sum(ops.mean(ops.reshape(_masked(right, mask), (ops.shape(y)[0], -1)), axis=1))
-
-
-def _scaled(loss: Any, weight: float) -> Any:
-    return loss if weight == 1 else loss * weight
 
 
 def _aligned(y: Any, prediction: Any) -> Any:

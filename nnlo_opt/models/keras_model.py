@@ -53,8 +53,16 @@ def set_seed(seed: int) -> None:
     """Make the next models repeatable: their initial weights, and the seeds of their dropout layers."""
     import keras
 
-    with _spared_tensorflow():
+    # Keras on JAX or torch would import TensorFlow to seed it: 4 s of CPU and 400 MB on each rank. Python takes None
+    # for a package that is not installed.
+    hides = "tensorflow" not in sys.modules
+    if hides:
+        sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    try:
         keras.utils.set_random_seed(seed % 2**32)
+    finally:
+        if hides:
+            del sys.modules["tensorflow"]
 
 
 def is_model(value: object) -> bool:
@@ -145,23 +153,6 @@ def _check_backend(backend: str) -> None:
             f"A process can use one backend of Keras only. Received: {backend}, but Keras already runs on "
             f"{keras.backend.backend()}. Set KERAS_BACKEND={backend} before the process starts."
         )
-
-
-@contextmanager
-def _spared_tensorflow() -> Iterator[None]:
-    """Hide TensorFlow from Keras on JAX or torch.
-
-    Keras would import it to seed it: 4 s of CPU and 400 MB on each rank.
-    """
-    if "tensorflow" in sys.modules or os.environ.get("KERAS_BACKEND") == "tensorflow":
-        yield
-        return
-    # Python takes None for a package that is not installed.
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["tensorflow"]
 
 
 def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:

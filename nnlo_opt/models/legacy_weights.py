@@ -7,6 +7,7 @@ its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,16 @@ def _values(layer: Any, arrays: Arrays, saved: SavedWeights) -> Iterator[tuple[A
         counts = [n * factor for n, factor in zip(counts, factors * 2, strict=True)]
     if sum(counts) != len(arrays):
         raise ValueError(f"{len(arrays)} arrays")
-    parts = np.split(np.arange(len(arrays)), np.cumsum(counts)[:-1])
-    for number, leaf in enumerate(leaves):
-        own = [arrays[index] for index in (*parts[number], *parts[number + len(leaves)])]
+    remaining = iter(arrays)
+    parts = [[*islice(remaining, count)] for count in counts]
+    for leaf, trained, fixed in zip(leaves, parts, parts[len(leaves) :], strict=False):
         variables = [*leaf.trainable_weights, *leaf.non_trainable_weights]
-        yield from zip(variables, _converted(leaf, own, saved), strict=True)
+        yield from zip(variables, _converted(leaf, trained + fixed, saved), strict=True)
 
 
 def _converted(leaf: Any, arrays: Arrays, saved: SavedWeights) -> Arrays:
     """Return the arrays of a layer without inner layers in the layout of Keras 3."""
     name = _class(leaf)
-    arrays = [*arrays]
     if saved.keras_version.startswith("1"):
         arrays = _from_keras_1(name, leaf, arrays)
     if saved.backend == "theano" and name in CONVOLUTIONS:

@@ -384,6 +384,4 @@ def _metrics(n: int, n_computed: int, figures: Sequence[str], values: list[Any])
 
 def _tensor_of(vector: FloatVector) -> Any:
     """Return a tensor of a vector, with the same memory if the vector is writeable."""
-    if vector.flags.writeable:
-        return torch.from_numpy(vector)
-    return torch.from_numpy(vector.copy())
+    return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
