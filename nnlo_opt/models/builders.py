@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.models.framework import Framework, framework_named, framework_of
+from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.legacy_json import read_architecture
 from nnlo_opt.models.losses import LossRequest, WeightRequest
 from nnlo_opt.user_files import describe, execute_file, line_in
@@ -62,12 +62,7 @@ def names_objective(spec: str) -> bool:
     A framework must be imported before a user's module can import one, and must not be imported for an objective.
     """
     path = Path(spec)
-    if path.suffix != ".py" or not path.is_file():
-        return False
-    try:
-        statements = ast.parse(path.read_text()).body
-    except (SyntaxError, ValueError, OSError):
-        return False
+    statements = syntax_tree(path).body if path.suffix == ".py" else []
     return any(isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef) and s.name == "objective" for s in statements)
 
 

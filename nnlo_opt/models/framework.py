@@ -94,7 +94,7 @@ def framework_named(name: str) -> Framework:
 
 def framework_for(source: Path, backend: str | None = None) -> Framework:
     """Return the framework to import for the model file `source`: `backend`, else by the file's ending or text."""
-    return framework_named(backend or _OF_SUFFIX.get(source.suffix) or _imported_by(source) or next(iter(FRAMEWORKS)))
+    return framework_named(backend or _OF_SUFFIX.get(source.suffix) or imported_in(source) or next(iter(FRAMEWORKS)))
 
 
 def framework_of(model: object) -> Framework | None:
@@ -104,24 +104,21 @@ def framework_of(model: object) -> Framework | None:
     return next((framework for framework in frameworks if framework.is_model(model)), None)
 
 
-def _imported_by(source: Path) -> str | None:
-    try:
-        return imported_in(source.read_bytes())
-    except OSError:
-        return None
-
-
-def imported_in(code: str | bytes) -> str | None:
+def imported_in(code: str | Path) -> str | None:
     """Return the framework that Python code imports anywhere, without executing the code; None if it imports none."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError):
-        return None
     packages: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(syntax_tree(code)):
         match node:
             case ast.Import():
                 packages.update(alias.name.split(".")[0] for alias in node.names)
             case ast.ImportFrom(module=str(module), level=0):
                 packages.add(module.split(".")[0])
     return next((name for package, name in _OF_PACKAGE.items() if package in packages), None)
+
+
+def syntax_tree(code: str | Path) -> ast.Module:
+    """Return the syntax tree of Python code, given itself or by its file; an empty tree if it cannot be read."""
+    try:
+        return ast.parse(code.read_bytes() if isinstance(code, Path) else code)
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
