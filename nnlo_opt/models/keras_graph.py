@@ -185,13 +185,11 @@ def _aligned(y: Any, prediction: Any) -> Any:
 
     Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss do not change.
     """
-    from keras import ops
-
     rank, expected = len(y.shape), len(prediction.shape)
     if prediction.shape[-1] == 1 and rank == expected - 1:
-        return ops.expand_dims(y, -1)
+        return y[..., None]
     if y.shape[-1] == 1 and rank == expected + 1:
-        return ops.squeeze(y, -1)
+        return y[..., 0]
     return y
 
 
@@ -207,11 +205,7 @@ def _masked(values: Any, mask: Any | None) -> Any:
 
 def _stretched(weights: Any, values: Any) -> Any:
     """Return `weights` with trailing dimensions of 1, so that they broadcast over `values`."""
-    from keras import ops
-
-    for _ in range(len(values.shape) - len(weights.shape)):
-        weights = ops.expand_dims(weights, -1)
-    return weights
+    return weights[(..., *[None] * (len(values.shape) - len(weights.shape)))]
 
 
 def _layout_of(variables: Sequence[Any]) -> Layout:
