@@ -284,13 +284,12 @@ CLASSES: Mapping[str, str] = {
     "ThresholdedReLU": "ReLU",
     "TimeDistributedDense": "Dense",
 }
-#: arguments that a former name implies
+#: arguments that a class implies: its former defaults if a file leaves them out, or the meaning of a former name
 IMPLIED: Mapping[str, Config] = {
+    **{name: {"reset_after": False} for name in ("GRU", "GRUCell")},
     "CuDNNGRU": {"activation": "tanh", "recurrent_activation": "sigmoid", "reset_after": True},
     "CuDNNLSTM": {"activation": "tanh", "recurrent_activation": "sigmoid"},
 }
-#: defaults that have changed since a file could leave the argument out
-FORMER_DEFAULTS: Mapping[str, Config] = {"GRU": {"reset_after": False}, "GRUCell": {"reset_after": False}}
 
 #: modes of Keras 1's `Merge`: the layer, and its arguments
 MERGES: Mapping[str, tuple[str, str]] = {
@@ -403,7 +402,7 @@ def translate_layer(class_name: str, config: Config, nested: Callable[[Config], 
     if new_class not in ARGUMENTS:
         raise Untranslatable(f"is a {class_name}, which is none of Keras's own layers")
     renamed = {**RENAMED, **RENAMED_IN.get(new_class, {})}
-    result = {**FORMER_DEFAULTS.get(new_class, {}), **IMPLIED.get(class_name, {})}
+    result = dict(IMPLIED.get(class_name, {}))
     for old, value in _gathered(config).items():
         name = renamed.get(old, old)
         if name in ARGUMENTS[new_class]:
