@@ -395,4 +395,3 @@ def _plain(value: Any) -> Any:
 def _valid(name: str | None) -> str | None:
     """Return a name that Keras 3 accepts."""
     return name.replace("/", "_") if name else None
-

@@ -44,6 +44,7 @@ OF_CLASSES = ("CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")
 #: losses with labels -1 or 1
 OF_SIGNS = ("HingeEmbeddingLoss", "SoftMarginLoss")
 
+
 def check_loss(name: str) -> str:
     """Return Keras's name of the loss `name`, or PyTorch's if Keras has none (`cross_entropy`: CrossEntropyLoss).
 

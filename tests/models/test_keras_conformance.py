@@ -3,7 +3,6 @@
 `test_keras_backends` runs this file on the others, each in a process of its own.
 """
 
-
 import numpy as np
 import pytest
 from adapters import N_CLASSES, N_FEATURES, gradient, images, keras, samples, weights_of

@@ -25,9 +25,9 @@ def sequential(*layers, **others):
 def layer(class_name, /, **config):
     return {"class_name": class_name, "config": {"name": "it", **config}}
 
+
 def read(architecture, source="a.json"):
     return read_architecture(json.dumps(architecture), source)
-
 
 
 def translated(class_name, /, **config):

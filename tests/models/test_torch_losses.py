@@ -1,6 +1,5 @@
 """Names of losses, which ones fit, and what they compute beside Keras's own and PyTorch's own."""
 
-
 import numpy as np
 import pytest
 from adapters import Late, torch
