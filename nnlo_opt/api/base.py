@@ -16,14 +16,7 @@ from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.reporting.lines import metrics_text
 from nnlo_opt.run.agreement import RankGroup, abort_on_error
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import (
-    ScriptWorkload,
-    Seat,
-    ledger_of,
-    noting_environment,
-    read_shared_events,
-    temporary_run,
-)
+from nnlo_opt.run.embedded import ScriptWorkload, Seat, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.session import Script
@@ -230,7 +223,7 @@ class Manager:
 
     def _take_in(self, directory: Path, events: Sequence[Event]) -> None:
         """Learn from the journal what has come of the training, and share the weights of the best fold."""
-        group, ledger = self._group, ledger_of(events)
+        group, ledger = self._group, Ledger(events)
         trial = ledger.trials[-1]
         if len(trial.folds) < self._settings.n_fold:
             self._error = TrialError(trial.reason)

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 def read_ledger(run_directory: Path) -> Ledger:
     """Return the ledger of a run, read from its journal without changing the journal."""
     path = run_directory / JOURNAL_NAME
-    ledger = Ledger()
     with without_collection():
-        for event in read_events(path.read_bytes(), str(path))[0]:
-            ledger.apply(event)
-    return ledger
+        return Ledger(read_events(path.read_bytes(), str(path))[0])
 
 
 def results_frame(ledger: Ledger) -> "Frame":

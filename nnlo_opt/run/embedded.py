@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -145,7 +145,7 @@ def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script)
     seat.close()
     group.attempt(result)
     directory = Path(str(group.share_json(str(result()))))
-    ledger = ledger_of(read_shared_events(group, directory))
+    ledger = Ledger(read_shared_events(group, directory))
     if not script.keeps_files and group.rank:
         shutil.rmtree(directory, ignore_errors=True)  # what masters on other nodes have written
     return SearchOutcome(ledger=ledger, directory=directory if script.keeps_files else None)
@@ -318,14 +318,6 @@ def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:
     path = directory / JOURNAL_NAME
     text = group.share_json(path.read_text() if group.rank == 0 else None)
     return read_events(str(text).encode(), str(path))[0]
-
-
-def ledger_of(events: Iterable[Event]) -> Ledger:
-    """Return the ledger that knows these events."""
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger
 
 
 @contextmanager

@@ -4,7 +4,7 @@ The same reducer serves a live run and a replay of its journal, so a restored ru
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,9 +37,13 @@ class Session:
 
 
 class Ledger:
-    """All trials of a run, by the events in its journal."""
+    """All trials of a run, by the events in its journal.
 
-    def __init__(self) -> None:
+    Args:
+        events: events to take in first, as `apply` does.
+    """
+
+    def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         #: trial number -> trial; numbers are 0, 1, 2, … without gaps
         self.trials: list[Trial] = []
         #: number of trials in each state, kept by `_enter`
@@ -70,6 +74,8 @@ class Ledger:
         self.objectives: tuple[Objective, ...] = ()
         #: complete trials that no other trial dominates; empty without several objectives
         self.pareto = ParetoSet()
+        for event in events:
+            self.apply(event)
 
     @property
     def complete(self) -> bool:

@@ -58,11 +58,9 @@ class RunDirectory:
         self.path = path
         self._lock = lock
         self.journal = journal
-        #: the trials of the run, after all events of earlier sessions
-        self.ledger = Ledger()
         with without_collection():
-            for event in journal.events:
-                self.ledger.apply(event)
+            #: the trials of the run, after all events of earlier sessions
+            self.ledger = Ledger(journal.events)
         journal.events.clear()  # the ledger has all of them
 
     @property
@@ -160,10 +158,8 @@ def _remove_run(path: Path) -> None:
 
 def _is_unfinished(path: Path, program: str) -> bool:
     """Return True if `path` is a run of `program` that is not complete."""
-    ledger = Ledger()
     try:
-        for event in read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0]:
-            ledger.apply(event)
+        ledger = Ledger(read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0])
     except (OSError, JournalError):
         return True  # the error is shown when the run is opened
     command_line = ledger.settings.get("command_line") or [program]

@@ -67,10 +67,7 @@ def one_sentence(text: str) -> None:
 
 
 def applied(events: list) -> dict:
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return vars(ledger)
+    return vars(Ledger(events))
 
 
 @given(changes=edits)

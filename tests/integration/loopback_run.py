@@ -102,10 +102,8 @@ class System:
 
     def open_run(self, directory: Path) -> tuple[Journal, Ledger]:
         """The run in `directory`, to be begun or gone on with."""
-        journal, ledger = Journal(directory / "journal.jsonl"), Ledger()
-        for event in journal.events:
-            ledger.apply(event)
-        return journal, ledger
+        journal = Journal(directory / "journal.jsonl")
+        return journal, Ledger(journal.events)
 
     def step(self, rng: np.random.Generator) -> bool:
         """Let one of those who have something to do take one message in; -> whether there was one."""
@@ -156,7 +154,4 @@ def check_outcome(directory: Path, shape: Shape, ledger: Ledger) -> None:
                 assert np.isfinite(weights).all()
         else:
             assert trial.reason
-    replayed = Ledger()
-    for event in events:
-        replayed.apply(event)
-    assert vars(replayed) == vars(ledger)
+    assert vars(Ledger(events)) == vars(ledger)

@@ -23,7 +23,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import TrialError
 from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import ScriptWorkload, Seat, ledger_of, read_shared_events, temporary_run
+from nnlo_opt.run.embedded import ScriptWorkload, Seat, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RoleSetup
@@ -194,7 +194,7 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
             asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
             result = seat.coordinate(asked, script, TrainingSession)
         seat.close()
-        return ledger_of(read_shared_events(group, result()))
+        return Ledger(read_shared_events(group, result()))
 
 
 if __name__ == "__main__":

@@ -55,16 +55,13 @@ def trial_failed(trial, time_s=4.0):
 
 
 def ledger_of(*events):
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger
+    return Ledger(events)
 
 
 def replayed(events):
     """The ledger of these events after they went through the file format."""
     read, _ = read_events(b"".join(encode_line(seq, event) for seq, event in enumerate(events)), "journal")
-    return ledger_of(*read)
+    return Ledger(read)
 
 
 #: any event about few trials and assignments, possible at that moment or not

@@ -40,15 +40,8 @@ def without(*numbers):
     return salvage(b"".join(line for n, line in enumerate(lines_of(EVENTS)) if n not in numbers), "j")
 
 
-def ledger_of(events):
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger
-
-
 def states(found):
-    return [(t.point["x"], t.state.value) for t in ledger_of(found.events).trials]
+    return [(t.point["x"], t.state.value) for t in Ledger(found.events).trials]
 
 
 def test_of_a_sound_journal_everything_is_kept():
@@ -82,7 +75,7 @@ def test_a_lost_end_of_a_fold_opens_its_trial_again():
 def test_a_lost_assignment_opens_its_trial_again_and_the_later_assignments_move_up():
     found = without(7)
     assert states(found) == [(0, "complete"), (1, "pending"), (2, "complete")]
-    assert [a.number for a in ledger_of(found.events).assignments] == [0, 1]
+    assert [a.number for a in Ledger(found.events).assignments] == [0, 1]
     assert not found.renumbers
 
 
@@ -106,7 +99,7 @@ def test_a_lost_first_start_is_told_by_a_later_one():
     later = START.replaced(time_s=50.0, unix_s=150.0, n_blocks=2)
     lines = lines_of([*EVENTS[:-1], later])
     found = salvage(b"".join(lines[1:]), "j")
-    ledger = ledger_of(found.events)
+    ledger = Ledger(found.events)
     assert (ledger.identity, ledger.first_start_unix_s) == (START.identity, 100.0)
     assert len(ledger.sessions) == 2
     assert len(ledger.trials) == 3
@@ -180,8 +173,8 @@ def test_whatever_is_damaged_is_refused_or_cut_and_what_is_salvaged_replays(dama
         return
     repaired = b"".join(encode_line(seq, event) for seq, event in enumerate(found.events))
     assert read_events(repaired, "j") == (found.events, len(repaired))
-    ledger = ledger_of(found.events)
-    points = [t.point for t in ledger_of(read_events(GOLDEN, "j")[0]).trials]
+    ledger = Ledger(found.events)
+    points = [t.point for t in Ledger(read_events(GOLDEN, "j")[0]).trials]
     assert {old: points[old] for old in found.moved} == {
         old: ledger.trials[new].point for old, new in found.moved.items()
     }
