@@ -20,9 +20,9 @@ def write_fully(fd: int, data: bytes) -> None:
         view = view[n_written:]
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the entries of `directory` (a rename, a new file) durable."""
-    fd = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make the content of a file, or the entries of a directory (a rename, a new file), durable."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -36,7 +36,7 @@ def make_directory(directory: Path) -> None:
     make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
     with suppress(PermissionError):  # a folder may be writable but not readable
-        sync_directory(directory.parent)
+        sync(directory.parent)
 
 
 @contextmanager
@@ -46,13 +46,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
     try:
         yield temporary
-        fd = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(temporary)
         os.replace(temporary, path)
-        sync_directory(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -73,7 +69,7 @@ def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None
             os.close(fd)
         os.replace(temporary, path)
         if durable:
-            sync_directory(path.parent)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ from nnlo_opt.files import (
     atomic_path,
     atomic_write,
     make_directory,
-    sync_directory,
+    sync,
     with_checksum,
     without_checksum,
     write_fully,
@@ -116,14 +116,14 @@ def test_a_full_disk_is_an_error():
 
 
 def test_a_folder_can_be_synced(tmp_path):
-    sync_directory(tmp_path)
+    sync(tmp_path)
     with pytest.raises(FileNotFoundError):
-        sync_directory(tmp_path / "missing")
+        sync(tmp_path / "missing")
 
 
 def test_a_folder_is_made_with_all_above_it_each_synced_into_the_one_above(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("nnlo_opt.files.sync_directory", synced.append)
+    monkeypatch.setattr("nnlo_opt.files.sync", synced.append)
     make_directory(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a/b/c").is_dir()
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a/b"]

@@ -14,7 +14,6 @@ completes it after the workers have written, then gives it its name.
 
 import json
 import logging
-import os
 import re
 import shutil
 import uuid
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, make_directory, sync_directory
+from nnlo_opt.files import atomic_path, make_directory, sync
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ def _save_state(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **state)
-    return {path.name: _fingerprint(path, sync=True)}
+    return {path.name: _synced(path)}
 
 
 def _load_state(path: Path) -> dict[str, Any] | None:
@@ -161,22 +160,23 @@ def save(
     try:
         with (temporary / "master.npz").open("wb") as file:
             np.savez(file, allow_pickle=False, **checkpoint.arrays)
-        (temporary / "master.json").write_text(json.dumps({**_moment(checkpoint), **checkpoint.master}))
+        moment = {"epoch": checkpoint.epoch, "n_samples_inside": checkpoint.n_samples_inside}
+        (temporary / "master.json").write_text(json.dumps({**moment, **checkpoint.master}))
         for number, state in checkpoint.workers.items():
             (temporary / f"worker-{number}.json").write_text(json.dumps(state))
         own = [path for path in sorted(temporary.iterdir()) if path.name not in (files or {})]
-        manifest = {**{path.name: _fingerprint(path, sync=True) for path in own}, **(files or {})}
+        manifest = {**{path.name: _synced(path) for path in own}, **(files or {})}
         manifest_path = temporary / "manifest.json"
         manifest_path.write_text(json.dumps({"epoch": checkpoint.epoch, "files": manifest}))
-        _fingerprint(manifest_path, sync=True)
-        sync_directory(temporary)
+        sync(manifest_path)
+        sync(temporary)
         shutil.rmtree(place, ignore_errors=True)
         temporary.rename(place)
-        sync_directory(directory)
+        sync(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for moment, path in _found(directory):
-        if moment < (checkpoint.epoch, checkpoint.n_samples_inside):
+    for saved_at, path in _found(directory):
+        if saved_at < (checkpoint.epoch, checkpoint.n_samples_inside):
             shutil.rmtree(path, ignore_errors=True)
     return place
 
@@ -229,10 +229,6 @@ def remove_all(directory: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _moment(checkpoint: Checkpoint) -> dict[str, int]:
-    return {"epoch": checkpoint.epoch, "n_samples_inside": checkpoint.n_samples_inside}
-
-
 def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
     """Return ((epochs, further samples), directory) for each directory named like a checkpoint, the newest first."""
     if not directory.is_dir():
@@ -253,12 +249,12 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise CheckpointError(f"`{path}` cannot be read: {error}") from error
 
 
-def _fingerprint(path: Path, *, sync: bool = False) -> dict[str, Any]:
+def _synced(path: Path) -> dict[str, Any]:
+    """Return the fingerprint of a file that has just been written, once the file is on disk."""
+    sync(path)
+    return _fingerprint(path)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
-    if sync:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
     return {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}

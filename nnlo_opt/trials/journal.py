@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.files import sync_directory, write_fully
+from nnlo_opt.files import sync, write_fully
 from nnlo_opt.trials.events import Event, event_from_json, events_from_json
 
 logger = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 #: number of lines whose checksums are compared, and which are then parsed, together
 BATCH_LINES = 1000
 #: beginning of every line; inside a JSON string the quotes would be escaped
-_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
+LINE_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 
 def encode_line(seq: int, event: Event) -> bytes:
     """Return one line of the journal, newline included."""
-    body = event.to_json()
-    return f'{{"seq":{seq},"crc":"{_checksum(seq, body)}",{body[1:]}\n'.encode()
+    body = event.to_json().encode()
+    return _begin(seq, body) + body[1:] + b"\n"
 
 
 def decode_line(seq: int, line: bytes) -> Event:
@@ -45,15 +45,16 @@ def _body(seq: int, line: bytes) -> bytes:
     prefix = b'{"seq":%d,"crc":"' % seq
     end = len(prefix) + 10
     body = b"{" + line[end:]
-    if line[:end] != b'%b%08x",' % (prefix, zlib.crc32(body, seq & 0xFFFFFFFF)):
+    if line[:end] != _begin(seq, body):
         if not line.startswith(prefix):
             raise ValueError(f"it does not begin with sequence number {seq}")
         raise ValueError("its checksum does not agree")
     return body
 
 
-def _checksum(seq: int, body: str) -> str:
-    return f"{zlib.crc32(body.encode(), seq & 0xFFFFFFFF):08x}"
+def _begin(seq: int, body: bytes) -> bytes:
+    """Return the number and the checksum of a line with the JSON `body`."""
+    return b'{"seq":%d,"crc":"%08x",' % (seq, zlib.crc32(body, seq & 0xFFFFFFFF))
 
 
 def _may_be_torn(seq: int, line: bytes) -> bool:
@@ -62,9 +63,9 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
     It can leave the beginning of the line, or NUL bytes for missing blocks; never the beginning of another line, which
     would mean that a newline or a whole line was lost before it.
     """
-    prefix = f'{{"seq":{seq},"crc":"'.encode()
+    prefix = b'{"seq":%d,"crc":"' % seq
     begins_well = prefix.startswith(line[: len(prefix)]) or b"\0" in line
-    return begins_well and all(int(number) == seq for number in _BEGIN.findall(line))
+    return begins_well and all(int(number) == seq for number in LINE_BEGIN.findall(line))
 
 
 def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
@@ -160,7 +161,7 @@ class Journal:
                 os.ftruncate(self._fd, n_sound)
                 os.fsync(self._fd)
             if not existed:
-                sync_directory(path.parent)
+                sync(path.parent)
         except BaseException:
             os.close(self._fd)
             raise

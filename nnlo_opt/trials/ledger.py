@@ -136,9 +136,8 @@ class Ledger:
         self.preempted_because = event.reason
         self.coordinator_cpu_s += event.coordinator_cpu_s
         for trial in self.trials:
-            if (
-                trial.state is TrialState.RUNNING and not trial.running
-            ):  # some of its folds had finished at the last moment
+            # Some of its folds had finished at the last moment.
+            if trial.state is TrialState.RUNNING and not trial.running:
                 self._enter(trial, TrialState.PREEMPTED)
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
@@ -186,7 +185,7 @@ class Ledger:
                 reports[event.epoch] = event.figure_of_merit
 
     def _assignment_finished(self, event: ev.AssignmentFinished) -> None:
-        assignment = self._end(event, AssignmentEnd.FINISHED)
+        assignment = self._end(event.assignment, AssignmentEnd.FINISHED, event.time_s)
         self.trials[assignment.trial].folds[assignment.fold] = FoldResult(
             figure_of_merit=event.figure_of_merit,
             metrics=event.metrics,
@@ -196,13 +195,13 @@ class Ledger:
         )
 
     def _assignment_failed(self, event: ev.AssignmentFailed) -> None:
-        self._end(event, AssignmentEnd.FAILED).reason = event.reason
+        self._end(event.assignment, AssignmentEnd.FAILED, event.time_s).reason = event.reason
 
     def _assignment_stopped(self, event: ev.AssignmentStopped) -> None:
-        self._end(event, AssignmentEnd.STOPPED)
+        self._end(event.assignment, AssignmentEnd.STOPPED, event.time_s)
 
     def _assignment_paused(self, event: ev.AssignmentPaused) -> None:
-        self._end(event, AssignmentEnd.PAUSED)
+        self._end(event.assignment, AssignmentEnd.PAUSED, event.time_s)
 
     def _ranks_lost(self, event: ev.RanksLost) -> None:
         if event.assignment >= 0:
@@ -214,14 +213,14 @@ class Ledger:
         session.ranks_left[event.block] = event.n_alive, event.n_ranks
 
     def _assignment_lost(self, event: ev.AssignmentLost) -> None:
-        assignment = self._end(event, AssignmentEnd.LOST)
+        assignment = self._end(event.assignment, AssignmentEnd.LOST, event.time_s)
         assignment.reason = event.reason
         if event.counts:
             assignment.losses.append(Loss(assignment.epoch, event.reason))
         self._interrupt(assignment, TrialState.PENDING)
 
     def _assignment_preempted(self, event: ev.AssignmentPreempted) -> None:
-        self._interrupt(self._end(event, AssignmentEnd.PREEMPTED), TrialState.PREEMPTED)
+        self._interrupt(self._end(event.assignment, AssignmentEnd.PREEMPTED, event.time_s), TrialState.PREEMPTED)
 
     def _interrupt(self, assignment: Assignment, state: TrialState) -> None:
         trial = self.trials[assignment.trial]
@@ -290,19 +289,10 @@ class Ledger:
             raise ProtocolError(f"Assignment {number} has already {assignment.end}.")
         return assignment
 
-    def _end(
-        self,
-        event: ev.AssignmentFinished
-        | ev.AssignmentFailed
-        | ev.AssignmentStopped
-        | ev.AssignmentPaused
-        | ev.AssignmentLost
-        | ev.AssignmentPreempted,
-        end: AssignmentEnd,
-    ) -> Assignment:
-        assignment = self._running(event.assignment)
+    def _end(self, number: int, end: AssignmentEnd, time_s: float) -> Assignment:
+        assignment = self._running(number)
         assignment.end = end
-        assignment.ended_at_s = event.time_s
+        assignment.ended_at_s = time_s
         return assignment
 
     def _end_trial(self, number: int, state: TrialState, time_s: float) -> Trial:

@@ -9,21 +9,18 @@ assignments are numbered without gaps, so the ones behind a lost one move up; `m
 named by their numbers.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import JournalError, ProtocolError
-from nnlo_opt.files import atomic_write, sync_directory
+from nnlo_opt.files import atomic_write, sync
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import decode_line, encode_line, read_events, without_collection
+from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import hold
-
-_LINE = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
 
 
 @dataclass(slots=True)
@@ -78,7 +75,7 @@ def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
     for line in data.split(b"\n"):
         if not line:
             continue
-        match = _LINE.match(line)
+        match = LINE_BEGIN.match(line)
         try:
             if match is None:
                 raise ValueError("no line of a journal")
@@ -103,20 +100,11 @@ def _gaps(sound: Iterable[int]) -> list[tuple[int, int]]:
     return gaps
 
 
-class _Renumbering:
-    """New numbers of trials or assignments, without the lost ones."""
+class _Renumbering(dict[int, int]):
+    """Old number -> new number of all trials or assignments that are kept; ProtocolError for a lost one."""
 
-    def __init__(self) -> None:
-        self.new: dict[int, int] = {}
-
-    def add(self, old: int) -> int:
-        """Return the new number of `old`, which is kept."""
-        return self.new.setdefault(old, len(self.new))
-
-    def __getitem__(self, old: int) -> int:
-        if old not in self.new:
-            raise ProtocolError(f"{old} was lost.")
-        return self.new[old]
+    def __missing__(self, old: int) -> int:
+        raise ProtocolError(f"{old} was lost.")
 
 
 def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
@@ -139,11 +127,11 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
         result.events.append(kept)
         # This comes last, as an event that the ledger refuses takes no number.
         if isinstance(event, ev.TrialSuggested):
-            trials.add(event.trial)
+            trials.setdefault(event.trial, len(trials))
         elif isinstance(event, ev.FoldAssigned):
-            assignments.add(event.assignment)
-    result.moved = trials.new
-    result.lost = sorted(seen - trials.new.keys())
+            assignments.setdefault(event.assignment, len(assignments))
+    result.moved = trials
+    result.lost = sorted(seen - trials.keys())
     result.still_open = [trial.number for trial in ledger.trials if not trial.state.ended]
 
 
@@ -163,11 +151,11 @@ def _renumbered(event: ev.Event, trials: _Renumbering, assignments: _Renumbering
     changes: dict[str, Any] = {}
     match event:
         case ev.TrialSuggested():
-            changes["trial"] = len(trials.new)
+            changes["trial"] = len(trials)
         case ev.FoldAssigned():
-            changes = {"assignment": len(assignments.new), "trial": trials[event.trial]}
+            changes = {"assignment": len(assignments), "trial": trials[event.trial]}
         case ev.RanksLost():  # the event is about ranks, with or without their assignment
-            changes["assignment"] = assignments.new.get(event.assignment, -1)
+            changes["assignment"] = assignments.get(event.assignment, -1)
         case _:
             for name, numbers in (("trial", trials), ("assignment", assignments)):
                 if hasattr(event, name):
@@ -234,5 +222,5 @@ def _move_files(trials: Path, aside: Path, moved: dict[int, int]) -> None:
         source, target = aside / f"{old:04d}", trials / f"{new:04d}"
         if source.exists() and not target.exists():
             source.rename(target)
-    sync_directory(trials)
-    sync_directory(trials.parent)
+    sync(trials)
+    sync(trials.parent)

@@ -6,6 +6,7 @@ A relaunch after a kill waits until the old coordinator has ended before it read
 import json
 import re
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.trials import deaths
 from nnlo_opt.trials.journal import Journal, read_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import RunLock
+from nnlo_opt.trials.run_lock import RunLock, not_writable
 
 JOURNAL_NAME = "journal.jsonl"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
@@ -102,14 +103,14 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     numbers = []
     if request.root.is_dir():
         numbers = sorted(int(match[1]) for path in request.root.iterdir() if (match := pattern.fullmatch(path.name)))
-    if request.restore:
-        for number in reversed(numbers):
-            path = request.root / f"{safe}-{number:03d}"
-            if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
-                return path.name, f"Resuming `{path}`, the newest unfinished run of {model}."
-        fresh = f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}"
-        return fresh, f"No unfinished run of {model} in `{request.root}`: starting a new run, {fresh}."
-    return f"{safe}-{(numbers[-1] if numbers else 0) + 1:03d}", ""
+    fresh = f"{safe}-{max(numbers, default=0) + 1:03d}"
+    if not request.restore:
+        return fresh, ""
+    for number in reversed(numbers):
+        path = request.root / f"{safe}-{number:03d}"
+        if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
+            return path.name, f"Resuming `{path}`, the newest unfinished run of {model}."
+    return fresh, f"No unfinished run of {model} in `{request.root}`: starting a new run, {fresh}."
 
 
 def open_run(
@@ -117,27 +118,19 @@ def open_run(
 ) -> RunDirectory:
     """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
     path = request.root / name
-    try:
-        make_directory(path)
-        lock = RunLock(path, lock_timeout_s)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
-            "place by `--checkpoint DIR/NAME`."
-        ) from None
-    try:
-        if request.overwrite:
-            _remove_run(path)
-        return RunDirectory(path, lock, Journal(path / JOURNAL_NAME, syncs=syncs, may_write=lock.check))
-    except OSError as error:
-        lock.release()
-        raise ConfigurationError(
-            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
-            "place by `--checkpoint DIR/NAME`."
-        ) from None
-    except BaseException:
-        lock.release()
-        raise
+    with ExitStack() as on_error:
+        try:
+            make_directory(path)
+            lock = RunLock(path, lock_timeout_s)
+            on_error.callback(lock.release)
+            if request.overwrite:
+                _remove_run(path)
+            journal = Journal(path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
+        except OSError as error:
+            raise not_writable(path, error) from None
+        run = RunDirectory(path, lock, journal)
+        on_error.pop_all()
+    return run
 
 
 def _remove_run(path: Path) -> None:

@@ -158,11 +158,16 @@ def lock_for_launcher(path: Path) -> FileLock:
             "another name by `--checkpoint NAME`."
         ) from None
     except OSError as error:
-        raise ConfigurationError(
-            f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another "
-            "place by `--checkpoint DIR/NAME`."
-        ) from None
+        raise not_writable(path, error) from None
     return lock
+
+
+def not_writable(path: Path, error: OSError) -> ConfigurationError:
+    """Return the error to raise for the run directory `path`, in which `error` has prevented a write."""
+    return ConfigurationError(
+        f"The run directory must be writable. Received: `{path}` ({error.strerror or error}); choose another place by "
+        "`--checkpoint DIR/NAME`."
+    )
 
 
 def this_process() -> dict[str, Any]:
