@@ -134,5 +134,6 @@ def line_in(path: Path, error: BaseException) -> str:
     path = path.resolve()
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
     return f", line {lines[-1]}" if lines else ""

@@ -12,11 +12,13 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.values import Value, plain, thawed
+from nnlo_opt.user_files import describe, line_in, takes_one_argument
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"
@@ -38,7 +40,7 @@ class Constraint:
     @classmethod
     def of(cls, function: Any, source: str) -> "Constraint":
         """Return the constraint of a module's `feasible`; ConfigurationError if it is no function of one argument."""
-        if not isinstance(function, FunctionType) or not _takes_one(function):
+        if not isinstance(function, FunctionType) or not takes_one_argument(function):
             raise ConfigurationError(
                 f"`{CONSTRAINT_NAME}` of {source} must be a function of one argument, the parameters. "
                 f"Received: {function!r}. Write it as `def {CONSTRAINT_NAME}(parameters):`."
@@ -53,10 +55,12 @@ class Constraint:
             # The function gets a copy, so that it cannot change the point or a list in it.
             answer = self.function({name: thawed(value) for name, value in point.items()})
         except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+            line = line_in(Path(inspect.getfile(self.function)), error)
+            where = f"{line}," if line else ""
             raise ConfigurationError(
-                f"`{CONSTRAINT_NAME}` of {self.source}{self._line(error)} must return True or False for every point. "
-                f"Received: {what} at {point}. A parameter whose condition does not hold is not in the point."
+                f"`{CONSTRAINT_NAME}` of {self.source}{where} must return True or False for every point. "
+                f"Received: {describe(error)} at {point}. A parameter whose condition does not hold is not in the "
+                "point."
             ) from error
         answer = plain(answer)
         if not isinstance(answer, bool):
@@ -65,14 +69,6 @@ class Constraint:
                 f"Received: {answer!r} at {point}. Return a comparison, or bool(...) of it."
             )
         return answer
-
-    def _line(self, error: BaseException) -> str:
-        path = self.function.__code__.co_filename if isinstance(self.function, FunctionType) else ""
-        trace, line = error.__traceback__, None
-        while trace is not None:
-            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == path else line
-            trace = trace.tb_next
-        return f", line {line}," if line else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the function."""
@@ -136,11 +132,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-def _takes_one(function: FunctionType) -> bool:
-    try:
-        inspect.signature(function).bind({})
-    except TypeError:
-        return False
-    return True
