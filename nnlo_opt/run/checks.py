@@ -9,9 +9,9 @@ from nnlo_opt.models import losses, torch_losses
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
-from nnlo_opt.space.parameters import Integer, Real, Value
+from nnlo_opt.space.parameters import Integer, Real
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
-from nnlo_opt.space.values import text, thawed
+from nnlo_opt.space.values import Value, text, thawed
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.easgd import moving_rate

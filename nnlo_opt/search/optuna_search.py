@@ -15,8 +15,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
-from nnlo_opt.space.parameters import Categorical, Integer, Parameter, Value
+from nnlo_opt.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.values import Value
 
 #: most points asked for in a row because the history contained the ones before
 _N_TRIES = 5

@@ -5,12 +5,10 @@ surrogates need no knowledge of priors and kinds.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol
-
-import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.conditions import When, check_condition
@@ -147,8 +145,11 @@ class _Range:
             return False
         return self.low <= number <= self.high if self._grid is None else self._index_of(number) is not None
 
-    def sample(self, rng: np.random.Generator) -> Any:
-        return self.from_unit(rng.random())
+    def key(self, value: object) -> int | float:
+        number = plain(value)
+        if not self.contains(number):
+            raise not_contained(self, value)
+        return self._of_kind(number)
 
     def from_unit(self, unit: float) -> Any:
         position = unit if self.likely is None else position_of(unit, self._position(self.likely))
@@ -247,10 +248,7 @@ class Real(_Range):
             )
 
     def key(self, value: object) -> int | float:
-        number = plain(value)
-        if not self.contains(number):
-            raise not_contained(self, value)
-        return float(number) if self.step is None else self.index(number)
+        return _Range.key(self, value) if self.step is None else self.index(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +293,6 @@ class Integer(_Range):
             return None
         index, rest = divmod(number - self.low, int(self._grid))
         return int(index) if rest == 0 else None
-
-    def key(self, value: object) -> int:
-        number = plain(value)
-        if not self.contains(number):
-            raise not_contained(self, value)
-        return int(number)
 
 
 def _bounds_text(parameter: _Range) -> str:
@@ -353,9 +345,6 @@ class _Choice:
 
     def contains(self, value: object) -> bool:
         return self._index_of(value) is not None
-
-    def sample(self, rng: np.random.Generator) -> Value:
-        return self.from_unit(rng.random())
 
     def from_unit(self, unit: float) -> Value:
         return self.value_at(min(math.floor(unit * self.n_values), self.n_values - 1))
@@ -488,21 +477,6 @@ class Constant(_Choice):
         return f"Constant({self.value!r})"
 
 
-__all__ = [
-    "KINDS",
-    "Categorical",
-    "Constant",
-    "Integer",
-    "Ordinal",
-    "Parameter",
-    "Prior",
-    "Real",
-    "Value",
-    "When",
-    "parameter_from_json",
-]
-
-
 class Parameter(Protocol):
     """Named axis of a search space."""
 
@@ -520,10 +494,6 @@ class Parameter(Protocol):
         ...
 
     def contains(self, value: object) -> bool: ...
-
-    def sample(self, rng: np.random.Generator) -> Value:
-        """Draw one value by the prior."""
-        ...
 
     def from_unit(self, unit: float) -> Value:
         """Return the value at the quantile `unit` (0 to 1, both included) of the prior."""
@@ -550,28 +520,19 @@ class Parameter(Protocol):
 
 #: all kinds of parameters
 KINDS = (Real, Integer, Categorical, Ordinal, Constant)
+_BY_NAME: dict[str, Callable[..., Parameter]] = {kind.KIND: kind for kind in KINDS}
 
 
 def parameter_from_json(data: dict[str, Any]) -> Parameter:
     """Return the parameter that `to_json` wrote; ConfigurationError if `data` has another form."""
     try:
-        kind, name = data["kind"], data["name"]
-        condition = When.from_json(data.get("condition"))
-        for numbers in (Real, Integer):
-            if kind == numbers.KIND:
-                step, likely = data.get("step"), data.get("likely")
-                return numbers(
-                    data["low"], data["high"], data["prior"], name=name, step=step, likely=likely, condition=condition
-                )
-        if kind == "categorical":
-            return Categorical(data["categories"], name=name, condition=condition)
-        if kind == "ordinal":
-            return Ordinal(data["categories"], name=name, likely=data.get("likely"), condition=condition)
-        if kind == "constant":
-            return Constant(data["value"], name=name, condition=condition)
-    except (KeyError, TypeError, AttributeError) as error:
+        fields = dict(data)
+        kind, condition = fields.pop("kind"), When.from_json(fields.pop("condition", None))
+        if kind in _BY_NAME:
+            return _BY_NAME[kind](**fields, condition=condition)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
             f"A parameter must be written as `to_json` writes it. Received: {data!r} ({error!r})."
         ) from error
-    kinds = ", ".join(f'"{known.KIND}"' for known in KINDS)
+    kinds = ", ".join(f'"{known}"' for known in _BY_NAME)
     raise ConfigurationError(f"The kind of a parameter must be one of {kinds}. Received: {kind!r}. Correct the entry.")

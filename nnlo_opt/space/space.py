@@ -10,8 +10,8 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.conditions import parents_first
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.space.numbering import Tree, count, points_at, trees
-from nnlo_opt.space.parameters import Parameter, Value, parameter_from_json
-from nnlo_opt.space.values import check_name, thawed
+from nnlo_opt.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.space.values import Value, check_name, thawed
 
 #: value of every active parameter of a space, by name; plain data of JSON's types
 Point = dict[str, Value]

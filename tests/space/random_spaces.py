@@ -20,6 +20,23 @@ shares = st.floats(0, 1)
 
 
 @st.composite
+def reals(draw):
+    prior = draw(priors)
+    least = 1e-300 if prior == "log-uniform" else -1e300
+    low, high = sorted(draw(st.floats(least, 1e300)) for _ in range(2))
+    assume(low < high)
+    return Real(low, high, prior, name="x")
+
+
+@st.composite
+def integers(draw):
+    prior = draw(priors)
+    low, high = sorted(draw(st.integers(1 if prior == "log-uniform" else -(2**53), 2**53)) for _ in range(2))
+    assume(low < high)
+    return Integer(low, high, prior, name="n")
+
+
+@st.composite
 def grids(draw, name="x", condition=None):
     """A Real or an Integer with a step, and perhaps a likely value."""
     prior, n_steps = draw(priors), draw(st.integers(1, 12))
@@ -72,3 +89,7 @@ def spaces(draw, finite=False):
         kinds = [grids, choices] if finite else [grids, choices, likely_reals]
         parameters.append(draw(draw(st.sampled_from(kinds))(name=f"p{i}", condition=condition)))
     return Space(draw(st.permutations(parameters)))
+
+
+#: a parameter of any kind
+parameters = reals() | integers() | grids() | likely_reals() | choices()

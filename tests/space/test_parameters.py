@@ -1,57 +1,17 @@
-import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+import random_spaces as some
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.space.parameters import Categorical, Integer, Real, parameter_from_json
+from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Real, parameter_from_json
 from nnlo_opt.space.space import Space
 
-priors = st.sampled_from(["uniform", "log-uniform"])
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 3)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=3)
-)
 
-
-@st.composite
-def reals(draw):
-    prior = draw(priors)
-    least = 1e-300 if prior == "log-uniform" else -1e300
-    low, high = sorted(draw(st.floats(least, 1e300)) for _ in range(2))
-    assume(low < high)
-    return Real(low, high, prior, name="x")
-
-
-@st.composite
-def integers(draw):
-    prior = draw(priors)
-    low, high = sorted(draw(st.integers(1 if prior == "log-uniform" else -(2**53), 2**53)) for _ in range(2))
-    assume(low < high)
-    return Integer(low, high, prior, name="n")
-
-
-categoricals = st.lists(scalars | st.lists(scalars, max_size=2), min_size=2, max_size=6, unique_by=json.dumps).map(
-    lambda categories: Categorical(categories, name="c")
-)
-
-
-@given(parameter=reals() | integers() | categoricals, seed=st.integers(0, 1000), unit=st.floats(0, 1))
-def test_samples_are_contained_and_survive_json(parameter, seed, unit):
-    for value in (parameter.sample(np.random.default_rng(seed)), parameter.from_unit(unit)):
-        assert parameter.contains(value)
-        assert parameter.key(json.loads(json.dumps(value))) == parameter.key(value)
-        assert 0 <= parameter.to_unit(value) <= 1
-    assert parameter_from_json(json.loads(json.dumps(parameter.to_json()))) == parameter
-
-
-@given(parameter=reals() | integers(), unit=st.floats(0, 1))
+@given(parameter=some.reals() | some.integers(), unit=st.floats(0, 1))
 def test_quantiles_go_both_ways(parameter, unit):
     value = parameter.from_unit(unit)
     again = parameter.from_unit(parameter.to_unit(value))
@@ -84,11 +44,9 @@ def test_log_uniform_gives_every_decade_the_same_weight():
 
 
 def test_values_are_plain():
-    rng = np.random.default_rng(0)
-    assert type(Real(np.float32(0), np.int64(1), name="x").sample(rng)) is float
-    assert type(Integer(np.int32(0), 9.0, name="n").sample(rng)) is int
-    values = {type(Categorical(np.array([1, 2]), name="c").sample(rng)) for _ in range(5)}
-    assert values == {int}
+    assert type(Real(np.float32(0), np.int64(1), name="x").from_unit(0.3)) is float
+    assert type(Integer(np.int32(0), 9.0, name="n").from_unit(0.3)) is int
+    assert [type(Categorical(np.array([1, 2]), name="c").from_unit(unit)) for unit in (0.3, 0.6)] == [int, int]
 
 
 def test_numpy_scalars_are_contained():
@@ -110,6 +68,32 @@ def test_category_that_is_a_list_is_fresh_each_time():
     assert value == [1, [2, 3]]
     value[1].clear()
     assert parameter.value_at(0) == [1, [2, 3]]
+
+
+def test_an_ordinal_keeps_its_order_in_its_quantiles():
+    parameter = Ordinal([16, 32, 64, 128], name="batch")
+    assert [parameter.to_unit(value) for value in (16, 32, 64, 128)] == [0.125, 0.375, 0.625, 0.875]
+    assert [parameter.from_unit(unit) for unit in (0, 0.3, 0.6, 1)] == [16, 32, 64, 128]
+    assert parameter.n_values == 4
+
+
+def test_a_likely_category_and_its_neighbours_come_more_often():
+    parameter = Ordinal([1, 2, 4, 8, 16], name="n", likely=8)
+    drawn = [parameter.from_unit((i + 0.5) / 1000) for i in range(1000)]
+    shares = [drawn.count(value) for value in (1, 2, 4, 8, 16)]
+    assert sum(shares) == 1000
+    assert shares[3] == max(shares) > 300
+    assert 0 < shares[0] < shares[1] < shares[2] < shares[3] > shares[4]
+    assert all(parameter.from_unit(parameter.to_unit(value)) == value for value in (1, 2, 4, 8, 16))
+
+
+def test_a_constant_has_one_value_of_any_type():
+    parameter = Constant([1, [2, "a"]], name="c")
+    assert parameter.n_values == 1
+    parameter.from_unit(0.7).clear()
+    assert parameter.from_unit(0.0) == parameter.value == [1, [2, "a"]]
+    assert parameter.contains((1, (2, "a")))
+    assert not Constant(1, name="c").contains(True)
 
 
 @pytest.mark.parametrize("value", [True, "3", None, 2.5, 6, -1, math.nan, math.inf, [3], object()])
@@ -154,6 +138,28 @@ def test_categorical_contains_its_categories_only(value):
         (lambda: Categorical(3, name="p"), "must be a list"),
         (lambda: Categorical([math.nan, 1], name="p"), "A category must be"),
         (lambda: Categorical([print, 1], name="p"), "A category must be"),
+        (lambda: Real(0, 1, name="p", step=0.3), "must be a whole number of steps above `low`"),
+        (lambda: Real(0, 1, name="p", step=0), "whole number of steps"),
+        (lambda: Real(0, 1, name="p", step=-0.5), "whole number of steps"),
+        (lambda: Real(0, 1, name="p", step=2), "whole number of steps"),
+        (lambda: Real(0, 1, name="p", step=1e-300), "whole number of steps"),
+        (lambda: Real(0, 1, name="p", step="0.1"), "`step` of Real `p` must be a finite number"),
+        (lambda: Integer(0, 10, name="p", step=2.5), "`step` of Integer `p` must be an integer"),
+        (lambda: Integer(0, 10, name="p", step=3), "whole number of steps"),
+        (lambda: Real(0, 1, name="p", likely=2), "must be one of its values"),
+        (lambda: Real(0, 1, name="p", likely="a"), "`likely` value of Real `p` must be a finite number"),
+        (lambda: Integer(0, 10, name="p", step=2, likely=3), "must be one of its values"),
+        (lambda: Integer(0, 10, name="p", likely=2.5), "must be an integer"),
+        (lambda: Real(0, 1, name="p", condition="optimizer is sgd"), "must be a When"),
+        (lambda: Ordinal([16], name="p"), "at least 2 categories"),
+        (lambda: Ordinal([16, 32, 16], name="p"), "must be different"),
+        (lambda: Ordinal([16, 32], name="p", likely=64), "`likely` value of Ordinal `p` must be one of"),
+        (lambda: Ordinal("abc", name="p"), "must be a list"),
+        (lambda: Space([Ordinal([1, 2])]), "must have a name"),
+        (lambda: Constant(print, name="p"), "A category must be"),
+        (lambda: Space([Constant(1)]), "must have a name"),
+        (lambda: Categorical([1, 2], name="p", condition=("a", 1)), "must be a When"),
+        (lambda: Constant(1, name="p", condition=3), "must be a When"),
     ],
 )
 def test_what_is_refused_and_how(make, words):
