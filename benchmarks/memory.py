@@ -7,6 +7,7 @@ Apart from that, the search process alone with a long history, as a search of ho
 import argparse
 import random
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def measure(algorithm: str, data: list[object], folder: Path) -> dict[str, Any]:
 def measure_long_history() -> float:
     """Peak in MB of a search process that makes Bayesian suggestions from `N_LONG_HISTORY` trials."""
     rng = random.Random(0)
-    with SearchProcess(h.environment()) as search:
+    with closing(SearchProcess(h.environment())) as search:
         space = search.load_space(str(SPACE))
         search.start("random", space, 0, {})
         trials: list[TrialRecord] = []

@@ -6,10 +6,11 @@ import select
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.runtime.environment import module_command, without_mpi
@@ -42,12 +43,16 @@ class Suggestion:
     wall_s: float
 
 
-class SearchService(Protocol):
-    """Interface of a search; only `load_space`, `start`, `wait` and `close` may take time.
+class SearchService(ABC):
+    """Search; only `load_space`, `start`, `wait` and `close` may take time.
 
     Every method but `close` raises NnloError if the search has failed, and ConfigurationError if the user's constraint
     has failed.
     """
+
+    def __init__(self) -> None:
+        #: suggestions that have arrived and were not taken yet
+        self._arrived: deque[dict[str, Any]] = deque()
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
         """Return the space of a user's file or module; the function of its constraint stays with the search.
@@ -55,38 +60,63 @@ class SearchService(Protocol):
         Raises:
             ConfigurationError: as `nnlo_opt.space.loading.load_space`.
         """
-        ...
+        answer = self._ask({"op": "load_space", "source": source, "fixed": dict(fixed or {})})
+        return Space.from_json(answer["space"])
 
     def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         """Begin with an empty history; raise ConfigurationError as `make_search` does."""
-        ...
+        request = {"algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
+        self._ask({"op": "start", **request})
 
     def adopt(self, observations: Sequence[Observation]) -> None:
         """Add values that other runs have measured; must be called before `record`."""
-        ...
+        for first in range(0, len(observations), _TRIALS_A_LINE):
+            self._tell({"op": "adopt", "observations": list(observations[first : first + _TRIALS_A_LINE])})
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
         """Add trials to the history of all suggestions requested later."""
-        ...
+        for first in range(0, len(trials), _TRIALS_A_LINE):
+            self._tell({"op": "record", "trials": list(trials[first : first + _TRIALS_A_LINE])})
 
     def request_suggestion(self, request: int) -> None:
         """Request a point that takes into account all trials recorded so far."""
-        ...
+        self._tell({"op": "suggest", "request": request})
 
     def poll(self) -> Suggestion | None:
         """Return the next answer in the order of the requests, if it has arrived; NnloError if the algorithm raised."""
-        ...
+        if not self._arrived:
+            return None
+        answer = self._arrived.popleft()
+        if "refused" in answer:
+            raise ConfigurationError(answer["refused"])
+        if "error" in answer:
+            raise NnloError(f"The search algorithm has failed:\n{answer['error']}")
+        return Suggestion(**answer)
 
+    @abstractmethod
     def wait(self, timeout_s: float) -> Suggestion | None:
         """Return the next answer as `poll` does, but wait for it; None if it has not arrived in time."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """End the search; further calls do nothing."""
-        ...
+
+    @abstractmethod
+    def _tell(self, request: dict[str, Any]) -> None:
+        """Take a request; a suggestion that answers it goes to `_arrived`."""
+
+    @abstractmethod
+    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request that is answered with `ok`."""
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = self._answer_to(request)
+        if not answer["ok"]:
+            raise ConfigurationError(answer["error"])
+        return answer
 
 
-class SearchProcess:
+class SearchProcess(SearchService):
     """Search in a spawned process, so that a fit does not stop this process's message loop.
 
     This process never waits for the pipes: bytes that do not fit into them are kept and sent by the next call of
@@ -97,6 +127,7 @@ class SearchProcess:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         #: standard error of the process; a file, because a pipe that is not read would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = subprocess.Popen(
@@ -120,15 +151,7 @@ class SearchProcess:
         self._outgoing = b""
         #: bytes of an answer that has not arrived completely
         self._incoming = b""
-        #: suggestions that have arrived and were not taken yet
-        self._arrived: deque[dict[str, Any]] = deque()
         self._closed = False
-
-    def __enter__(self) -> "SearchProcess":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:
@@ -136,7 +159,7 @@ class SearchProcess:
 
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
         try:
-            return Space.from_json(self._ask(_load_request(source, fixed))["space"])
+            return super().load_space(source, fixed)
         except ConfigurationError:
             raise
         except NnloError as error:
@@ -145,28 +168,10 @@ class SearchProcess:
                 + " ".join(str(error).split())
             ) from error
 
-    def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        self._ask(_start_request(algorithm, space, seed, options))
-
-    def adopt(self, observations: Sequence[Observation]) -> None:
-        for first in range(0, len(observations), _TRIALS_A_LINE):
-            some = list(observations[first : first + _TRIALS_A_LINE])
-            self._waiting.append({"op": "adopt", "observations": some})
-        self._send()
-
-    def record(self, trials: Sequence[TrialRecord]) -> None:
-        for first in range(0, len(trials), _TRIALS_A_LINE):
-            self._waiting.append({"op": "record", "trials": list(trials[first : first + _TRIALS_A_LINE])})
-        self._send()
-
-    def request_suggestion(self, request: int) -> None:
-        self._waiting.append({"op": "suggest", "request": request})
-        self._send()
-
     def poll(self) -> Suggestion | None:
         self._send()
         self._arrived.extend(self._receive())
-        return _suggestion(self._arrived.popleft()) if self._arrived else None
+        return super().poll()
 
     def wait(self, timeout_s: float) -> Suggestion | None:
         deadline_s = time.monotonic() + timeout_s
@@ -191,19 +196,19 @@ class SearchProcess:
             self._process.wait()
         self._stderr.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request that is answered with `ok`, and return the answer."""
+    def _tell(self, request: dict[str, Any]) -> None:
+        self._waiting.append(request)
+        self._send()
+
+    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
         self._waiting.append(request)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while True:
             self._send()
             for answer in self._receive():
-                if "ok" not in answer:
-                    self._arrived.append(answer)
-                elif answer["ok"]:
+                if "ok" in answer:
                     return answer
-                else:
-                    raise ConfigurationError(answer["error"])
+                self._arrived.append(answer)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise NnloError(f"The search process has not answered `{request['op']}` in {_START_TIMEOUT_S:.0f} s.")
@@ -255,7 +260,7 @@ class SearchProcess:
         return NnloError(f"The search process has ended with status {status}. Its last output:\n{tail or '(nothing)'}")
 
 
-class InlineSearch:
+class InlineSearch(SearchService):
     """Search in this process, for scripts, tests and simulations; a request is answered before it returns.
 
     Args:
@@ -263,29 +268,8 @@ class InlineSearch:
     """
 
     def __init__(self, constraint: Constraint | None = None) -> None:
+        super().__init__()
         self._session = SearchSession(constraint)
-        #: suggestions that were not taken yet
-        self._arrived: deque[dict[str, Any]] = deque()
-
-    def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
-        return Space.from_json(self._ask(_load_request(source, fixed))["space"])
-
-    def start(self, algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> None:
-        self._ask(_start_request(algorithm, space, seed, options))
-
-    def adopt(self, observations: Sequence[Observation]) -> None:
-        self._session.handle({"op": "adopt", "observations": observations})
-
-    def record(self, trials: Sequence[TrialRecord]) -> None:
-        self._session.handle({"op": "record", "trials": trials})
-
-    def request_suggestion(self, request: int) -> None:
-        answer = self._session.handle({"op": "suggest", "request": request})
-        assert answer is not None
-        self._arrived.append(answer)
-
-    def poll(self) -> Suggestion | None:
-        return _suggestion(self._arrived.popleft()) if self._arrived else None
 
     def wait(self, timeout_s: float) -> Suggestion | None:
         return self.poll()
@@ -293,25 +277,12 @@ class InlineSearch:
     def close(self) -> None:
         self._arrived.clear()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _tell(self, request: dict[str, Any]) -> None:
+        answer = self._session.handle(request)
+        if answer is not None:
+            self._arrived.append(answer)
+
+    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._session.handle(request)
         assert answer is not None
-        if not answer["ok"]:
-            raise ConfigurationError(answer["error"])
         return answer
-
-
-def _load_request(source: str, fixed: Mapping[str, str] | None) -> dict[str, Any]:
-    return {"op": "load_space", "source": source, "fixed": dict(fixed or {})}
-
-
-def _start_request(algorithm: str, space: Space, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"op": "start", "algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
-
-
-def _suggestion(answer: dict[str, Any]) -> Suggestion:
-    if "refused" in answer:
-        raise ConfigurationError(answer["refused"])
-    if "error" in answer:
-        raise NnloError(f"The search algorithm has failed:\n{answer['error']}")
-    return Suggestion(**answer)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def search(request):
 
 @pytest.fixture
 def process():
-    with SearchProcess() as process:
+    with closing(SearchProcess()) as process:
         yield process
 
 
@@ -259,7 +260,7 @@ def test_the_environment_has_no_mpi_and_threads_are_capped(tmp_path):
         "ranges = [Categorical([*mpi, os.environ['OMP_NUM_THREADS'], os.environ['KEPT']], name='seen')]\n"
     )
     environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "OMP_NUM_THREADS": "7", "KEPT": "kept"}
-    with SearchProcess(environment) as process:
+    with closing(SearchProcess(environment)) as process:
         assert process.load_space(str(path)).parameters[0].categories == ("1", "kept")
 
 
