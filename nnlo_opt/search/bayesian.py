@@ -1,7 +1,6 @@
 """Bayesian search by expected improvement on a Gaussian process, the default algorithm."""
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
 from nnlo_opt.search.maximisation import Maximisation
-from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import first_new, suggestion_rng
 from nnlo_opt.search.targets import relative_noise, standardise, warp
 from nnlo_opt.space.space import Point, Space
 
@@ -67,9 +66,7 @@ class BayesianSearch:
 
             unit = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested).random(1)[0]
             point = self._space.from_unit(unit.tolist())
-        if point is None or not may_be_tried(point, history):
-            return unseen_point(self._space, history, rng)
-        return point
+        return first_new([point], history, rng)
 
     def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
         """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
@@ -89,14 +86,14 @@ class BayesianSearch:
         known = self._measured(history, complete, MAX_SEEN)
         posterior = Posterior(hyperparameters, known)
         if failures is not None:
-            columns = self._columns(history, history.rows(TrialState.FAILED)[-MAX_PENDING:])
+            columns = self._encoding.columns_of(history, history.rows(TrialState.FAILED)[-MAX_PENDING:])
             expected = posterior.predict(columns)[0]
             lift = np.maximum(np.median(known.values) - expected, 0.0)
             due = 1.0 - chance_of_success(failures, columns)[:, None]
             posterior = posterior.with_values(columns, expected + due * lift)
         pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
         if len(pending):
-            columns = self._columns(history, pending)
+            columns = self._encoding.columns_of(history, pending)
             half = rng.normal(size=(len(pending), _N_FANTASIES // 2))
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
@@ -129,10 +126,7 @@ class BayesianSearch:
         return self._observed(history, rows[some], standardise(warped[some]), noise[some])
 
     def _observed(self, history: History, rows: np.ndarray, values: np.ndarray, noise: np.ndarray) -> Observations:
-        return Observations(self._columns(history, rows), self._encoding.groups, values, noise)
-
-    def _columns(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        return self._encoding.columns([history.points[row] for row in rows])
+        return Observations(self._encoding.columns_of(history, rows), self._encoding.groups, values, noise)
 
 
 def scheduled(n_ended: int) -> int:

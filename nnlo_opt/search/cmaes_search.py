@@ -6,7 +6,6 @@ import numpy as np
 from cmaes import CMA
 
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
@@ -28,7 +27,6 @@ class CmaEsSearch:
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
-        self._encoding = Encoding(space)
         #: indices of the parameters that have an order
         self._ordered = [i for i, p in enumerate(space.parameters) if not isinstance(p, Categorical)]
 
@@ -63,4 +61,4 @@ class CmaEsSearch:
         return strategy
 
     def _units(self, point: Point) -> np.ndarray:
-        return self._encoding.units(point)[self._ordered]
+        return np.array(self._space.to_unit(point))[self._ordered]

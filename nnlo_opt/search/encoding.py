@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnlo_opt.search.base import History
 from nnlo_opt.space.parameters import Categorical, Constant
 from nnlo_opt.space.space import Point, Space
 
@@ -40,9 +41,9 @@ class Encoding:
                 encoded[:, first] = [parameter.to_unit(p[name]) if name in p else 0.5 for p in points]
         return encoded
 
-    def units(self, point: Point) -> np.ndarray:
-        """Return the quantiles of a point, (n_parameters,) float64; 0.5 for a parameter that it does not have."""
-        return np.array([p.to_unit(point[p.name]) if p.name in point else 0.5 for p in self.space.parameters])
+    def columns_of(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the rows of the points in `rows` of a history, (len(rows), width) float64."""
+        return self.columns([history.points[row] for row in rows])
 
 
 def _n_columns(parameter: object) -> int:

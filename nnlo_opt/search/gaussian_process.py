@@ -56,21 +56,15 @@ def fit_hyperparameters(observations: Observations) -> Hyperparameters:
     likelihood = _Likelihood(observations)
     n = likelihood.n_parameters
     bounds = [_LOG_BOUNDS["length"]] * n + [_LOG_BOUNDS["scale"], _LOG_BOUNDS["noise"]]
-    best = None
-    for log_length, log_noise in _starts(n):
-        start = np.array([log_length] * n + [_LOG_SCALE[0], log_noise])
-        found = minimize(
-            likelihood.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS}
-        )
-        if best is None or found.fun < best.fun:
-            best = found
-    assert best is not None
+    # Logarithms of lengths, of the scale and of the noise, from which the optimisation starts.
+    smooth = [0.5 * np.log(n)] * n + [_LOG_SCALE[0], -6.0]
+    rough = [-1.0] * n + [_LOG_SCALE[0], -3.0]
+    found = [
+        minimize(likelihood.loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS})
+        for start in np.array([smooth, rough])
+    ]
+    best = min(found, key=lambda result: result.fun)
     return Hyperparameters(lengths=np.exp(best.x[:n]), scale=float(np.exp(best.x[n])), noise=float(np.exp(best.x[-1])))
-
-
-def _starts(n_parameters: int) -> list[tuple[float, float]]:
-    """Return the (log length, log noise) from which the optimisation of hyperparameters starts: smooth, and rough."""
-    return [(0.5 * np.log(n_parameters), -6.0), (-1.0, -3.0)]
 
 
 class _Likelihood:

@@ -1,13 +1,11 @@
 """Genetic search: mutated children of the best points so far."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import first_new, suggestion_rng, unseen_point
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
 
@@ -47,24 +45,20 @@ class GeneticSearch:
     def suggest(self, history: History) -> Point | None:
         rng = suggestion_rng(self._seed, history)
         if history.n_suggested < self._population:
-            point = self._space.from_unit(self._design[history.n_suggested])
-            return point if may_be_tried(point, history) else unseen_point(self._space, history, rng)
+            return first_new([self._space.from_unit(self._design[history.n_suggested])], history, rng)
         complete = history.rows(TrialState.COMPLETE)
         if len(complete) < 2:
             return unseen_point(self._space, history, rng)
         generation = len(complete) // self._population
         parents = self._parents(history, complete[: max(generation * self._population, 2)])
         barren = _Barren(self._encoding, history)
-        for _ in range(_N_TRIES):
-            child = self._space.from_unit(self._child(parents, generation, rng).tolist())
-            if may_be_tried(child, history) and not barren.holds(child):
-                return child
-        return unseen_point(self._space, history, rng)
+        children = (self._space.from_unit(self._child(parents, generation, rng).tolist()) for _ in range(_N_TRIES))
+        return first_new((child for child in children if not barren.holds(child)), history, rng)
 
     def _parents(self, history: History, rows: np.ndarray) -> np.ndarray:
         """Return the quantiles of the best `population` of `rows`, (n, n_parameters), the best first."""
         ranking = rows[np.argsort(history.values[rows], kind="stable")][: self._population]
-        return np.array([self._encoding.units(history.points[row]) for row in ranking])
+        return np.array([self._space.to_unit(history.points[row]) for row in ranking])
 
     def _child(self, parents: np.ndarray, generation: int, rng: np.random.Generator) -> np.ndarray:
         one, other = (parents[rng.integers(len(parents), size=2).min()] for _ in range(2))
@@ -84,17 +78,14 @@ class _Barren:
 
     def __init__(self, encoding: Encoding, history: History) -> None:
         self._encoding = encoding
-        self._failed = self._columns(history, history.rows(TrialState.FAILED))
-        self._complete = self._columns(history, history.rows(TrialState.COMPLETE))
+        self._failed = encoding.columns_of(history, history.rows(TrialState.FAILED))
+        self._complete = encoding.columns_of(history, history.rows(TrialState.COMPLETE))
 
     def holds(self, point: Point) -> bool:
         if not len(self._failed):
             return False
         column = self._encoding.columns([point])
         return _least_square(self._failed - column) < _least_square(self._complete - column)
-
-    def _columns(self, history: History, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        return self._encoding.columns([history.points[row] for row in rows])
 
 
 def _least_square(differences: np.ndarray) -> float:

@@ -71,7 +71,7 @@ class Maximisation:
     def _near(self, center: Point) -> list[Point]:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
         rng, parameters = self._rng, self._space.parameters
-        units = np.tile(self._encoding.units(center), (_N_NEAR, 1))
+        units = np.tile(self._space.to_unit(center), (_N_NEAR, 1))
         unordered = np.array([isinstance(parameter, Categorical) for parameter in parameters])
         share = np.where(unordered, 0.2, rng.choice([1.0, 0.5, 2.0 / len(parameters)], size=(_N_NEAR, 1)))
         moved = rng.random(units.shape) < share
@@ -115,7 +115,7 @@ class Maximisation:
         if not moved:
             return point, value
         columns = self._encoding.first[moved]
-        row, units = self._encoding.columns([point])[0], self._encoding.units(point)
+        row, units = self._encoding.columns([point])[0], np.array(self._space.to_unit(point))
 
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
             row[columns] = x
@@ -133,14 +133,13 @@ class Maximisation:
 
     def _neighbours(self, point: Point) -> list[Point]:
         """Return the points that differ from `point` in the value of one parameter of few values."""
-        units = self._encoding.units(point)
+        units = self._space.to_unit(point)
         neighbours = []
         for i, parameter in enumerate(self._space.parameters):
             if parameter.name in point and not has_many_values(parameter):
                 for index in range(parameter.n_values or 0):
                     value = parameter.value_at(index)
                     if value != point[parameter.name]:
-                        moved = units.copy()
-                        moved[i] = parameter.to_unit(value)
-                        neighbours.append(self._space.from_unit(moved.tolist()))
+                        moved = [*units[:i], parameter.to_unit(value), *units[i + 1 :]]
+                        neighbours.append(self._space.from_unit(moved))
         return neighbours

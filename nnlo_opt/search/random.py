@@ -1,6 +1,7 @@
 """Random search, with the functions by which every algorithm draws unseen points."""
 
 import math
+from collections.abc import Iterable
 from itertools import islice
 
 import numpy as np
@@ -33,6 +34,14 @@ def suggestion_rng(seed: int, history: History) -> np.random.Generator:
 def may_be_tried(point: Point, history: History) -> bool:
     """Return True if `point` is new and feasible."""
     return not history.contains(point) and history.space.is_feasible(point)
+
+
+def first_new(points: Iterable[Point | None], history: History, rng: np.random.Generator) -> Point | None:
+    """Return the first point of `points` that is new and feasible, else a random one, as `unseen_point` does."""
+    for point in points:
+        if point is not None and may_be_tried(point, history):
+            return point
+    return unseen_point(history.space, history, rng)
 
 
 def unseen_point(space: Space, history: History, rng: np.random.Generator) -> Point | None:

@@ -23,7 +23,7 @@ from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Mate
 from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
-from nnlo_opt.search.random import feasible_draws, may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import feasible_draws, first_new, may_be_tried, suggestion_rng
 from nnlo_opt.search.targets import penalty, warp
 from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
@@ -90,9 +90,7 @@ class SkoptSearch:
             point = self._space.from_unit(self._design[history.n_suggested])
         elif TrialState.COMPLETE in history.states:
             point = self._most_promising(history, rng)
-        if point is None or not may_be_tried(point, history):
-            return unseen_point(self._space, history, rng)
-        return point
+        return first_new([point], history, rng)
 
     def _most_promising(self, history: History, rng: np.random.Generator) -> Point | None:
         """Return the unseen candidate with the largest acquisition; None if there is no candidate or no fit."""

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from nnlo_opt.search.base import History
-from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import first_new, suggestion_rng
 from nnlo_opt.space.space import Point, Space
 
 #: points of the sequence that may be skipped in a row because they were tried before or are not feasible
@@ -23,11 +23,8 @@ class SobolSearch:
 
     def suggest(self, history: History) -> Point | None:
         sequence = sobol_sequence(len(self._space.parameters), self._seed, history.n_suggested)
-        for _ in range(_N_TRIES):
-            point = self._space.from_unit(sequence.random(1)[0].tolist())
-            if may_be_tried(point, history):
-                return point
-        return unseen_point(self._space, history, suggestion_rng(self._seed, history))
+        points = (self._space.from_unit(sequence.random(1)[0].tolist()) for _ in range(_N_TRIES))
+        return first_new(points, history, suggestion_rng(self._seed, history))
 
 
 def sobol_sequence(n_parameters: int, seed: int, n_skipped: int = 0) -> qmc.Sobol:

@@ -24,14 +24,4 @@ def test_different_categories_are_one_apart_and_a_missing_one_is_as_far_from_eac
 
 
 def test_parameters_that_a_point_does_not_have_lie_in_the_middle():
-    encoding = Encoding(SPACE)
-    np.testing.assert_allclose(encoding.columns([{"c": 3}]), [[0.5, 0, 0, HALF, 0.5]])
-    np.testing.assert_allclose(encoding.units({"c": 3}), [0.5, 5 / 6, 0.5])
-
-
-def test_quantiles_lead_back_to_the_point():
-    encoding, rng = Encoding(SPACE), np.random.default_rng(0)
-    for point in (SPACE.sample(rng) for _ in range(50)):
-        again = SPACE.from_unit(encoding.units(point).tolist())
-        assert abs(again["x"] / point["x"] - 1) < 1e-12
-        assert (again["c"], again["n"]) == (point["c"], point["n"])
+    np.testing.assert_allclose(Encoding(SPACE).columns([{"c": 3}]), [[0.5, 0, 0, HALF, 0.5]])
