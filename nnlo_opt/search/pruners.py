@@ -14,7 +14,7 @@ from nnlo_opt.search.pruning import Decision, Pruner, PruningPlan, Verdict
 _GO_ON = Decision(Verdict.GO_ON)
 
 
-class MedianStopping:
+class MedianStopping(Pruner):
     """Median stopping rule of Google Vizier (Golovin et al., 2017, section 3.2.1).
 
     A trial is pruned after an epoch if its best value so far is worse than the median of the other trials' running
@@ -24,8 +24,6 @@ class MedianStopping:
         min_epochs: epochs before which no trial is pruned.
         min_trials: least number of other trials to compare with.
     """
-
-    pauses = False
 
     def __init__(self, min_epochs: int = 1, min_trials: int = 4) -> None:
         self._min_epochs = min_epochs
@@ -44,18 +42,6 @@ class MedianStopping:
             f"median of {len(means)} running averages"
         )
         return Decision(Verdict.PRUNE, reason=reason)
-
-    def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
-        return ()
-
-    def promotion(self, reports: Reports) -> int | None:
-        return None
-
-    def last_resort(self, reports: Reports) -> int | None:
-        return None
-
-    def why_left(self, trial: int, reports: Reports) -> str:
-        raise ValueError("The median rule leaves no trial waiting.")
 
 
 @dataclass(frozen=True)
@@ -103,7 +89,7 @@ class Brackets:
         return sorted(every, key=lambda rung: (-self.epochs[rung[0]][rung[1]], rung))
 
 
-class SuccessiveHalving:
+class SuccessiveHalving(Pruner):
     """Asynchronous successive halving, ASHA (Li et al., 2020, arXiv:1810.05934, algorithm 2), in one or more brackets.
 
     The value of a trial at a rung is the mean over its folds at the epoch of the rung. Of n trials that have reached a

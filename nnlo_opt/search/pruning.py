@@ -7,9 +7,9 @@ run makes the same decisions.
 A *stopping* pruner ends a trial. A *pausing* pruner leaves it at a rung, with its checkpoint, until it is promoted.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from nnlo_opt.search.curves import Reports
 
@@ -62,28 +62,31 @@ class Decision:
     reason: str = ""
 
 
-class Pruner(Protocol):
-    """Decides on reports; the result of every method depends on its arguments only."""
+class Pruner(ABC):
+    """Decides on reports; the result of every method depends on its arguments only.
+
+    A pruner that only stops trials has no method but `decide`.
+    """
 
     #: True if the pruner may answer PAUSE
-    pauses: bool
+    pauses = False
 
+    @abstractmethod
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
         """Decide on `trial` after `epoch` epochs of `fold`; `reports` already holds the report of this epoch."""
-        ...
 
     def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
         """Return the epochs, ascending, after which the trial may be paused from now on."""
-        ...
+        return ()
 
     def promotion(self, reports: Reports) -> int | None:
         """Return the waiting trial that may resume before all others; None if there is none."""
-        ...
+        return None
 
     def last_resort(self, reports: Reports) -> int | None:
         """Return the waiting trial to resume if nothing else is left and no trial is complete; None if none waits."""
-        ...
+        return None
 
     def why_left(self, trial: int, reports: Reports) -> str:
         """Return the reason why a waiting trial was not promoted."""
-        ...
+        raise ValueError("A pruner that does not pause leaves no trial waiting.")

@@ -73,7 +73,7 @@ class VectorHistory(History):
             weights: (n_objectives,) float64, at least 0, with sum 1.
         """
         values = np.full(max(1, self.n_suggested), np.nan)
-        pruned = [row for row, state in enumerate(self.states) if state is TrialState.PRUNED]
+        pruned = self.rows(TrialState.PRUNED)
         values[pruned] = 0.0
         if self._losses:
             rows = np.array([self._rows[trial] for trial in self._losses])

@@ -8,6 +8,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.random import may_be_tried
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.values import thawed
 
 
 class StartPointSearch:
@@ -20,13 +21,8 @@ class StartPointSearch:
     def suggest(self, history: History) -> Point | None:
         for point in self._points:
             if may_be_tried(point, history):
-                return {name: _plain(value) for name, value in point.items()}
+                return {name: thawed(value) for name, value in point.items()}
         return self._algorithm.suggest(history)
-
-
-def _plain(value: Any) -> Any:
-    """Return lists in place of lists and tuples, at every depth."""
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
@@ -41,16 +37,14 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
         unknown = [name for name in point if name not in space.names]
         if unknown:
             raise _refusal(f"`{unknown[0]}`, which is no parameter", f"its parameters are {', '.join(space.names)}")
-        if space.contains(ordered) and not space.is_feasible(ordered):
-            raise _refusal(_text(ordered), "the constraint of the space refuses it")
         if not space.contains(ordered):
-            for parameter in space.parameters:
-                if parameter.name not in ordered:
-                    continue
-                if not parameter.contains(ordered[parameter.name]):
-                    raise _refusal(f"{parameter.name}={ordered[parameter.name]}", f"it must be in {parameter}")
+            for name, value in ordered.items():
+                if not space[name].contains(value):
+                    raise _refusal(f"{name}={value}", f"it must be in {space[name]}")
             missing = [name for name in space.names if name not in ordered]
-            raise _refusal(f"{_text(ordered)}", f"give {', '.join(missing)} too" if missing else "correct it")
+            raise _refusal(_text(ordered), f"give {', '.join(missing)} too" if missing else "correct it")
+        if not space.is_feasible(ordered):
+            raise _refusal(_text(ordered), "the constraint of the space refuses it")
         checked.setdefault(space.key(ordered), ordered)
     return list(checked.values())
 
@@ -69,7 +63,7 @@ def parse_start_point(text: str) -> dict[str, Any]:
         if not equals or not name.strip() or name.strip() in point:
             raise ValueError(text)
         try:
-            point[name.strip()] = _plain(ast.literal_eval(value.strip()))
+            point[name.strip()] = thawed(ast.literal_eval(value.strip()))
         except (ValueError, SyntaxError):
             point[name.strip()] = value.strip()
     return point

@@ -25,15 +25,13 @@ def adopted_observations(trials: Iterable[Trial], theirs: Space, ours: Space) ->
             outside.update([_culprit(point, ours)])
     remarks = [f"`{name}` is not a parameter here and is ignored" for name in theirs.names if name not in ours.names]
     for name, n_trials in outside.items():
-        parameter = next(p for p in ours.parameters if p.name == name)
-        why = f"they have no value of `{name}`" if name not in theirs.names else f"`{name}` is outside {parameter}"
+        why = f"they have no value of `{name}`" if name not in theirs.names else f"`{name}` is outside {ours[name]}"
         remarks.append(f"{n_trials} of {len(complete)} trials skipped: {why}")
     return observations, remarks
 
 
 def _culprit(point: dict[str, object], space: Space) -> str:
     """Return the first parameter whose value or absence puts `point` outside `space`."""
-    for parameter in space.parameters:
-        if parameter.name in point and not parameter.contains(point[parameter.name]):
-            return parameter.name
-    return next((name for name in space.names if name not in point), space.names[0])
+    wrong = [name for name, value in point.items() if not space[name].contains(value)]
+    missing = [name for name in space.names if name not in point]
+    return [*wrong, *missing, *space.names][0]
