@@ -23,25 +23,7 @@ _OF_API = {
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }
 
-__all__ = [
-    "Algo",
-    "Categorical",
-    "Constant",
-    "Data",
-    "H5Data",
-    "Integer",
-    "MPIKFoldManager",
-    "MPIManager",
-    "ModelBuilder",
-    "ModelFromJson",
-    "Ordinal",
-    "Real",
-    "SearchResult",
-    "Space",
-    "Study",
-    "When",
-    "optimize",
-]
+__all__ = list(_OF_API)
 
 
 def __getattr__(name: str) -> Any:
