@@ -40,38 +40,32 @@ def make_directory(directory: Path) -> None:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; after the block succeeds, sync the file and rename it to `path`."""
+def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path next to `path`, which the file gets after the block succeeds.
+
+    Args:
+        durable: also wait until the data and the name are on the disk.
+    """
     # The suffix stays last, because writers like numpy and keras choose the format by it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
     try:
         yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
-    """Write `data` to `path` completely or not at all; `durable` also waits until the data are on the disk."""
-    if isinstance(data, str):
-        # A text may quote characters without an encoding, for example a file name that is not UTF-8.
-        data = data.encode(errors="backslashreplace")
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            write_fully(fd, data)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        if durable:
+            sync(temporary)
         os.replace(temporary, path)
         if durable:
             sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None:
+    """Write `data` to `path` completely or not at all; `durable` as for `atomic_path`."""
+    if isinstance(data, str):
+        # A text may quote characters without an encoding, for example a file name that is not UTF-8.
+        data = data.encode(errors="backslashreplace")
+    with atomic_path(path, durable=durable) as temporary:
+        temporary.write_bytes(data)
 
 
 def with_checksum(data: dict[str, Any]) -> str:
