@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.random import may_be_tried, suggestion_rng, unseen_point
+from nnlo_opt.search.random import first_new, suggestion_rng
 from nnlo_opt.space.parameters import Categorical, Integer, Parameter
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import Value
@@ -24,10 +24,7 @@ _N_TRIES = 5
 #: a uniform Integer of at most this many values is passed as an integer; any other number is passed as its quantile
 _MAX_COUNTED = 1000
 
-_STATES = {
-    TrialState.PENDING: optuna.trial.TrialState.RUNNING,
-    TrialState.COMPLETE: optuna.trial.TrialState.COMPLETE,
-}
+_PENDING, _ENDED = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
 
 class OptunaSearch:
@@ -55,20 +52,18 @@ class OptunaSearch:
             warnings.simplefilter("ignore")
             study = optuna.create_study(sampler=self._make_sampler(int(rng.integers(2**31))))
             study.add_trials(self._trials(history))
-            for _ in range(_N_TRIES):
-                asked = study.ask(self._distributions).params
-                units = [_unit(parameter, asked[parameter.name]) for parameter in self._space.parameters]
-                point = self._space.from_unit(units)
-                if may_be_tried(point, history):
-                    return point
-        return unseen_point(self._space, history, rng)
+            return first_new((self._asked(study) for _ in range(_N_TRIES)), history, rng)
+
+    def _asked(self, study: optuna.Study) -> Point:
+        asked = study.ask(self._distributions).params
+        return self._space.from_unit(_unit(parameter, asked[parameter.name]) for parameter in self._space.parameters)
 
     def _trials(self, history: History) -> list[optuna.trial.FrozenTrial]:
         values = history.values / max(float(np.nanmax(np.abs(history.values), initial=0.0)), 1e-300)
         worst = float(np.nanmax(values, initial=-1.0))
         return [
             optuna.trial.create_trial(
-                state=_STATES.get(state, optuna.trial.TrialState.COMPLETE),
+                state=_PENDING if state is TrialState.PENDING else _ENDED,
                 params={p.name: _encoded(p, point) for p in self._space.parameters},
                 distributions=self._distributions,
                 value=None if state is TrialState.PENDING else worst if state is TrialState.FAILED else float(value),
