@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import check_refused
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History
 from nnlo_opt.search.genetic import GeneticSearch
 from nnlo_opt.search.random import RandomSearch
@@ -205,9 +205,7 @@ def test_what_is_no_start_point(text):
     ],
 )
 def test_start_points_outside_the_space_are_refused(point, words):
-    with pytest.raises(ConfigurationError) as error:
-        check_start_points(PLANE, [point])
-    assert words in str(error.value)
+    check_refused(words, check_start_points, PLANE, [point])
 
 
 def test_start_points_are_put_in_the_order_of_the_space():
@@ -241,5 +239,4 @@ def test_only_feasible_points_are_suggested(name):
 
 
 def test_a_start_point_that_is_not_feasible_is_refused():
-    with pytest.raises(ConfigurationError, match="constraint"):
-        check_start_points(HalfSpace(PLANE.parameters), [{"x": 0.9, "y": 0.9, "c": "a"}])
+    check_refused("constraint", check_start_points, HalfSpace(PLANE.parameters), [{"x": 0.9, "y": 0.9, "c": "a"}])

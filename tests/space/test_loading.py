@@ -1,9 +1,9 @@
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import skopt.space
+from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -11,19 +11,6 @@ from nnlo_opt.space.loading import load_space, space_from_dimensions
 
 ROOT = Path(__file__).parents[2]
 OURS = "from nnlo_opt.space import Categorical, Integer, Real, Space\n"
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def write(text, name="my_space.py"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return str(path)
-
-    return write
 
 
 def test_dimensions_of_scikit_optimize():
@@ -60,9 +47,7 @@ def test_spaces_are_taken_whole():
     ],
 )
 def test_dimensions_that_are_refused(dimensions, words):
-    with pytest.raises(ConfigurationError, match=words) as error:
-        space_from_dimensions(dimensions, "somewhere.py")
-    assert "somewhere.py" in str(error.value)
+    assert "somewhere.py" in check_refused(words, space_from_dimensions, dimensions, "somewhere.py")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +72,7 @@ def test_the_one_list_is_found(write, text):
         ("x = 3", "must define a search space"),
         (OURS + "a = [Real(0, 1, name='x')]\nb = [Real(0, 2, name='x')]", "`a`, `b`"),
         (OURS + "space = []", "at least one parameter"),
-        (OURS + "\nspace = [Real(1, 0, name='x')]", r"my_space.py, line 3: `low` must be less"),
+        (OURS + "\nspace = [Real(1, 0, name='x')]", "my_space.py, line 3: `low` must be less"),
         ("import no_such_module", "line 1 cannot be executed. ModuleNotFoundError: No module named"),
         ("x = 1\ndef f(:", "line 2 cannot be executed. SyntaxError"),
         ("x = 1\n1 / 0", "line 2 cannot be executed. ZeroDivisionError"),
@@ -96,20 +81,14 @@ def test_the_one_list_is_found(write, text):
     ],
 )
 def test_files_that_are_refused(write, text, words):
-    path = write(text)
-    with pytest.raises(ConfigurationError, match=words) as error:
-        load_space(path)
-    assert "my_space.py" in str(error.value)
-    assert "\n" not in str(error.value)
+    assert "my_space.py" in check_refused(words, load_space, write(text))
 
 
 def test_places_that_are_refused(write, tmp_path):
     (tmp_path / "folder").mkdir()
     write("", "notes/list.txt")
     for source in ("nothing.py", "folder/", "no.such.module", "nothing", "notes/list.txt", ".relative", ""):
-        with pytest.raises(ConfigurationError) as error:
-            load_space(source)
-        assert repr(source) in str(error.value)
+        check_refused(repr(source), load_space, source)
 
 
 def test_module_by_its_dotted_name(write):
@@ -128,7 +107,7 @@ def test_file_may_import_its_neighbour_and_shadows_nothing(write):
     assert load_space(path) == Space([Real(0, 1, name="x")])
     assert sys.path == before
     assert "numpy" in sys.modules
-    assert sys.modules["numpy"].__file__ != path
+    assert sys.modules["numpy"].__file__ != str(Path(path).resolve())
 
 
 def test_file_is_read_anew_each_time(write):
@@ -141,9 +120,3 @@ def test_spaces_of_the_project_load(path):
     space = load_space(str(path))
     assert space.model_names
     assert space.train_names
-
-
-def test_importing_spaces_is_light():
-    code = "import sys, nnlo_opt.space; print([m for m in ('skopt', 'scipy', 'sklearn') if m in sys.modules])"
-    output = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert output.stdout.strip() == "[]"
