@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from searches import best_of, long_history
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.bayesian import MAX_SEEN, BayesianSearch, representative, scheduled
@@ -18,17 +19,8 @@ def branin(point):
     return bowl + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10 - 0.39788735772973816
 
 
-def best_of(algorithm, space, value, n_trials):
-    search = SimulatedSearch(algorithm, History(space), 4)
-    for _ in range(n_trials):
-        search.step(lambda _, point: value(point))
-    return np.nanmin(search.history.values)
-
-
 class TestBayesianSearch(SearchConformance):
-    @staticmethod
-    def make(space, seed):
-        return BayesianSearch(space, seed)
+    make = BayesianSearch
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -66,17 +58,8 @@ def test_initial_design_does_not_depend_on_values():
     assert designs[0] == designs[1]
 
 
-def long_history(n_trials):
-    history, rng = History(BRANIN_SPACE), np.random.default_rng(0)
-    for trial in range(n_trials):
-        point = BRANIN_SPACE.sample(rng)
-        state = "pending" if trial >= n_trials - 8 else "failed" if trial % 9 == 0 else "complete"
-        history.record(trial, point, state, branin(point) if state == "complete" else None)
-    return history
-
-
 def test_a_long_history_with_failures_is_searched():
-    history = long_history(4 * MAX_SEEN)
+    history = long_history(BRANIN_SPACE, branin, 4 * MAX_SEEN)
     point = BayesianSearch(BRANIN_SPACE, 0).suggest(history)
     assert branin(point) < np.nanquantile(history.values, 0.02)
 
@@ -84,7 +67,8 @@ def test_a_long_history_with_failures_is_searched():
 def test_what_is_remembered_of_fits_changes_nothing():
     used = BayesianSearch(BRANIN_SPACE, 1)
     for n_trials in (30, 41, 42, 43, 55):
-        assert used.suggest(long_history(n_trials)) == BayesianSearch(BRANIN_SPACE, 1).suggest(long_history(n_trials))
+        history = long_history(BRANIN_SPACE, branin, n_trials)
+        assert used.suggest(history) == BayesianSearch(BRANIN_SPACE, 1).suggest(history)
 
 
 def test_observations_of_other_runs_guide_the_first_points():

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from refusals import check_refused
+from searches import best_of, suggest_all
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.genetic import GeneticSearch
@@ -25,54 +27,32 @@ def bowl(point):
     return (point["x"] - 0.3) ** 2 + (point["y"] - 0.8) ** 2 + 0.2 * (point["c"] != "b")
 
 
-def best_of(algorithm, n_trials, n_pending=3):
-    search = SimulatedSearch(algorithm, History(PLANE), n_pending)
-    for _ in range(n_trials):
-        search.step(lambda _, point: bowl(point))
-    return np.nanmin(search.history.values)
-
-
 class TestGeneticSearch(SearchConformance):
     n_trials = 40
-
-    @staticmethod
-    def make(space, seed):
-        return GeneticSearch(space, seed)
+    make = GeneticSearch
 
 
 class TestGeneticSearchOfTwo(SearchConformance):
     n_trials = 40
-
-    @staticmethod
-    def make(space, seed):
-        return GeneticSearch(space, seed, population=2)
+    make = staticmethod(partial(GeneticSearch, population=2))
 
 
 class TestSobolSearch(SearchConformance):
     leaves_failed_regions = False
     n_trials = 40
-
-    @staticmethod
-    def make(space, seed):
-        return SobolSearch(space, seed)
+    make = SobolSearch
 
 
 @pytest.mark.needs("optuna")
 class TestTpe(SearchConformance):
     n_trials = 16
-
-    @staticmethod
-    def make(space, seed):
-        return make_search("tpe", space, seed, {})
+    make = staticmethod(partial(make_search, "tpe", options={}))
 
 
 @pytest.mark.needs("optuna", "cmaes")
 class TestCmaEs(SearchConformance):
     n_trials = 40
-
-    @staticmethod
-    def make(space, seed):
-        return make_search("cmaes", space, seed, {})
+    make = staticmethod(partial(make_search, "cmaes", options={}))
 
 
 class TestStartPoints(SearchConformance):
@@ -87,14 +67,15 @@ class TestStartPoints(SearchConformance):
 @pytest.mark.parametrize("name", ["genetic", *OPTUNAS])
 def test_what_learns_is_better_than_what_does_not(name):
     learns, does_not = (
-        [best_of(make_search(which, PLANE, seed, {}), 100) for seed in range(5)] for which in (name, "random")
+        [best_of(make_search(which, PLANE, seed, {}), PLANE, bowl, 100, 3) for seed in range(5)]
+        for which in (name, "random")
     )
     assert np.median(learns) < 0.3 * np.median(does_not)
 
 
 @pytest.mark.needs("optuna", "torch")
 def test_optunas_gaussian_process_finds_a_bowl():
-    assert best_of(make_search("gp", PLANE, 0, {}), 25) < 0.01
+    assert best_of(make_search("gp", PLANE, 0, {}), PLANE, bowl, 25, 3) < 0.01
 
 
 @pytest.mark.needs("optuna")
@@ -120,9 +101,8 @@ def test_a_missing_package_is_said_in_a_sentence(missing, name):
 
 def test_a_generation_waits_for_nobody():
     """With all of the first generation but one ended, children are born; the last one changes what follows."""
-    algorithm, history = GeneticSearch(PLANE, 0, population=6), History(PLANE)
-    for trial in range(6):
-        history.record(trial, algorithm.suggest(history), "pending")
+    algorithm = GeneticSearch(PLANE, 0, population=6)
+    history = suggest_all(algorithm, History(PLANE), 6)
     for trial in range(5):
         history.record(trial, history.points[trial], "complete", bowl(history.points[trial]))
     assert PLANE.contains(algorithm.suggest(history))
@@ -145,9 +125,7 @@ def test_children_lie_around_the_best_and_have_their_categories():
 
 
 def test_sobol_points_cover_every_half_of_every_parameter_evenly():
-    algorithm, history = SobolSearch(PLANE, 3), History(PLANE)
-    for trial in range(64):
-        history.record(trial, algorithm.suggest(history), "pending")
+    history = suggest_all(SobolSearch(PLANE, 3), History(PLANE), 64)
     x, y = (np.array([point[name] for point in history.points]) for name in "xy")
     cells = np.zeros((8, 8))
     np.add.at(cells, ((8 * x).astype(int), (8 * y).astype(int)), 1)
@@ -167,9 +145,8 @@ def test_sobol_is_restored_where_it_was():
 
 def test_start_points_come_first_in_their_order_and_once():
     points = [PLANE.middle(), {"x": 0.1, "y": 0.2, "c": "a"}]
-    algorithm, history = make_search("sobol", PLANE, 0, {"start_points": [*points, points[0]]}), History(PLANE)
-    for trial in range(5):
-        history.record(trial, algorithm.suggest(history), "pending")
+    algorithm = make_search("sobol", PLANE, 0, {"start_points": [*points, points[0]]})
+    history = suggest_all(algorithm, History(PLANE), 5)
     assert history.points[:2] == points
     assert history.n_distinct == 5
 

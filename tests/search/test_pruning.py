@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from nnlo_opt.search.curves import Curve, Reports
@@ -7,27 +9,19 @@ from nnlo_opt.testing.pruner_conformance import N_EPOCHS, PrunerConformance
 
 
 class TestMedian(PrunerConformance):
-    @staticmethod
-    def make():
-        return make_pruner(PruningPlan(name="median", max_epochs=N_EPOCHS))
+    make = staticmethod(partial(make_pruner, PruningPlan(name="median", max_epochs=N_EPOCHS)))
 
 
 class TestAsha(PrunerConformance):
-    @staticmethod
-    def make():
-        return make_pruner(PruningPlan(name="asha", max_epochs=N_EPOCHS))
+    make = staticmethod(partial(make_pruner, PruningPlan(name="asha", max_epochs=N_EPOCHS)))
 
 
 class TestAshaThatStops(PrunerConformance):
-    @staticmethod
-    def make():
-        return make_pruner(PruningPlan(name="asha", pauses=False))
+    make = staticmethod(partial(make_pruner, PruningPlan(name="asha", pauses=False)))
 
 
 class TestHyperband(PrunerConformance):
-    @staticmethod
-    def make():
-        return make_pruner(PruningPlan(name="hyperband", max_epochs=N_EPOCHS))
+    make = staticmethod(partial(make_pruner, PruningPlan(name="hyperband", max_epochs=N_EPOCHS)))
 
 
 def at_epoch(values, epoch=1, **kwargs):

@@ -4,6 +4,7 @@ import numpy as np
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searches import suggest_all
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.random import RandomSearch
@@ -14,10 +15,7 @@ from nnlo_opt.testing.search_conformance import SearchConformance
 class TestRandomSearch(SearchConformance):
     leaves_failed_regions = False
     n_trials = 60
-
-    @staticmethod
-    def make(space, seed):
-        return RandomSearch(space, seed)
+    make = RandomSearch
 
 
 sizes = st.lists(st.integers(2, 5), min_size=1, max_size=3)
@@ -30,9 +28,8 @@ def test_any_small_space_is_used_up_exactly(sizes, seed, log):
         Integer(1, size, "log-uniform", name=f"n{i}") if log else Categorical(range(size), name=f"c{i}")
         for i, size in enumerate(sizes)
     )
-    algorithm, history = RandomSearch(space, seed), History(space)
-    for trial in range(math.prod(sizes)):
-        history.record(trial, algorithm.suggest(history), "pending")
+    algorithm = RandomSearch(space, seed)
+    history = suggest_all(algorithm, History(space), math.prod(sizes))
     assert history.n_distinct == math.prod(sizes)
     assert algorithm.suggest(history) is None
 
@@ -47,17 +44,14 @@ def test_last_point_of_a_large_space_is_found():
 
 def test_range_of_two_floats_ends():
     space = Space([Real(1.0, math.nextafter(1.0, 2.0), name="x")])
-    algorithm, history = RandomSearch(space, 0), History(space)
-    for trial in range(2):
-        history.record(trial, algorithm.suggest(history), "failed")
+    algorithm = RandomSearch(space, 0)
+    history = suggest_all(algorithm, History(space), 2, "failed")
     assert algorithm.suggest(history) is None
 
 
 def test_priors_are_followed():
     space = Space([Real(1e-4, 1.0, "log-uniform", name="x"), Integer(1, 4, name="n")])
-    algorithm, history = RandomSearch(space, 1), History(space)
-    for trial in range(2000):
-        history.record(trial, algorithm.suggest(history), "pending")
+    history = suggest_all(RandomSearch(space, 1), History(space), 2000)
     x = np.array([point["x"] for point in history.points])
     n = np.array([point["n"] for point in history.points])
     assert abs(np.mean(x < 1e-2) - 0.5) < 0.05

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from refusals import check_refused
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.search.base import History
@@ -40,12 +41,17 @@ def pending(trial, point):
     return {"trial": trial, "point": point, "state": "pending", "value": None}
 
 
+def suggested(search, request=1):
+    """The answer to a new request."""
+    search.request_suggestion(request)
+    return search.wait(LONG_S)
+
+
 def test_suggestions_are_those_of_the_algorithm(search):
     search.start("random", MIXED_SPACE, 5, {})
     history = History(MIXED_SPACE)
     for trial in range(5):
-        search.request_suggestion(100 + trial)
-        suggestion = search.wait(LONG_S)
+        suggestion = suggested(search, 100 + trial)
         assert suggestion.request == 100 + trial
         assert suggestion.point == RandomSearch(MIXED_SPACE, 5).suggest(history)
         assert suggestion.cpu_s >= 0
@@ -76,8 +82,7 @@ def test_exhaustion(search):
     space = Space([Integer(0, 1, name="n")])
     search.start("bayesian", space, 1, {})
     search.record([pending(0, {"n": 0}), pending(1, {"n": 1})])
-    search.request_suggestion(7)
-    suggestion = search.wait(LONG_S)
+    suggestion = suggested(search, 7)
     assert suggestion.request == 7
     assert suggestion.point is None
 
@@ -110,8 +115,7 @@ def test_a_constraint_stays_where_its_function_is(search, tmp_path):
     assert space.constraint.function is None
     search.start("random", space, 5, {})
     for number in range(20):
-        search.request_suggestion(number)
-        point = search.wait(LONG_S).point
+        point = suggested(search, number).point
         assert point["x"] + point["y"] < 0.5
         search.record([pending(number, point)])
 
@@ -121,8 +125,7 @@ def test_a_constraint_of_a_model_module_is_loaded_when_the_search_starts(search,
     path.write_text("def get_model(x, y): ...\n" + CONSTRAINED.replace("ranges =", "get_model.parameter_range ="))
     space = Space.from_json(load_space(str(path)).to_json())  # as a trainer rank has read it
     search.start("random", space, 5, {})
-    search.request_suggestion(1)
-    assert sum(search.wait(LONG_S).point.values()) < 0.5
+    assert sum(suggested(search).point.values()) < 0.5
     path.write_text(path.read_text().replace("< 0.5", "< 0.6"))
     with pytest.raises(ConfigurationError, match=r"model\.py must be the same wherever it is read"):
         search.start("random", space, 5, {})
@@ -133,8 +136,7 @@ def test_values_are_fixed_where_the_space_is_loaded(search, tmp_path):
     path.write_text(CONSTRAINED)
     space = search.load_space(str(path), {"x": "0.25"})
     search.start("random", space, 5, {})
-    search.request_suggestion(1)
-    point = search.wait(LONG_S).point
+    point = suggested(search).point
     assert point["x"] == 0.25
     assert point["y"] < 0.25
     with pytest.raises(ConfigurationError, match="`--fix x=`"):
@@ -151,10 +153,7 @@ def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, t
     path.write_text(CONSTRAINED.replace("    return", broken))
     search.start("random", search.load_space(str(path)), 5, {})
     flag.touch()
-    search.request_suggestion(1)
-    with pytest.raises(ConfigurationError, match=words) as error:
-        search.wait(LONG_S)
-    assert "\n" not in str(error.value)
+    check_refused(words, suggested, search)
 
 
 def test_wrong_requests_are_sentences(search):
@@ -273,9 +272,8 @@ def test_an_algorithm_that_raises_is_answered_with_its_traceback(monkeypatch):
     monkeypatch.setattr("nnlo_opt.search.session.make_search", lambda *_: FailingSearch())
     search = InlineSearch()
     search.start("failing", SPACE, 0, {})
-    search.request_suggestion(1)
     with pytest.raises(NnloError, match=r"(?s)Traceback.*no idea"):
-        search.wait(1.0)
+        suggested(search)
 
 
 def test_requests_and_answers_are_json():

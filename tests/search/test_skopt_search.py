@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from effort import some_of
+from searches import long_history
 
 from nnlo_opt.search.base import History
 from nnlo_opt.search.encoding import Encoding
@@ -17,9 +18,7 @@ def bowl(point):
 
 
 class TestSkoptSearch(SearchConformance):
-    @staticmethod
-    def make(space, seed):
-        return SkoptSearch(space, seed)
+    make = SkoptSearch
 
 
 @pytest.mark.parametrize("surrogate", SURROGATES)
@@ -31,23 +30,14 @@ def test_every_surrogate_goes_with_every_acquisition(surrogate, acquisition):
 
 
 def test_surrogates_and_acquisitions_differ_in_what_they_suggest():
-    history = long_history(30)
+    history = long_history(PLANE, bowl, 30)
     choices = [(surrogate, "ei") for surrogate in SURROGATES] + [("gp", "lcb"), ("gp", "pi")]
     points = [tuple(SkoptSearch(PLANE, 0, 5, *choice).suggest(history).values()) for choice in choices]
     assert len(set(points)) == len(choices)
 
 
-def long_history(n_trials):
-    history, rng = History(PLANE), np.random.default_rng(0)
-    for trial in range(n_trials):
-        point = PLANE.sample(rng)
-        state = "pending" if trial >= n_trials - 8 else "failed" if trial % 9 == 0 else "complete"
-        history.record(trial, point, state, bowl(point) if state == "complete" else None)
-    return history
-
-
 def test_long_history_is_cut_to_the_best_and_the_latest():
-    history = long_history(3000)
+    history = long_history(PLANE, bowl, 3000)
     rows = informative_rows(history)
     assert len(rows) == len(set(rows.tolist())) == MAX_TRIALS
     assert np.all(np.diff(rows) > 0)
