@@ -7,6 +7,7 @@ import sys
 import zlib
 
 import pytest
+from stories import lines_of
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
@@ -22,7 +23,7 @@ EVENTS = [
     ev.AssignmentFinished(time_s=1.0, assignment=0, figure_of_merit=0.1, metrics={}, n_epochs=1, train_s=0.5),
     ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=0.1, figure_of_merit_std=0.0),
 ]
-LINES = [encode_line(seq, event) for seq, event in enumerate(EVENTS)]
+LINES = lines_of(EVENTS)
 WHOLE = b"".join(LINES)
 
 
@@ -116,27 +117,21 @@ def is_refused(data):
     return False
 
 
-@pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
-def test_a_changed_byte_anywhere_before_the_last_line_is_refused(flip):
-    for position in range(len(WHOLE) - len(LINES[-1])):
-        data = bytearray(WHOLE)
-        data[position] ^= flip
-        assert is_refused(bytes(data))
-
-
-def test_a_newline_or_a_nul_anywhere_before_the_last_line_is_refused():
-    for value in b"\n\0":
-        for position in range(len(WHOLE) - len(LINES[-1])):
-            data = bytearray(WHOLE)
-            if data[position] != value:
-                data[position] = value
-                assert is_refused(bytes(data))
-
-
-def test_a_missing_or_added_byte_anywhere_before_the_last_line_is_refused():
-    for position in range(len(WHOLE) - len(LINES[-1])):
-        assert is_refused(WHOLE[:position] + WHOLE[position + 1 :])
-        assert is_refused(WHOLE[:position] + b"#" + WHOLE[position:])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda byte, flip=flip: bytes([byte[0] ^ flip]) for flip in (0x01, 0x20, 0x80)),
+        lambda byte: b"\n",
+        lambda byte: b"\0",
+        lambda byte: b"",
+        lambda byte: b"#" + byte,
+    ],
+    ids=["bit 0", "bit 5", "bit 7", "newline", "NUL", "missing", "added"],
+)
+def test_a_byte_changed_missing_or_added_anywhere_before_the_last_line_is_refused(damage):
+    for at in range(len(WHOLE) - len(LINES[-1])):
+        data = WHOLE[:at] + damage(WHOLE[at : at + 1]) + WHOLE[at + 1 :]
+        assert data == WHOLE or is_refused(data)
 
 
 @pytest.mark.parametrize("data", [WHOLE[10:], WHOLE.replace(b"attempt", b"Attempt"), b"hello", b"".join(LINES[::2])])
@@ -149,20 +144,14 @@ def test_a_file_that_is_refused_is_left_as_it_is(path, data):
     assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-@pytest.mark.parametrize("missing", range(len(LINES) - 1))
-def test_a_hole_in_the_sequence_is_refused_wherever_it_is(missing):
-    assert is_refused(b"".join(LINES[:missing] + LINES[missing + 1 :]))
-
-
-def test_a_line_twice_or_two_lines_exchanged_is_refused():
-    for n in range(len(LINES)):
-        assert is_refused(b"".join(LINES[: n + 1] + LINES[n:]))
-    for n in range(len(LINES) - 1):
-        assert is_refused(b"".join([*LINES[:n], LINES[n + 1], LINES[n], *LINES[n + 2 :]]))
-
-
-def test_an_empty_line_is_refused():
-    assert is_refused(LINES[0] + b"\n" + b"".join(LINES[1:]))
+def test_lines_that_are_missing_repeated_exchanged_or_empty_are_refused():
+    for n, line in enumerate(LINES):
+        before, after = LINES[:n], LINES[n + 1 :]
+        damaged = [[*before, line, line, *after]]
+        if after:
+            damaged += [before + after, [*before, after[0], line, *after[1:]], [*before, line, b"\n", *after]]
+        for lines in damaged:
+            assert is_refused(b"".join(lines))
 
 
 def test_an_event_of_a_later_version_is_refused_even_in_the_last_line(path):

@@ -4,10 +4,11 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stories import lines_of
 
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger, mean_and_std
 from nnlo_opt.trials.trial import AssignmentEnd, Loss, Trial, TrialState
 
@@ -60,8 +61,7 @@ def ledger_of(*events):
 
 def replayed(events):
     """The ledger of these events after they went through the file format."""
-    read, _ = read_events(b"".join(encode_line(seq, event) for seq, event in enumerate(events)), "journal")
-    return Ledger(read)
+    return Ledger(read_events(b"".join(lines_of(events)), "journal")[0])
 
 
 #: any event about few trials and assignments, possible at that moment or not
@@ -279,13 +279,6 @@ def test_sessions_keep_the_first_identity_and_the_last_settings():
     assert [(s.started_at_s, s.last_at_s) for s in ledger.sessions] == [(0.0, 60.0), (50.0, 60.0)]
     assert ledger.coordinator_cpu_s == 1.0
     assert ledger.suggest_s == [0.5]
-
-
-def test_trials_are_counted_in_every_state():
-    ledger = ledger_of(*ENDED, suggested(1), suggested(2), assigned(1, 2))
-    counts = {state.value: 0 for state in TrialState} | {"complete": 1, "pending": 1, "running": 1}
-    assert ledger.n_by_state() == counts
-    assert ledger.n_ended == 1
 
 
 def test_mean_and_population_standard_deviation():

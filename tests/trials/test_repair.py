@@ -2,33 +2,20 @@ import os
 import shutil
 
 import pytest
+from stories import START, lines_of, trial
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import repair as module
-from nnlo_opt.trials.journal import encode_line
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 
 DAMAGED = "journal.jsonl.damaged-1"
 
 
-def trial(number):
-    t = 1.0 + number
-    return [
-        ev.TrialSuggested(time_s=t, trial=number, point={"x": number}),
-        ev.FoldAssigned(time_s=t, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ev.FoldBegan(time_s=t, assignment=number),
-        ev.AssignmentFinished(time_s=t, assignment=number, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=0.5),
-        ev.TrialCompleted(time_s=t, trial=number, figure_of_merit=0.5, figure_of_merit_std=0.0),
-    ]
-
-
-START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
-LINES = [encode_line(seq, event) for seq, event in enumerate([START, *trial(0), *trial(1), *trial(2)])]
+LINES = lines_of([START, *trial(0), *trial(1), *trial(2)])
 
 
 @pytest.fixture

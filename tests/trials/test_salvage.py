@@ -4,35 +4,17 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stories import START, lines_of, trial
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import encode_line, read_events
+from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
 
 GOLDEN = (Path(__file__).parent.parent / "golden" / "journal-format-1.jsonl").read_bytes()
 GOLDEN_LINES = GOLDEN.splitlines(keepends=True)
-START = ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={"seed": 0, "n_fold": 1})
-
-
-def trial(number, figure=0.5):
-    """All that happens in one trial of one fold."""
-    t = 1.0 + number
-    return [
-        ev.TrialSuggested(time_s=t, trial=number, point={"x": number}),
-        ev.FoldAssigned(time_s=t, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ev.FoldBegan(time_s=t, assignment=number),
-        ev.AssignmentFinished(time_s=t, assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=0.5),
-        ev.TrialCompleted(time_s=t, trial=number, figure_of_merit=figure, figure_of_merit_std=0.0),
-    ]
-
-
 EVENTS = [START, *trial(0), *trial(1), *trial(2), ev.RunCompleted(time_s=9.0, reason="done")]
-
-
-def lines_of(events):
-    return [encode_line(seq, event) for seq, event in enumerate(events)]
 
 
 def without(*numbers):
@@ -171,7 +153,7 @@ def test_whatever_is_damaged_is_refused_or_cut_and_what_is_salvaged_replays(dama
         assert "sound RunStarted" in str(error)  # noqa: PT017
         assert b'"event":"RunStarted"' not in b"".join(line for line in data.split(b"\n") if line in written)
         return
-    repaired = b"".join(encode_line(seq, event) for seq, event in enumerate(found.events))
+    repaired = b"".join(lines_of(found.events))
     assert read_events(repaired, "j") == (found.events, len(repaired))
     ledger = Ledger(found.events)
     points = [t.point for t in Ledger(read_events(GOLDEN, "j")[0]).trials]
