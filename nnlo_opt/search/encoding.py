@@ -23,6 +23,8 @@ class Encoding:
         #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
         self.groups = np.array(groups or [0], dtype=int)  # a surrogate needs at least one column
+        #: True for each unordered parameter, (n_parameters,) bool
+        self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: index of the first column of each parameter
         self.first = np.searchsorted(self.groups, np.arange(len(space.parameters)))
 

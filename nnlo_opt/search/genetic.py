@@ -6,7 +6,6 @@ from nnlo_opt.search.base import History, TrialState
 from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import first_new, suggestion_rng, unseen_point
-from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, Space
 
 #: children tried before a point is drawn by the priors instead
@@ -38,7 +37,6 @@ class GeneticSearch:
         self._seed = seed
         self._population = population
         self._encoding = Encoding(space)
-        self._unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: quantiles of the first generation
         self._design = latin_hypercube(population, len(space.parameters), seed).tolist()
 
@@ -64,9 +62,9 @@ class GeneticSearch:
         one, other = (parents[rng.integers(len(parents), size=2).min()] for _ in range(2))
         low, high = np.minimum(one, other), np.maximum(one, other)
         blended = rng.uniform(low - _BLEND * (high - low), high + _BLEND * (high - low))
-        child = np.where(self._unordered, np.where(rng.random(len(one)) < 0.5, one, other), blended)
+        child = np.where(self._encoding.unordered, np.where(rng.random(len(one)) < 0.5, one, other), blended)
         step = max(_STEP * _STEP_LEFT**generation, _LEAST_STEP)
-        mutated = np.where(self._unordered, rng.random(len(one)), child + step * rng.normal(size=len(one)))
+        mutated = np.where(self._encoding.unordered, rng.random(len(one)), child + step * rng.normal(size=len(one)))
         mutates = rng.random(len(one)) < 1.0 / len(one)
         if not mutates.any() and np.array_equal(one, other):
             mutates[rng.integers(len(one))] = True

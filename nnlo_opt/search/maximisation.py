@@ -14,7 +14,6 @@ from nnlo_opt.search.base import History
 from nnlo_opt.search.design import has_many_values
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws
-from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point
 
 #: a finite space of at most this many points is searched completely
@@ -72,7 +71,7 @@ class Maximisation:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
         rng, parameters = self._rng, self._space.parameters
         units = np.tile(self._space.to_unit(center), (_N_NEAR, 1))
-        unordered = np.array([isinstance(parameter, Categorical) for parameter in parameters])
+        unordered = self._encoding.unordered
         share = np.where(unordered, 0.2, rng.choice([1.0, 0.5, 2.0 / len(parameters)], size=(_N_NEAR, 1)))
         moved = rng.random(units.shape) < share
         moved[np.arange(_N_NEAR), rng.integers(len(parameters), size=_N_NEAR)] = True

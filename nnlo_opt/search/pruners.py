@@ -137,10 +137,10 @@ class SuccessiveHalving(Pruner):
         return self._brackets.epochs[self._brackets.of(trial)][reports.n_rungs(trial) :] if self.pauses else ()
 
     def promotion(self, reports: Reports) -> int | None:
-        return next((trial for trial, _, passes in self._waiting(reports) if passes), None)
+        return next((trial for trial, passes in self._waiting(reports) if passes), None)
 
     def last_resort(self, reports: Reports) -> int | None:
-        return next((trial for trial, _, _ in self._waiting(reports)), None)
+        return next((trial for trial, _ in self._waiting(reports)), None)
 
     def why_left(self, trial: int, reports: Reports) -> str:
         bracket = self._brackets.of(trial)
@@ -164,17 +164,16 @@ class SuccessiveHalving(Pruner):
         n = len(standing) // self._eta
         return {trial for _, trial in standing[: n if self.pauses else max(1, n)]}
 
-    def _waiting(self, reports: Reports) -> Iterator[tuple[int, int, bool]]:
-        """Yield (trial, epoch of its rung, True if it may pass), from the highest rung, and from best to worst."""
+    def _waiting(self, reports: Reports) -> Iterator[tuple[int, bool]]:
+        """Yield (trial, True if it may pass its rung), from the highest rung, and from best to worst."""
         if not self.pauses:
             return
         for bracket, rung in self._brackets.rungs:
-            epoch = self._brackets.epochs[bracket][rung]
-            standing = self._standing(bracket, epoch, reports)
+            standing = self._standing(bracket, self._brackets.epochs[bracket][rung], reports)
             passing = self._passing(standing)
             for _, trial in standing:
                 if reports.n_rungs(trial) == rung and not reports.has_ended(trial):
-                    yield trial, epoch, trial in passing
+                    yield trial, trial in passing
 
 
 def _reason(trial: int, epoch: int, standing: list[tuple[float, int]], reports: Reports) -> str:

@@ -25,7 +25,6 @@ from nnlo_opt.search.design import latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.random import feasible_draws, first_new, may_be_tried, suggestion_rng
 from nnlo_opt.search.targets import penalty, warp
-from nnlo_opt.space.parameters import Categorical
 from nnlo_opt.space.space import Point, PointKey, Space
 
 #: most trials that the surrogate sees; this bounds the cost of a suggestion at any length of the history
@@ -130,10 +129,9 @@ def neighbours(
     """
     if not centers:
         return []
-    space = encoding.space
+    space, unordered = encoding.space, encoding.unordered
     quantiles = np.array([space.to_unit(center) for center in centers])
     origin = quantiles[rng.integers(len(centers), size=n_points)]
-    unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
     moved = rng.random(origin.shape) < np.where(unordered, 0.2, max(0.5, 1 / len(unordered)))
     steps = np.clip(origin + radius * rng.normal(size=origin.shape), 0.0, 1.0)
     drawn = np.where(unordered, rng.random(origin.shape), steps)

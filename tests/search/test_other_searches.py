@@ -17,7 +17,7 @@ from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.sobol import SobolSearch
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points, parse_start_point
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.testing.search_conformance import MIXED_SPACE, SearchConformance, SimulatedSearch
+from nnlo_opt.testing.search_conformance import CONSTRAINED_SPACE, MIXED_SPACE, SearchConformance, SimulatedSearch
 
 OPTUNAS = [pytest.param(name, marks=pytest.mark.needs("optuna", "cmaes")) for name in ("tpe", "cmaes")]
 PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
@@ -195,25 +195,12 @@ def test_start_points_are_put_in_the_order_of_the_space():
 # ---------------------------------------------------------------- constraints
 
 
-class HalfSpace(Space):
-    """A space whose constraint refuses half of it."""
-
-    def is_feasible(self, point):
-        return point["x"] + point["y"] <= 1.0
-
-    def sample(self, rng):
-        while not self.is_feasible(point := Space.sample(self, rng)):
-            pass
-        return point
-
-
 @pytest.mark.parametrize("name", ["bayesian", "bayesian-skopt", "genetic", "sobol", *OPTUNAS])
 def test_only_feasible_points_are_suggested(name):
-    space = HalfSpace(PLANE.parameters)
-    search = SimulatedSearch(make_search(name, space, 0, {}), History(space), 2)
+    search = SimulatedSearch(make_search(name, CONSTRAINED_SPACE, 0, {}), History(CONSTRAINED_SPACE), 2)
     for _ in range(16):
-        assert space.is_feasible(search.step(lambda _, point: -point["x"] - point["y"]))
+        assert CONSTRAINED_SPACE.is_feasible(search.step(lambda _, point: -sum(point.values())))
 
 
 def test_a_start_point_that_is_not_feasible_is_refused():
-    check_refused("constraint", check_start_points, HalfSpace(PLANE.parameters), [{"x": 0.9, "y": 0.9, "c": "a"}])
+    check_refused("constraint", check_start_points, CONSTRAINED_SPACE, [{"x": 0.9, "y": 0.9, "z": 0.9}])
