@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from crash_states import Crash, State, Step, get, put, recording, states
 from loopback_run import Shape, System, check_outcome, outcomes
+from stories import START, lines_of, trial
 
 from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-from nnlo_opt.trials.journal import Journal, encode_line
+from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
@@ -200,18 +200,11 @@ def test_a_list_and_its_checksums_are_those_before_or_those_after_whatever_the_c
 def test_a_repair_goes_on_from_a_crash_at_every_step(tmp_path):
     root = tmp_path / "recorded"
     (root / "run/trials").mkdir(parents=True)
-    lines = [encode_line(0, ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={"n_fold": 1}))]
+    lines = lines_of([START, *trial(0), *trial(1), *trial(2)])
     for n in range(3):
-        for event in (
-            ev.TrialSuggested(time_s=1.0, trial=n, point={"x": n}),
-            ev.FoldAssigned(time_s=1.0, assignment=n, trial=n, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-            ev.AssignmentFinished(time_s=2.0, assignment=n, figure_of_merit=0.5, metrics={}, n_epochs=1, train_s=0.5),
-            ev.TrialCompleted(time_s=2.0, trial=n, figure_of_merit=0.5, figure_of_merit_std=0.0),
-        ):
-            lines.append(encode_line(len(lines), event))
         (root / f"run/trials/{n:04d}").mkdir()
         (root / f"run/trials/{n:04d}/weights").write_text(str(n))
-    del lines[5]  # the suggestion of trial 1, which goes; trial 2 takes its number
+    del lines[6]  # the suggestion of trial 1, which goes; trial 2 takes its number
     (root / "run/journal.jsonl").write_bytes(b"".join(lines))
     before = get(root)
     with recording(root) as steps:

@@ -1,14 +1,11 @@
 import os
-import shutil
 
 import pytest
 from stories import START, lines_of, trial
 
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
-from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.trials import repair as module
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 
@@ -58,35 +55,6 @@ def test_a_second_repair_finds_nothing_to_do_and_a_second_damage_has_a_name_of_i
     (run / "journal.jsonl").write_bytes(b"".join(lines[:4] + lines[5:]))
     assert repair(run)[1] == run / "journal.jsonl.damaged-2"
     assert (run / DAMAGED).exists()
-
-
-@pytest.mark.parametrize("n_done", range(5))
-def test_a_repair_that_was_cut_short_anywhere_is_done_again(run, monkeypatch, n_done):
-    whole = run.with_name("whole")
-    shutil.copytree(run, whole)
-    repair(whole)
-    left = n_done
-
-    def counted(function):
-        def call(*arguments):
-            nonlocal left
-            if left == 0:
-                raise KeyboardInterrupt
-            left -= 1
-            return function(*arguments)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "atomic_write", counted(atomic_write))
-        patch.setattr("pathlib.Path.rename", counted(os.rename))
-        with pytest.raises(KeyboardInterrupt):
-            repair(run)
-    repair(run)
-    assert (run / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
-    assert weights_of(run) == weights_of(whole)
-    assert (run / "trials.damaged-1/0001/weights").read_text() == "1"
-    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in whole.iterdir())
 
 
 def test_the_command_says_what_was_lost(run, capsys):
