@@ -4,15 +4,7 @@ import stat
 import numpy as np
 import pytest
 
-from nnlo_opt.files import (
-    atomic_path,
-    atomic_write,
-    make_directory,
-    sync,
-    with_checksum,
-    without_checksum,
-    write_fully,
-)
+from nnlo_opt.files import atomic_path, atomic_write, make_directory, sync, with_checksum, without_checksum, write_fully
 
 
 class Interrupted(BaseException):

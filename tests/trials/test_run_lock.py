@@ -10,19 +10,16 @@ from nnlo_opt.files import with_checksum
 from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.run_lock import (
-    LOCK_NAME,
-    OWNER_NAME,
-    RunLock,
-    forget_owner,
-    hold,
-    read_owner,
-    this_process,
-)
+from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, hold, read_owner, this_process
 
 
 def owned_by(run, **changes):
     (run / OWNER_NAME).write_text(with_checksum(this_process() | changes))
+
+
+def check_can_be_held(run):
+    with hold(run):
+        assert read_owner(run / OWNER_NAME) == this_process()
 
 
 def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path):
@@ -36,8 +33,7 @@ def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path)
 @pytest.mark.parametrize("changes", [{"pid": 1}, {"host": "a-container-of-another-name"}, {"boot": "before"}], ids=str)
 def test_an_owner_of_this_machine_that_does_not_hold_the_lock_is_gone(tmp_path, changes):
     owned_by(tmp_path, **changes)
-    with hold(tmp_path):
-        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+    check_can_be_held(tmp_path)
 
 
 #: a process of another machine
@@ -85,8 +81,7 @@ def test_an_owner_on_another_machine_that_is_alive_is_refused(tmp_path):
 @pytest.mark.usefixtures("_quick")
 def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_sentence(tmp_path, caplog):
     owned_by(tmp_path, **THERE)
-    with hold(tmp_path):
-        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+    check_can_be_held(tmp_path)
     assert "(process 4711 on node-17) gives no sign of life: its run is taken over" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
 
@@ -100,9 +95,7 @@ def test_a_note_of_the_first_version_is_read(tmp_path):
 def test_an_old_owner_is_followed_at_once(tmp_path):
     owned_by(tmp_path, **THERE)
     os.utime(tmp_path / OWNER_NAME, (1e9, 1e9))
-    lock = RunLock(tmp_path, timeout_s=0.0)
-    assert read_owner(tmp_path / OWNER_NAME) == this_process()
-    lock.release()
+    check_can_be_held(tmp_path)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -137,15 +130,12 @@ def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\0"])
 def test_a_note_that_cannot_be_read_names_nobody(tmp_path, text):
     (tmp_path / OWNER_NAME).write_text(text)
-    with hold(tmp_path):
-        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+    check_can_be_held(tmp_path)
 
 
 def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):
-    first = RunLock(tmp_path, timeout_s=0.0)
-    first.release()
-    with hold(tmp_path):
-        assert read_owner(tmp_path / OWNER_NAME) == this_process()
+    RunLock(tmp_path, timeout_s=0.0).release()
+    check_can_be_held(tmp_path)
 
 
 def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
@@ -157,5 +147,4 @@ def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
     run.rmdir()
     lock.release()
     run.mkdir()
-    with hold(run):
-        assert read_owner(run / OWNER_NAME) == this_process()
+    check_can_be_held(run)
