@@ -1,8 +1,11 @@
 """Searches from Python in this process, without MPI; those of several ranks are in test_optimize_ranks.py."""
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import get_type_hints
 
@@ -16,6 +19,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.identity import refuse_run_of_script
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
 from nnlo_opt.space import Integer, Real, Space
+from nnlo_opt.space.constraint import Constraint
 
 SPACE = {"x": Real(-5, 5), "n": Integer(1, 4)}
 FEW = {"num_iterations": 5, "hyper_opt": "random"}
@@ -65,8 +69,14 @@ def test_every_suggestion_knows_the_values_of_all_trials_before_it():
     assert result.figure_of_merit < 1e-4
 
 
-def test_two_searches_one_after_another_are_equal_and_a_seed_makes_another():
+def test_two_searches_one_after_another_are_equal_and_leave_the_process_as_it_was():
+    def state():
+        handlers = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)]
+        return handlers, dict(os.environ), sys.excepthook, os.getcwd(), threading.active_count(), sys.stdout
+
+    before = state()
     first, second = (nnlo_opt.optimize(distance, SPACE, **FEW) for _ in range(2))
+    assert state() == before
     assert points(first) == points(second)
     assert points(nnlo_opt.optimize(distance, SPACE, seed=1, **FEW)) != points(first)
 
@@ -116,16 +126,19 @@ def test_an_objective_may_bring_its_space():
     assert 0 <= nnlo_opt.optimize(own, **FEW).figure_of_merit <= 1
 
 
-def test_an_objective_gets_what_its_signature_names():
-    def all_three(parameters, comm, report):
+def test_an_objective_has_no_communicator_and_its_reports_are_epochs(tmp_path):
+    def objective(parameters, comm, report):
         assert comm is None
-        return float(report(1, parameters["x"]))
+        return float(report(1, 0.5) and report(2, 0.25))
 
-    def without_comm(report, parameters):
-        return float(report(1, parameters["x"]))
+    result = nnlo_opt.optimize(objective, SPACE, num_iterations=1, checkpoint=tmp_path / "run")
+    assert result.figure_of_merit == 1.0
+    assert (tmp_path / "run" / "journal.jsonl").read_text().count('"event":"EpochEnded"') == 2
 
-    for objective in (all_three, without_comm, lambda point: 1.0):
-        assert nnlo_opt.optimize(objective, SPACE, **FEW).figure_of_merit == 1.0
+
+def test_a_constraint_is_a_function_of_the_script():
+    space = Space([Real(0, 1, name="x")]).constrained(Constraint.of(lambda point: point["x"] > 0.5, "this script"))
+    assert all(point["x"] > 0.5 for point in points(nnlo_opt.optimize(lambda p: p["x"], space, **FEW)))
 
 
 # ---------------------------------------------------------------- what fails
@@ -149,11 +162,13 @@ def test_without_catch_the_exception_reaches_the_caller():
 
     def raises(parameters):
         calls.append(parameters)
-        raise ZeroDivisionError("too small")
+        if len(calls) >= 3:
+            raise ZeroDivisionError("too small")
+        return 1.0
 
     with pytest.raises(ZeroDivisionError, match="too small"):
         nnlo_opt.optimize(raises, SPACE, catch=False, **FEW)
-    assert len(calls) == 1
+    assert len(calls) == 3
     result = nnlo_opt.optimize(raises, SPACE, **FEW)
     assert result.best is None
     with pytest.raises(TrialError, match=r"No trial succeeded\. The first reason: .*ZeroDivisionError"):
@@ -297,7 +312,7 @@ def test_it_works_as_in_a_notebook(tmp_path):
             with nnlo_opt.Study({"x": nnlo_opt.Real(-1, 1)}, num_iterations=3) as study:
                 for trial in study:
                     study.tell(trial, trial.parameters["x"])
-            return len(result.trials), len(study.result.trials), sorted({"mpi4py", "keras"} & set(sys.modules))
+            return len(result.trials), len(study.result.trials), sorted({"mpi4py", "keras", "h5py"} & set(sys.modules))
 
         print(asyncio.run(cell()), file=terminal)
         """,
