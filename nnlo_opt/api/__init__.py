@@ -9,6 +9,6 @@ Modules:
     algo             Algo: how a manager trains
     data             Data, H5Data: samples of a manager
     model            ModelBuilder, ModelFromJson: model of a manager
-    recipe           the parts of a manager's training, for each rank
+    recipe           the workload of a manager on one rank
     base, settings   the parts that both managers share
 """

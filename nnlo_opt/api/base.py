@@ -1,23 +1,23 @@
 """Trainings by the ranks of a user's own script, in the session of the drivers."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnlo_opt.api.recipe import FileTasks, GeneratedTasks, ModelMaker, Request, Tasks, count, cut_pools, reads_files
+from nnlo_opt.api.recipe import workload_of
 from nnlo_opt.api.settings import Settings
-from nnlo_opt.data.generated import Pool
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.reporting.lines import metrics_text
 from nnlo_opt.run.agreement import RankGroup, abort_on_error
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import ScriptWorkload, Seat, noting_environment, read_shared_events, temporary_run
+from nnlo_opt.run.embedded import Seat, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.finish import best_fold
 from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.session import Script
 from nnlo_opt.run.training import TrainingSession, history_of
@@ -46,19 +46,6 @@ class FoldOutcome:
     n_ranks: int
 
 
-class _Workload(ScriptWorkload):
-    """Workload of a rank that trains; its tasks are made when the first is wanted."""
-
-    def __init__(self, make: Callable[[], Tasks]) -> None:
-        self._make = make
-        self._tasks: Tasks | None = None
-
-    def tasks(self) -> Tasks:
-        """Return the maker of this rank's tasks."""
-        self._tasks = self._tasks or self._make()
-        return self._tasks
-
-
 class _EpochLines:
     """Prints a line after every epoch."""
 
@@ -78,13 +65,11 @@ class Manager:
     """Folds of a training on the ranks of a communicator, from its arguments to the trained model."""
 
     def __init__(self, comm: "Communicator | None", settings: Settings) -> None:
-        data, algo = settings.data, settings.algo
         self._settings = settings
-        self.data, self.algo, self.model_builder = data, algo, settings.model_builder
+        self.data, self.algo, self.model_builder = settings.data, settings.algo, settings.model_builder
         self.num_epochs, self.num_masters = settings.num_epochs, settings.num_masters
         self.num_processes = settings.num_processes
-        self.train_list = tuple(str(name) for name in settings.train_list)
-        self.val_list = tuple(str(name) for name in settings.val_list)
+        self.train_list, self.val_list = settings.train_list, settings.val_list
         self.synchronous, self.verbose = settings.synchronous, settings.verbose
         self.callbacks = list(settings.callbacks)
         #: of every fold; None before the training is over
@@ -95,44 +80,27 @@ class Manager:
         self._trained = np.empty(0, np.float32), np.empty(0, np.float32)
         self._adapter: Any = None
         self._group = group = RankGroup(comm)
-        self._forgive: Callable[[], None] = lambda: None
-        if group.comm is not None:
-            self._forgive = abort_on_error(group.comm)
+        self._forgive = abort_on_error(group.comm)
         #: True on the rank that gives the orders
         self.is_master = self.should_validate = group.rank == 0
         self._topology = topology = group.attempt(lambda: settings.topology(group.size))
-        trains_all = RULES[algo.mode].averages_every_batch
-        trainers = {rank for team in topology.teams for rank in team.trainer_ranks(every_rank=trains_all)}
+        trains_all = RULES[self.algo.mode].averages_every_batch
         team = next(team for team in topology.teams if group.rank in team.world_ranks)
         position = group.rank - team.master_rank
         #: number of workers of this rank's team, and number of this one from 1; -1 on a master
         self.num_workers = team.n_workers(every_rank=trains_all)
         self.worker_id = team.worker_of(position) if position else -1
-        options = group.attempt(lambda: settings.training_options(team))
-        self._options = settings.options(options)
-        self._request = Request(
-            data=data,
-            algo=algo,
-            model_builder=self.model_builder,
-            train_list=self.train_list,
-            val_list=self.val_list if algo.validates or settings.n_fold > 1 else (),
-            options=options,
-            n_fold=settings.n_fold,
-            custom_objects=dict(settings.custom_objects or {}) | getattr(self.model_builder, "custom_objects", {}),
-            seed=settings.seed,
-            n_shares=max(len(team.trainer_ranks(every_rank=trains_all)) for team in topology.teams),
-        )
+        self._options = options = group.attempt(lambda: settings.options(settings.training_options(team)))
         with noting_environment() as self._undo_environment:
-            context = ProcessContext().settled(group, topology, self._options)
-        self._maker = ModelMaker(self._request, context.n_threads)
-        ahead = context.has_spare_core
-        self._workload = _Workload(group.attempt(lambda: self._prepare(sorted(trainers), gathers_ahead=ahead)))
+            context = ProcessContext().settled(group, topology, options)
+        self._workload = workload_of(settings, options, topology, group, context)
+        trains = group.rank in team.trainer_ranks(every_rank=trains_all)
         roles = RoleSetup(
             topology=topology,
-            training=options,
+            training=options.training,
             comparison=Comparison(),
             workload=self._workload,
-            context=context if group.rank in trainers else replace(context, monitor=None),
+            context=context if trains else replace(context, monitor=None),
             is_one_training=True,
             writes_checkpoints=settings.checkpoint is not None,
             make_callbacks=self._make_callbacks if self.callbacks else None,
@@ -142,36 +110,7 @@ class Manager:
         self._seat = Seat(group, roles)
         if not self.is_master:
             self._seat.serve()
-            self._conclude(lambda: None)
-
-    # ------------------------------------------------------------ the data
-
-    def _prepare(self, trainers: list[int], *, gathers_ahead: bool) -> Callable[[], Tasks]:
-        """Look at the data, together with all ranks; return a function that makes this rank's tasks."""
-        request, group = self._request, self._group
-        if reads_files(request.data):
-
-            def of_files() -> FileTasks:
-                return FileTasks(request, self._maker, gathers_ahead=gathers_ahead)
-
-            tasks = group.attempt(lambda: of_files() if group.rank in trainers else None)
-            return lambda: tasks or of_files()
-        train, validation = cut_pools(request)
-        index = trainers.index(group.rank) if group.rank in trainers else None
-
-        def count_mine() -> np.ndarray:
-            if index is not None and train.by_files:
-                return count(request.data, train, range(index, len(train.files), len(trainers)))
-            if index == 0:
-                return count(request.data, train)
-            return np.zeros(len(train.files) if train.by_files else 0, np.int64)
-
-        mine = group.attempt(count_mine)
-        length = group.sum(np.array([0 if train.by_files else len(mine)], np.int64))[0] or len(mine)
-        mine.resize(int(length), refcheck=False)
-        train = replace(train, sizes=tuple(group.sum(mine).tolist()))
-        group.attempt(lambda: _check_shares(request, train) if group.rank == 0 else None)
-        return lambda: GeneratedTasks(request, self._maker, train, validation)
+            self._conclude()
 
     def _make_callbacks(self) -> EpochCallbacks:
         from nnlo_opt.models.keras_callbacks import KerasCallbacks
@@ -200,23 +139,17 @@ class Manager:
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run
-            self._conclude(self._seat.coordinate(replace(self._options, run=run), script, TrainingSession))
+            self._seat.coordinate(replace(self._options, run=run), script, TrainingSession)
+            self._conclude()
 
-    def _conclude(self, result: Callable[[], Path | None]) -> None:
-        """Share what has come of the training, and let go of what it needs. Collective: every rank.
-
-        `result` returns, on rank 0, the run directory, or None if there was no training.
-        """
-        group = self._group
-        self._seat.close()
+    def _conclude(self) -> None:
+        """Share what has come of the training, and let go of what it needs. Collective: every rank."""
         self._outcomes = []
-        group.attempt(result)
-        shared = group.share_json(str(result() or ""))
-        if not shared:
+        directory = self._seat.end()
+        if directory is None:
             return
-        directory = Path(str(shared))
         try:
-            self._take_in(directory, read_shared_events(group, directory))
+            self._take_in(directory, read_shared_events(self._group, directory))
         finally:
             if self._settings.checkpoint is None:
                 shutil.rmtree(directory, ignore_errors=True)  # also on the nodes of other masters
@@ -248,7 +181,7 @@ class Manager:
                 )
             )
         self._outcomes = outcomes
-        best = min(trial.folds, key=lambda fold: (trial.folds[fold].figure_of_merit, fold))
+        best = best_fold(trial, "min")
         root = teams[best].master_rank
         weights, state = None, None
         if group.rank == root:
@@ -276,7 +209,7 @@ class Manager:
         """Let go of communicators and copied files; workers of a manager that has not trained leave."""
         if self._outcomes is None:
             self._seat.dismiss()
-            self._conclude(lambda: None)
+            self._conclude()
         if self._adapter is not None:
             self._adapter.release()
             self._adapter = None
@@ -293,28 +226,10 @@ class Manager:
         if self._adapter is None:
             if not len(self._trained[0]):
                 raise ConfigurationError("There is no trained model yet. Call `train` first.")
-            self._adapter = self._maker.build(
-                *self._workload.tasks().sample(), self._request.options, self._request.seed
-            )
-            self._adapter.write_weights(self._trained[0])
-            self._adapter.write_state(self._trained[1])
+            self._workload.prepare()
+            self._adapter = self._workload.trained_model({}, *self._trained, seed=self._settings.seed)
         return self._adapter
 
     def _history_of(self, outcome: FoldOutcome) -> dict[str, Any]:
-        arguments: Mapping[str, Any] = {**self._request.options.to_json(), **self.algo.get_config()}
+        arguments: Mapping[str, Any] = {**self._options.training.to_json(), **self.algo.get_config()}
         return {**in_reference_form(outcome.history, outcome.n_ranks), "args": arguments}
-
-
-def _check_shares(request: Request, train: Pool) -> None:
-    """ConfigurationError where a worker would have nothing to train on."""
-    n_fold = request.n_fold
-    for fold in range(n_fold):
-        pool = train if n_fold == 1 else train.deal(n_fold, set(range(n_fold)) - {fold})
-        if not pool.n_samples or not all(
-            pool.deal(request.n_shares, {share}).n_samples for share in range(request.n_shares)
-        ):
-            unit = "file with samples" if train.by_files else "batch"
-            raise ConfigurationError(
-                f"Every worker must have at least one {unit}. Received: {len(pool.sizes or ())} for {request.n_shares} "
-                f"workers{' in a fold' * (n_fold > 1)}. Take fewer ranks, or give more data."
-            )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.models.framework import framework_named
 
 
 class ModelBuilder:
@@ -78,14 +77,3 @@ class ModelFromJson(ModelBuilder):
 
     def get_backend_name(self) -> str:
         return "keras"
-
-
-def framework_name(builder: ModelBuilder) -> str | None:
-    """Return the name of the framework that a builder asks for; None if it does not say."""
-    name = builder.get_backend_name()
-    if name is None:
-        return None
-    known = {"tensorflow": "keras", "tf": "keras", "keras": "keras", "torch": "torch", "pytorch": "torch"}
-    if name not in known:
-        framework_named(name)  # which says what there is
-    return known[name]

@@ -138,19 +138,16 @@ def optimize(
         )
     definition = definition_of(target)
     checked = search_options(options, str(definition.source))
-    is_objective = definition.kind == "objective"
-    outcome = run_search(
-        SearchSetup(
-            options=checked,
-            space=space_of(space, definition, checked.fix),
-            objective=objective_of(definition.objective, str(definition.source)) if is_objective else None,
-            model=definition,
-            comm=comm or job_communicator(),
-            keeps_files=options.get("checkpoint") is not None,
-            catch=catch,
-        )
+    setup = SearchSetup(
+        options=checked,
+        space=space_of(space, definition, checked.fix),
+        model=definition,
+        comm=comm or job_communicator(),
+        keeps_files=options.get("checkpoint") is not None,
+        catch=catch,
     )
-    return SearchResult(outcome.ledger, checked.plan.direction, outcome.directory)
+    ledger, directory = run_search(setup)
+    return SearchResult(ledger, checked.plan.direction, directory)
 
 
 def search_options(given: Mapping[str, Any], model: str) -> Options:

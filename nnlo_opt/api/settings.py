@@ -1,17 +1,17 @@
 """Settings of a manager, from which its options follow."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.api.algo import Algo
-from nnlo_opt.api.data import Data
+from nnlo_opt.api.data import Data, H5Data
 from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.options import Options
+from nnlo_opt.run.options import DataOptions, Options
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.update_rules.registry import RULES
@@ -25,8 +25,8 @@ class Settings:
     algo: Algo
     model_builder: ModelBuilder
     num_epochs: int
-    train_list: Iterable[str | Path]
-    val_list: Iterable[str | Path]
+    train_list: tuple[str, ...]
+    val_list: tuple[str, ...]
     num_masters: int
     num_processes: int
     synchronous: bool
@@ -45,7 +45,13 @@ class Settings:
     def of(cls, given: Mapping[str, Any], **others: Any) -> "Settings":
         """Return the settings from `locals()` of a constructor, and from arguments that it names otherwise."""
         named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
-        return cls(**named | others)
+        lists = {name: tuple(map(str, given[name])) for name in ("train_list", "val_list")}
+        return cls(**named | lists | others)
+
+    @property
+    def files_to_validate(self) -> tuple[str, ...]:
+        """Files to validate on; with folds they are pooled with `train_list`."""
+        return self.val_list if self.algo.validates or self.n_fold > 1 else ()
 
     def topology(self, n_ranks: int) -> Topology:
         """Return the plan of a world of `n_ranks`; ConfigurationError if roles cannot be dealt out."""
@@ -71,6 +77,7 @@ class Settings:
             model=name,
             training=training,
             run=run,
+            data=DataOptions(n_ahead=max(1, self.data.preloading)) if isinstance(self.data, H5Data) else DataOptions(),
             seed=self.seed,
             monitor=self.monitor,
             n_processes=self.num_processes,

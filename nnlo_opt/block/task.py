@@ -187,11 +187,7 @@ class FoldTaskFactory:
         self._end_stream()
         options = self._setup.options.with_point(start.point)
         fold = self._setup.folds[start.fold]
-        # The initial weights depend on the fold too: every fold begins with fresh weights.
-        model_seed = (
-            int(np.random.SeedSequence((self._setup.seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
-        )
-        adapter = self._setup.build(model_parameters(start.point), options, model_seed)
+        adapter = self._setup.build(model_parameters(start.point), options, model_seed(self._setup.seed, start))
         mine = shard(fold.train, start.n_workers, start.worker - 1)
         # Fewer validation samples than workers is no reason to refuse: some have nothing to do.
         edges = [len(fold.validation) * i // start.n_workers for i in (start.worker - 1, start.worker)]
@@ -291,6 +287,11 @@ class FoldTaskFactory:
 def validation_batch(options: TrainingOptions) -> int:
     """Return the number of samples of a validation batch."""
     return max(options.batch, _SMALLEST_VALIDATION_BATCH)
+
+
+def model_seed(seed: int, start: StartFold) -> int:
+    """Return the seed of a model; it depends on the fold too, as every fold begins with fresh weights."""
+    return int(np.random.SeedSequence((seed, start.trial, start.fold)).generate_state(1)[0]) & 0x7FFFFFFF
 
 
 def _place(start: StartFold) -> tuple[int, int, int]:

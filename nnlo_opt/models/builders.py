@@ -240,8 +240,8 @@ class ModelDefinition:
             ) from error
         if framework_of(model) is None:
             raise TrialError(
-                f"`get_model` of {self.source} must return {framework.NOUN}. Received: {type(model).__name__}. "
-                "Return the model itself."
+                f"`{self.function or 'get_model'}` of {self.source} must return {framework.NOUN}. Received: "
+                f"{type(model).__name__}. Return the model itself."
             )
         return model
 

@@ -96,12 +96,16 @@ class RankGroup:
             comm.Free()
 
 
-def abort_on_error(comm: "Communicator") -> Callable[[], None]:
+def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
     """Have an exception that nobody catches end all ranks of `comm`, which else would wait for this one.
+
+    Nothing is changed if `comm` is None.
 
     Returns:
         A function that takes that back.
     """
+    if comm is None:
+        return lambda: None
     before = sys.excepthook
     is_on = [True]
 

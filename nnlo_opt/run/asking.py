@@ -74,7 +74,7 @@ class AskedSearch:
         script = Script(
             program="nnlo_opt.Study",
             space=space,
-            findings=ModuleWorkload(options, 1, True, given=definition).inspect(space),
+            findings=ModuleWorkload(options, ProcessContext(), searches=True, given=definition).inspect(space),
             keeps_files=keeps_files,
             n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
         )

@@ -452,12 +452,11 @@ def run_command(
 ) -> int:
     """Run a command on this rank; return the exit code. Collective: every rank of the world."""
     context = context.settled(world, topology, options)
-    searches, ahead = not kind.is_one_training, context.has_spare_core
     roles = RoleSetup(
         topology=topology,
         training=options.training,
         comparison=options.comparison,
-        workload=ModuleWorkload(options, context.n_threads, searches, gathers_ahead=ahead),
+        workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
         is_one_training=kind.is_one_training,
     )

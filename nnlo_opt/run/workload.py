@@ -2,30 +2,32 @@
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskSetup
+from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskFactory, TaskSetup
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.data.ragged import padded
-from nnlo_opt.data.source import DataSource
+from nnlo_opt.data.source import DataInfo, DataSource
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
-from nnlo_opt.models.framework import Framework, framework_for, framework_of
+from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
 from nnlo_opt.objective.rank import Objective
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.run.checks import check_space, check_training
+from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
@@ -33,7 +35,7 @@ from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.training.options import TrainingOptions, model_parameters, option_name
 from nnlo_opt.training.stopping import check_metric
-from nnlo_opt.trees import leaves
+from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.figure import figure_name
 from nnlo_opt.trials.objectives import FIGURE
@@ -44,15 +46,17 @@ logger = logging.getLogger(__name__)
 _N_HINT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Data:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """Samples of a training in their folds."""
+
     source: DataSource
     folds: list[Fold]
     n_train: int
-    #: of features and labels
-    names: tuple[str, str]
+    #: of features and labels, for the findings
+    names: tuple[str, str] = ("", "")
     #: weights of the classes, for every fold; None: none were asked for
-    class_tables: list[ClassTable] | None
+    class_tables: list[ClassTable] | None = None
 
 
 class ModuleWorkload:
@@ -61,21 +65,19 @@ class ModuleWorkload:
     def __init__(
         self,
         options: Options,
-        n_threads: int,
-        searches: bool,
+        context: ProcessContext,
         *,
-        gathers_ahead: bool = False,
+        searches: bool,
         given: ModelDefinition | None = None,
     ) -> None:
         """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
 
-        `gathers_ahead`: a thread may bring samples into order. `given`: the model in place of what `--model` names.
+        `given`: the model in place of what `--model` names.
         """
         self._given = given
         self._options = options
-        self._n_threads = n_threads
+        self._context = context
         self._searches = searches
-        self._gathers_ahead = gathers_ahead
         self._adapter: Any = None
         #: True once the imported objects are hidden from the garbage collector
         self._froze = False
@@ -95,7 +97,9 @@ class ModuleWorkload:
 
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
-        if self._given is not None or not names_objective(self._options.model):
+        given = self._given
+        is_objective = names_objective(self._options.model) if given is None else given.kind == "objective"
+        if not is_objective:
             # Before the user's module, which may import it too and does not know about threads and noise.
             self._import(self._framework)
 
@@ -122,7 +126,7 @@ class ModuleWorkload:
         else:
             check_space(space, definition, self._options)
         verified = self._verify_data() if self._options.data.verify_data else ()
-        data = self._data
+        data = self.data
         info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
@@ -149,18 +153,24 @@ class ModuleWorkload:
 
     def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
         """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
-        adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed=0)
-        weights, state = load_weights(weights_directory)
-        adapter.write_weights(weights)
-        adapter.write_state(state)
+        adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)
         path = path.with_suffix(self._framework.SUFFIX)
         adapter.save(path)
         self._release()
         return path
 
-    def tasks(self) -> FoldTaskFactory:
+    def trained_model(
+        self, point: Point, weights: NDArray[np.float32], state: NDArray[np.float32], seed: int
+    ) -> FrameworkAdapter:
+        """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""
+        adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed)
+        adapter.write_weights(weights)
+        adapter.write_state(state)
+        return adapter
+
+    def tasks(self) -> TaskFactory:
         """Return the maker of this rank's tasks."""
-        data, given = self._data, self._options.data
+        data, given = self.data, self._options.data
         setup = TaskSetup(
             build=self._build,
             release=self._release,
@@ -171,7 +181,7 @@ class ModuleWorkload:
             feeding=Feeding(
                 memory_bytes=given.memory_bytes,
                 n_ahead=given.n_ahead,
-                gathers_ahead=self._gathers_ahead,
+                gathers_ahead=self._context.has_spare_core,
                 class_tables=data.class_tables,
                 sample_weights_name=given.sample_weights_name,
             ),
@@ -262,7 +272,7 @@ class ModuleWorkload:
             loss_name = losses_in_words(terms)
         figure = "1 - val_acc, else val_loss"
         if figures is not None:
-            validates = any(len(fold.validation) for fold in self._data.folds)
+            validates = any(len(fold.validation) for fold in self.data.folds)
             known = (*figures, *(f"val_{name}" for name in figures if validates))
             if early:
                 check_metric(early.metric, known, "--early-stopping")
@@ -282,26 +292,32 @@ class ModuleWorkload:
 
     def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
-        info = self._data.source.info
+        info, some_labels = self._sample()
         outputs = self._framework.describe_outputs(model, info.feature_shape)
         request = split_losses(options.loss) if options.loss else self.definition.loss()
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
-        values = [None] * len(shapes) if request else [*leaves(self._label_hint)]
+        values = [None] * len(shapes) if request else [*leaves(some_labels())]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         return make_terms(request, self.definition.loss_weights(), outputs, labels, self._framework.RULES)
 
+    def _sample(self) -> tuple[DataInfo, Callable[[], Arrays]]:
+        """Return the description of the samples, and a function that returns some labels."""
+        return self.data.source.info, lambda: self._label_hint
+
     @cached_property
-    def _label_hint(self) -> np.ndarray:
-        source = self._data.source
+    def _label_hint(self) -> Arrays:
+        source = self.data.source
         return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
 
-    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
+    def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         model = self._new_model(parameters, seed)
         try:
-            terms, _ = self._checked_loss(options, model)
+            terms, remarks = self._checked_loss(options, model)
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
+        for remark in remarks if self._given is not None else ():  # a command has said them
+            logger.info("%s", remark)
         self._adapter = self._framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
         return self._adapter
 
@@ -324,15 +340,12 @@ class ModuleWorkload:
     @cached_property
     def _framework(self) -> Framework:
         """Framework of the model; until the model is built, the one that the text of its module imports."""
-        return framework_for(self._file, self._options.backend)
-
-    @property
-    def _file(self) -> Path:
-        return model_file(self._options.model) if self._given is None else self._given.source
+        source = model_file(self._options.model) if self._given is None else self._given.source
+        return framework_for(source, self._options.backend)
 
     def _import(self, framework: Framework) -> None:
         framework.import_framework(
-            self._n_threads,
+            self._context.n_threads,
             quiet=self._options.log_level not in ("trace", "debug"),
             backend=self._options.keras_backend,
         )
@@ -351,7 +364,8 @@ class ModuleWorkload:
     # ------------------------------------------------------------ the data
 
     @cached_property
-    def _data(self) -> _Data:
+    def data(self) -> TrainingData:
+        """Samples of this rank; the headers of their files are read when this is first asked for."""
         from nnlo_opt.data.hdf5 import Hdf5Source
 
         given, definition = self._options.data, self.definition
@@ -382,7 +396,7 @@ class ModuleWorkload:
         if given.sample_weights_name is not None:
             trains = np.unique(np.concatenate([fold.train for fold in folds]))
             check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
-        return _Data(source, folds, n_train, names, tables)
+        return TrainingData(source=source, folds=folds, n_train=n_train, names=names, class_tables=tables)
 
     def _verify_data(self) -> tuple[str, ...]:
         """Compare the data files with their checksums; return sentences for the user."""

@@ -9,6 +9,7 @@ import pytest
 
 from nnlo_opt.cli.arguments import parse_training
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.vectors import aligned_empty
@@ -34,7 +35,8 @@ def place(tmp_path):
     data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
 
     def make(name, *arguments):
-        made = ModuleWorkload(parse_training(["--model", str(tmp_path / name), *data, *arguments]), 1, searches=False)
+        options = parse_training(["--model", str(tmp_path / name), *data, *arguments])
+        made = ModuleWorkload(options, ProcessContext(), searches=False)
         made.prepare()
         return made
 
@@ -45,7 +47,7 @@ def weights_of(place):
     """The weights that a training begins with."""
     adapter = place._build({}, TrainingOptions(loss=place._options.training.loss), seed=0)
     adapter.read_weights(weights := aligned_empty(adapter.n_weights))
-    adapter.gradient(*place._data.source.read(np.arange(8)), aligned_empty(adapter.n_weights))
+    adapter.gradient(*place.data.source.read(np.arange(8)), aligned_empty(adapter.n_weights))
     place._release()
     return weights
 

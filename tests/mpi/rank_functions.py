@@ -5,7 +5,6 @@ A function that returns has passed on its rank; one that raises ends all ranks w
 
 import sys
 import traceback
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -23,7 +22,7 @@ from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import TrialError
 from nnlo_opt.run.agreement import RankGroup
 from nnlo_opt.run.context import ProcessContext
-from nnlo_opt.run.embedded import ScriptWorkload, Seat, read_shared_events, temporary_run
+from nnlo_opt.run.embedded import Seat, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RoleSetup
@@ -167,9 +166,13 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
             assert trial.reason == expected, (mode, faulty, trial.reason)
 
 
-class Tasks(ScriptWorkload):
+class Tasks:
+    """A workload, as far as a training in one process needs one."""
+
     def __init__(self, make) -> None:
         self.tasks = make
+
+    def prepare(self) -> None: ...
 
 
 def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tasks) -> Ledger:
@@ -187,14 +190,12 @@ def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tas
     found = Findings(model="linear", kind="model", source="", sha256="", figure="val_loss")
     script = Script(program="test", space=None, findings=found, keeps_files=False)
     with temporary_run() as run:
-        result = Path
         if group.rank:
             seat.serve()
         else:
             asked = Options(model="linear", training=options, run=run, n_processes=n_processes)
-            result = seat.coordinate(asked, script, TrainingSession)
-        seat.close()
-        return Ledger(read_shared_events(group, result()))
+            seat.coordinate(asked, script, TrainingSession)
+        return Ledger(read_shared_events(group, seat.end()))
 
 
 if __name__ == "__main__":

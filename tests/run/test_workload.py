@@ -10,6 +10,7 @@ import pytest
 from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space import Real, Space
 from nnlo_opt.training.options import TrainingOptions
@@ -56,7 +57,7 @@ def workplace(tmp_path):
         (tmp_path / "model.py").write_text(source)
         data = ["--train-data", str(tmp_path / "data.list"), "--val-data", str(tmp_path / "data.list")]
         options = parse_training(["--model", str(tmp_path / "model.py"), *data, *arguments])
-        made = ModuleWorkload(options, n_threads=1, searches=False)
+        made = ModuleWorkload(options, ProcessContext(), searches=False)
         made.prepare()
         return made
 
@@ -120,7 +121,7 @@ def test_batches_of_the_data_train_the_model(workplace):
     place = workplace(FORKED)
     place.inspect(None)
     adapter = place._build({"width": 4}, TrainingOptions(), seed=0)
-    x, y = place._data.source.read(np.arange(10))
+    x, y = place.data.source.read(np.arange(10))
     assert [array.shape for array in leaves(x)] == [(10, 6), (10, 4, 2)]
     metrics = adapter.gradient(x, y, aligned_empty(adapter.n_weights))
     assert tuple(metrics.sums) == adapter.figures == ("loss", "acc", "kind_loss", "energy_loss", "kind_acc")
@@ -154,12 +155,12 @@ def test_an_objective_that_takes_something_else_is_refused_before_the_first_tria
     path.write_text("def objective(x, y): return x")
     options = parse_optimization(["--model", str(path)])
     with pytest.raises(ConfigurationError, match="must take `parameters`"):
-        ModuleWorkload(options, 1, True).inspect(Space([Real(0, 1, name="x")]))
+        ModuleWorkload(options, ProcessContext(), searches=True).inspect(Space([Real(0, 1, name="x")]))
 
 
 def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     options = parse_training(["--model", str(tmp_path / "net.pt")])
     with pytest.raises(ConfigurationError, match=r"`pip install nnlo_opt\[torch\]`") as refusal:
-        ModuleWorkload(options, n_threads=1, searches=False).prepare()
+        ModuleWorkload(options, ProcessContext(), searches=False).prepare()
     assert "\n" not in str(refusal.value)
