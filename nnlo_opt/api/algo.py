@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.checks import check_training
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
-from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.staleness import StalenessPolicy
 
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
@@ -109,7 +107,7 @@ class Algo:
             # The ancestors' names tell the framework too, as in "adamtf".
             name = optimizer.removesuffix("tf").removesuffix("torch").lower()
             self._settings |= {"optimizer": name, "optimizer_params": others}
-        self.check(self.options(n_workers=1, batch=1, epochs=10**6))
+        check_training(self.options(n_workers=1, batch=1, epochs=10**6))
 
     @property
     def validates(self) -> bool:
@@ -121,17 +119,6 @@ class Algo:
         settings = self._settings | {name: value for name, value in changes.items() if value is not None}
         beta = ELASTIC_FORCE if self.elastic_force is None else self.elastic_force * n_workers
         return TrainingOptions(batch=batch, epochs=epochs, elastic_force=beta, **settings)
-
-    @staticmethod
-    def check(options: TrainingOptions) -> None:
-        """Raise ConfigurationError for options that are wrong for any model."""
-        make_optimizer(options.optimizer, 1, options.learning_rate, options.optimizer_params)
-        options.rule.worker_half(options, 1)
-        StalenessPolicy.parse(options.staleness)
-        if options.early_stopping:
-            EarlyStopping.parse(options.early_stopping)
-        if options.target_metric:
-            TargetMetric.parse(options.target_metric)
 
     def get_config(self) -> dict[str, str]:
         """Return all settings as text."""

@@ -11,6 +11,7 @@ from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.run.checks import check_training
 from nnlo_opt.run.options import DataOptions, Options
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.run_directory import RunRequest
@@ -129,7 +130,7 @@ class Settings:
             target_metric=self.target_metric,
             checkpoint_interval=self.checkpoint_interval,
         )
-        self.algo.check(options)
+        check_training(options)
         options.rule.check(options, n_workers)
         return options
 
