@@ -1,7 +1,7 @@
 """Messages between the ranks of a block that runs a user's objective.
 
 root -> another rank    CallObjective, ObjectiveProceed, ObjectiveFailed
-another rank -> root    ObjectiveArrived, ObjectiveReturned
+another rank -> root    ObjectiveArrived, ObjectiveReturned; WorkerFailed if the objective raised
 """
 
 from nnlo_opt.comm.messages import Json, Message
@@ -29,13 +29,9 @@ class ObjectiveProceed(Message):
 
 
 class ObjectiveReturned(Message):
-    """Report that the objective has returned on this rank; `error` is empty unless it raised."""
+    """Report that the objective has returned on this rank."""
 
     assignment: int
-    error: str = ""
-    traceback: str = ""
-    world_rank: int = -1
-    host: str = ""
 
 
 class ObjectiveFailed(Message):

@@ -10,12 +10,11 @@ import logging
 import math
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from nnlo_opt.block.answers import Results, reason_of
+from nnlo_opt.block.answers import Results, fold_failed, worker_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import (
@@ -27,7 +26,7 @@ from nnlo_opt.comm.objective_messages import (
 )
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
-from nnlo_opt.objective.values import returned_values, values_of_call
+from nnlo_opt.objective.values import finished_fold
 from nnlo_opt.trials.objectives import Comparison
 
 logger = logging.getLogger(__name__)
@@ -97,8 +96,8 @@ class ObjectiveRank:
         self.results: Results = Results() if setup.before is None else setup.before.results
         #: communicator of the last call if the call failed while the ranks were at different places; else None
         self._comm: BlockComm | None = None
-        #: rank that has left the call under way -> its message (at the root only)
-        self._returned: dict[int, ObjectiveReturned] = {}
+        #: ranks that have left the call under way (at the root only)
+        self._returned: set[int] = set()
         #: waiting rank -> name of its collective call (at the root only)
         self._arrived: dict[int, str] = {}
         #: the root's answer to the last arrival of this rank
@@ -110,7 +109,7 @@ class ObjectiveRank:
         #: number of the last epoch reported in this call
         self._last_epoch = 0
         #: failure of the call on any rank; None while it can succeed
-        self._failure: ObjectiveReturned | None = None
+        self._failure: msg.WorkerFailed | None = None
 
     def handle_order(self, message: msg.Message) -> None:
         """Take in one message from the coordinator (block rank 0)."""
@@ -136,10 +135,10 @@ class ObjectiveRank:
     def handle(self, message: msg.Message) -> None:
         """Take in one message from block rank 0 between two calls (other ranks)."""
         if isinstance(message, CallObjective):
-            _, returned = self._call(message)
-            self._block.send(ROOT, returned)
-            if returned.error and not wait_until(self._has_failed, GRACE_S):
-                self._give_up_on_root(returned)
+            _, end = self._call(message)
+            self._block.send(ROOT, end)
+            if isinstance(end, msg.WorkerFailed) and not wait_until(self._has_failed, GRACE_S):
+                self._give_up_on_root(end)
         elif not isinstance(message, ObjectiveFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
@@ -148,28 +147,22 @@ class ObjectiveRank:
         self._take_in()
         return self._failure is not None
 
-    def _give_up_on_root(self, returned: ObjectiveReturned) -> NoReturn:
+    def _give_up_on_root(self, failed: msg.WorkerFailed) -> NoReturn:
         """Have the coordinator record the failure, then end the job, as block rank 0 does not answer."""
-        failed = msg.FoldFailed(
-            assignment=returned.assignment,
-            reason=returned.error,
-            traceback=returned.traceback,
-            world_rank=returned.world_rank,
-            host=returned.host,
-        )
-        self._orders.send(ROOT, failed)
+        self._orders.send(ROOT, fold_failed(failed))
         self._orders.flush(RECORDED_S)
         time.sleep(RECORDED_S)
         raise StuckBlockError(
-            f"The objective raised on rank {returned.world_rank}, but block rank 0 is still in a call that cannot be "
+            f"The objective raised on rank {failed.world_rank}, but block rank 0 is still in a call that cannot be "
             f"given up after {GRACE_S:g} s. Add `--opt-restore` to resume."
         )
 
     # ------------------------------------------------------------ the call, on every rank
 
-    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned]:
+    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.WorkerFailed]:
+        """Return the value of the objective, and the message that the call has ended on this rank."""
         self._assignment = call.assignment
-        self._returned, self._arrived, self._proceed, self._failure = {}, {}, None, None
+        self._returned, self._arrived, self._proceed, self._failure = set(), {}, None, None
         self._last_epoch = 0
         if self._comm is not None:
             self._comm.close()
@@ -180,20 +173,14 @@ class ObjectiveRank:
             if comm is not None:
                 comm.close()
             self._comm = None
-            return value, ObjectiveReturned(assignment=call.assignment, world_rank=self._world_rank)
+            return value, ObjectiveReturned(assignment=call.assignment)
         except ProtocolError:
             raise
         except (Exception, SystemExit) as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
-            returned = ObjectiveReturned(
-                assignment=call.assignment,
-                error=reason_of(error),
-                traceback="" if isinstance(error, _CallFailed) else "".join(traceback.format_exception(error)),
-                world_rank=self._world_rank,
-                host=socket.gethostname(),
-            )
-            logger.info("the objective raised on this rank: %s", returned.error)
-            return None, returned
+            failed = worker_failed(call.assignment, error, self._world_rank)
+            logger.info("the objective raised on this rank: %s", failed.reason)
+            return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
     def _report(self, epoch: int, value: Any) -> bool:
         """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
@@ -264,25 +251,27 @@ class ObjectiveRank:
 
     def _give_up(self, reason: str) -> NoReturn:
         """Fail the call on every rank, even if the objective catches the error raised here."""
-        self._spread(
-            ObjectiveReturned(
-                assignment=self._assignment, error=reason, world_rank=self._world_rank, host=socket.gethostname()
-            )
-        )
+        self._spread(self._failed(reason))
         raise TrialError(reason)
 
-    def _await(self, done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    def _failed(self, reason: str) -> msg.WorkerFailed:
+        """Return the message that the call has failed on this rank, without an exception of the objective."""
+        return msg.WorkerFailed(
+            assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=socket.gethostname()
+        )
+
+    def _await(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
             self.look_out()
             return done()
 
-        return wait_until(look, timeout_s, self._block)
+        wait_until(look, transport=self._block)
 
     def look_out(self) -> None:
         """Take in messages from the other ranks; raise if the call has failed."""
         self._take_in()
         if self._failure is not None:
-            raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.error}")
+            raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.reason}")
 
     def _take_in(self) -> None:
         # The message that a call has failed may be followed by the next call, which must not be taken here.
@@ -292,22 +281,22 @@ class ObjectiveRank:
                 continue
             match message:
                 case ObjectiveReturned():
-                    self._returned[received.source] = message
-                    if message.error and self._failure is None:
+                    self._returned.add(received.source)
+                case msg.WorkerFailed():
+                    self._returned.add(received.source)
+                    if self._failure is None:
                         self._spread(message)
                 case ObjectiveArrived():
                     self._arrived[received.source] = message.at
                 case ObjectiveProceed():
                     self._proceed = message
                 case ObjectiveFailed():
-                    self._failure = ObjectiveReturned(
-                        assignment=message.assignment, error=message.reason, world_rank=message.world_rank
-                    )
+                    self._failure = msg.WorkerFailed(**message.plain())
 
-    def _spread(self, failure: ObjectiveReturned) -> None:
+    def _spread(self, failure: msg.WorkerFailed) -> None:
         """Send every rank the failure of the call."""
         self._failure = failure
-        failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.error, world_rank=failure.world_rank)
+        failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.reason, world_rank=failure.world_rank)
         for rank in range(1, self._block.size):
             self._block.send(rank, failed)
 
@@ -318,9 +307,9 @@ class ObjectiveRank:
         began_s = self._clock.monotonic_s()
         waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s
         self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, waited_s=waited_s))
-        value, own = self._call(call)
-        if own.error and self._failure is None:
-            self._spread(own)
+        value, end = self._call(call)
+        if isinstance(end, msg.WorkerFailed) and self._failure is None:
+            self._spread(end)
         others = self._block.size - 1
 
         def all_back() -> bool:
@@ -339,14 +328,7 @@ class ObjectiveRank:
                 result = msg.FoldStopped(assignment=call.assignment)
             self._orders.send(ROOT, result)
             return
-        failed = msg.FoldFailed(
-            assignment=call.assignment,
-            reason=self._failure.error,
-            traceback=self._failure.traceback,
-            world_rank=self._failure.world_rank,
-            host=self._failure.host,
-        )
-        self._orders.send(ROOT, failed)
+        self._orders.send(ROOT, fold_failed(self._failure))
         if not came_back:
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
@@ -361,23 +343,9 @@ class ObjectiveRank:
 
     def _result(self, value: Any, train_s: float) -> msg.Message:
         try:
-            values = returned_values(value)
-            objectives = values_of_call(self._comparison, values, train_s)
+            return finished_fold(self._comparison, self._assignment, value, n_epochs=self._last_epoch, train_s=train_s)
         except TrialError as error:
-            return msg.FoldFailed(
-                assignment=self._assignment,
-                reason=str(error),
-                world_rank=self._world_rank,
-                host=socket.gethostname(),
-            )
-        return msg.FoldFinished(
-            assignment=self._assignment,
-            figure_of_merit=objectives[self._comparison.objectives[0].name],
-            metrics=values,
-            n_epochs=self._last_epoch,
-            train_s=train_s,
-            objectives=objectives if self._comparison.several else {},
-        )
+            return fold_failed(self._failed(str(error)))
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

@@ -1,4 +1,4 @@
-"""Values of a trial that a user's objective has returned, by which it is compared."""
+"""Values of a trial that a user's objective has returned, by which the trial is compared."""
 
 import math
 import reprlib
@@ -7,11 +7,36 @@ from typing import Any
 
 import numpy as np
 
+from nnlo_opt.comm.messages import FoldFinished
 from nnlo_opt.errors import TrialError
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
 
-def values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
+def finished_fold(
+    comparison: Comparison, assignment: int, value: Any, *, n_epochs: int, train_s: float
+) -> FoldFinished:
+    """Return the result of a trial whose objective returned `value`, a number or a dict of numbers.
+
+    Args:
+        n_epochs: last epoch that was reported.
+        train_s: duration of the trial, in seconds.
+
+    Raises:
+        TrialError: a number is not finite, or an objective of `comparison` was not returned.
+    """
+    values = returned_values(value)
+    objectives = _values_of_call(comparison, values, train_s)
+    return FoldFinished(
+        assignment=assignment,
+        figure_of_merit=objectives[comparison.objectives[0].name],
+        metrics=values,
+        n_epochs=n_epochs,
+        train_s=train_s,
+        objectives=objectives if comparison.several else {},
+    )
+
+
+def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train_s: float) -> dict[str, float]:
     """Return the value of every objective; TrialError for an objective that was not returned."""
     known = {"train_s": train_s, **returned}
     if "value" in returned:

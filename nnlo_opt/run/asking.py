@@ -12,7 +12,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.objective.values import returned_values, values_of_call
+from nnlo_opt.objective.values import finished_fold, returned_values
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.search import SearchSession
@@ -156,19 +156,12 @@ class AskedSearch:
         assignment = call.order.assignment
         train_s = time.monotonic() - call.began_s
         try:
-            values = returned_values(value)
-            objectives = values_of_call(self.options.comparison, values, train_s)
+            finished = finished_fold(
+                self.options.comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s
+            )
         except TrialError as error:
             self.fail(trial, str(error))
             return
-        finished = msg.FoldFinished(
-            assignment=assignment,
-            figure_of_merit=objectives[self.options.comparison.objectives[0].name],
-            metrics=values,
-            n_epochs=call.last_epoch,
-            train_s=train_s,
-            objectives=objectives if self.options.comparison.several else {},
-        )
         self._end(call, msg.FoldStopped(assignment=assignment) if call.stop_asked else finished)
 
     def fail(self, trial: int, reason: str) -> None:
