@@ -1,16 +1,31 @@
 """Search from Python whose trials the caller runs: `Study.ask` gives a point, `Study.tell` takes its value."""
 
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.api.optimize import SearchResult, SpaceLike, search_options, space_of
 from nnlo_opt.block.answers import reason_of
-from nnlo_opt.run.asking import AskedSearch
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.comm.transport import Transport
+from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.builders import ModelDefinition
+from nnlo_opt.objective.values import finished_fold, returned_values
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.option_kinds import whole
+from nnlo_opt.run.search import SearchSession
+from nnlo_opt.run.session import LONG_S, Script, SessionSetup
+from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point
 
 
@@ -21,11 +36,25 @@ class AskedTrial:
     number: int
     #: value of every parameter by name
     parameters: Point
-    _search: AskedSearch = field(repr=False, compare=False)
+    _study: "Study" = field(repr=False, compare=False)
 
     def report(self, epoch: int, value: float) -> bool:
         """Report a value after an epoch, for `pruner`; return False if the trial is to stop."""
-        return self._search.report(self.number, epoch, value)
+        return self._study._report(self.number, epoch, value)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """Assignment of a trial that the caller runs in place of a rank."""
+
+    order: msg.RunFold
+    rank: Transport
+    #: monotonic time of its beginning
+    began_s: float
+    #: last epoch reported
+    last_epoch: int = 0
+    #: True once the coordinator has ordered it to stop
+    stop_asked: bool = False
 
 
 class Study:
@@ -47,20 +76,72 @@ class Study:
     """
 
     def __init__(self, space: SpaceLike, *, n_parallel: int = 1, **options: Unpack[SearchArguments]) -> None:
-        script = str(getattr(sys.modules["__main__"], "__file__", "a script"))
-        checked = search_options(options, script)
-        self._search = AskedSearch(
-            checked,
-            space_of(space, fixed=checked.fix),
-            n_parallel=whole(unit="trials")(n_parallel),
-            keeps_files=options.get("checkpoint") is not None,
-            source=script,
+        source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
+        checked = search_options(options, source)
+        full_space = space_of(space, fixed=checked.fix)
+        topology = Topology.plan(1 + whole(unit="trials")(n_parallel), 1)
+        network = LoopbackNetwork(topology.world_size)
+        self._ranks = [network.end(team.master_rank) for team in topology.teams]
+        self._keeps_files = options.get("checkpoint") is not None
+        #: removes the journal if it is temporary
+        self._cleanup = ExitStack()
+        if not self._keeps_files:
+            checked = replace(checked, run=self._cleanup.enter_context(temporary_run()))
+        self._options = checked
+        definition = ModelDefinition(
+            name="study",
+            kind="objective",
+            source=Path(source),
+            functions={"objective": lambda parameters: parameters},
+            function="nnlo_opt.Study",
+            fingerprint="nnlo_opt.Study",
         )
+        script = Script(
+            program="nnlo_opt.Study",
+            space=full_space,
+            findings=ModuleWorkload(checked, ProcessContext(), searches=True, given=definition).inspect(full_space),
+            keeps_files=self._keeps_files,
+            n_wanted=lambda n_blocks: min(n_blocks, self._n_wanted),
+        )
+        #: trials handed out to the caller that have not ended, by number
+        self._calls: dict[int, _Call] = {}
+        #: trials that the coordinator has assigned and the caller has not asked for yet
+        self._assigned: deque[_Call] = deque()
+        #: number of trials that may be under way
+        self._n_wanted = 0
+        self._is_closed = False
+        setup = SessionSetup(
+            options=checked,
+            topology=topology,
+            ranks=network.end(0),
+            pump=lambda: False,
+            context=ProcessContext(),
+            script=script,
+        )
+        self._session = SearchSession(setup)
+        try:
+            self._run = self._session.begin()
+        except BaseException:
+            self._session.close()
+            raise
 
     def ask(self) -> AskedTrial | None:
         """Return the next trial; None if the search is over, or needs a value first."""
-        asked = self._search.ask()
-        return None if asked is None else AskedTrial(*asked, self._search)
+        if self._is_closed:
+            return None
+        if not self._assigned and len(self._calls) == len(self._ranks):
+            raise ConfigurationError(
+                f"At most `n_parallel` trials may be under way. Received: a question with {len(self._calls)} under "
+                "way; tell a value first, or raise `n_parallel`."
+            )
+        self._n_wanted = len(self._calls) + len(self._assigned) + (not self._assigned)
+        self._turn()
+        self._n_wanted = 0
+        if not self._assigned:
+            return None
+        call = self._assigned.popleft()
+        self._calls[call.order.trial] = call
+        return AskedTrial(call.order.trial, dict(call.order.point), self)
 
     def tell(
         self,
@@ -77,19 +158,35 @@ class Study:
                 trial.
             error: reason, or exception, by which the trial has failed.
         """
-        if error is None:
-            self._search.tell(trial.number, value)
-        else:
-            self._search.fail(trial.number, error if isinstance(error, str) else reason_of(error))
+        call = self._call(trial.number)
+        end = self._end_of(call, value, error)
+        del self._calls[trial.number]
+        call.rank.send(0, end)
+        self._turn()
 
     @property
     def result(self) -> SearchResult:
         """Result so far."""
-        return SearchResult(self._search.ledger, self._search.options.plan.direction, self._search.directory)
+        directory = self._run.directory
+        return SearchResult(
+            directory.ledger, self._options.plan.direction, directory.path if self._keeps_files else None
+        )
 
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it."""
-        self._search.close()
+        if self._is_closed:
+            return
+        if not self._run.coordinator.finished_because:
+            self._run.coordinator.preempt("the study was closed", LONG_S)
+            self._turn()  # which comes back here
+            return
+        self._is_closed = True
+        try:
+            self._session.end(self._run)
+        finally:
+            self._run.directory.close()
+            self._session.close()
+            self._cleanup.close()
 
     def __iter__(self) -> Iterator[AskedTrial]:
         """Ask for one trial after another until there is none."""
@@ -103,3 +200,64 @@ class Study:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # ------------------------------------------------------------ in place of the ranks
+
+    def _report(self, trial: int, epoch: int, value: float) -> bool:
+        call = self._call(trial)
+        figure = returned_values(value)["value"]
+        call.last_epoch = epoch
+        reported = msg.EpochReported(
+            assignment=call.order.assignment,
+            epoch=epoch,
+            metrics={"value": figure},
+            figure_of_merit=figure,
+            waits=call.order.waits_for_decision,
+        )
+        call.rank.send(0, reported)
+        self._turn()
+        return not call.stop_asked
+
+    def _call(self, trial: int) -> _Call:
+        call = self._calls.get(trial)
+        if call is None or self._is_closed:
+            raise ConfigurationError(
+                f"A value must be for a trial that was asked for and has not ended. Received: trial {trial}."
+            )
+        return call
+
+    def _end_of(self, call: _Call, value: object, error: BaseException | str | None) -> msg.Message:
+        """Return the message by which a rank would end the trial."""
+        assignment, train_s = call.order.assignment, time.monotonic() - call.began_s
+        if error is not None:
+            return msg.FoldFailed(assignment=assignment, reason=error if isinstance(error, str) else reason_of(error))
+        try:
+            finished = finished_fold(
+                self._options.comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s
+            )
+        except TrialError as failure:
+            return msg.FoldFailed(assignment=assignment, reason=str(failure))
+        return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished
+
+    def _turn(self) -> None:
+        """Let the coordinator do all that there is to do."""
+        n_idle = 0
+        # Twice: the search answers at the second look.
+        while n_idle < 2 and not self._run.coordinator.finished_because:
+            n_idle = 0 if self._session.turn(self._run) else n_idle + 1
+            for rank in self._ranks:
+                while (received := rank.poll()) is not None:
+                    self._take(received.message, rank)
+        if self._run.coordinator.finished_because:
+            self.close()
+
+    def _take(self, message: msg.Message, rank: Transport) -> None:
+        if isinstance(message, msg.RunFold):
+            self._assigned.append(_Call(order=message, rank=rank, began_s=time.monotonic()))
+            rank.send(0, msg.FoldStarted(assignment=message.assignment))
+        under_way = [*self._calls.values(), *self._assigned]
+        call = next((c for c in under_way if c.order.assignment == getattr(message, "assignment", None)), None)
+        if call is not None and isinstance(message, msg.StopFold):
+            call.stop_asked = True
+        elif call is not None and isinstance(message, msg.PreemptFold):
+            rank.send(0, msg.FoldStopped(assignment=message.assignment))
