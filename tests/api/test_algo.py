@@ -60,6 +60,7 @@ def test_options_of_ours_go_through():
         ({"optimizer": "adam", "worker_optimizer_params": "{"}, "'{'"),
         ({"optimizer": "adam", "sync_every": 0}, "0"),
         ({"optimizer": "adam", "early_stopping": "val_loss"}, "val_loss"),
+        ({"optimizer": "adam", "loss": "cubed_error"}, "'cubed_error'"),
         ({"optimizer": None, "mode": "easgd", "elastic_force": -0.5, "worker_optimizer": "no"}, "'no'"),
     ],
 )

@@ -176,34 +176,22 @@ def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
     assert received.message == CallObjective(assignment=1, point={})
 
 
-def test_a_stop_is_heard_at_the_next_report_and_the_call_ends_without_a_result():
-    bench = None
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_stop_is_heard_at_the_next_report_or_at_the_end_and_the_call_has_no_result(reports):
     went_on = []
 
     def objective(parameters, comm, report):
         for epoch in (1, 2, 3):
             if epoch == 2:
                 bench.coordinator.send(1, msg.StopFold(assignment=0))
-            went_on.append(report(epoch, 1.0))
+            went_on.append(not reports or report(epoch, 1.0))
             if not went_on[-1]:
                 break
         return 1.0
 
     bench = Bench(objective)
-    *_, end = bench.call()
-    assert went_on == [True, False]
-    assert end == msg.FoldStopped(assignment=0)
-
-
-def test_a_stop_of_an_objective_that_never_reports_is_heard_at_its_end():
-    bench = None
-
-    def objective(parameters, comm, report):
-        bench.coordinator.send(1, msg.StopFold(assignment=0))
-        return 1.0
-
-    bench = Bench(objective)
     assert bench.call()[-1] == msg.FoldStopped(assignment=0)
+    assert went_on == ([True, False] if reports else [True] * 3)
 
 
 def test_a_stop_that_comes_after_the_end_does_not_stop_the_next_call():
@@ -213,23 +201,16 @@ def test_a_stop_that_comes_after_the_end_does_not_stop_the_next_call():
     assert isinstance(bench.call()[-1], msg.FoldFinished)
 
 
-def test_the_time_a_block_was_idle_is_measured_from_its_second_call_on():
-    bench = Bench(lambda parameters, comm, report: 1.0)
-    first = bench.call()[0]
-    bench.clock.advance(5.0)
-    second = bench.call()[0]
-    assert (first.waited_s, second.waited_s) == (None, 5.0)
-
-
-def test_the_time_of_a_call_is_reported():
-    bench = None
-
+def test_the_time_of_a_call_is_reported_and_from_the_second_on_the_time_before_it():
     def objective(parameters, comm, report):
         bench.clock.advance(12.0)
         return 1.0
 
     bench = Bench(objective)
-    assert bench.call()[-1].train_s == 12.0
+    first, finished = bench.call()
+    bench.clock.advance(5.0)
+    second, _ = bench.call()
+    assert (first.waited_s, finished.train_s, second.waited_s) == (None, 12.0, 5.0)
 
 
 def test_a_record_needs_no_answer_and_any_other_order_is_a_protocol_error():
