@@ -1,6 +1,5 @@
 """Training algorithm of a manager, as options of the trainer."""
 
-import math
 from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +70,8 @@ class Algo:
         self.validate_every = validate_every
         if mode not in _MODES:
             raise ConfigurationError(f"`mode` of Algo must be one of {', '.join(_MODES)}. Received: {mode!r}.")
-        if validate_every is not None and not (_is_number(validate_every) and validate_every >= 0):
+        is_number = isinstance(validate_every, int | float) and not isinstance(validate_every, bool)
+        if validate_every is not None and not (is_number and validate_every >= 0):
             raise ConfigurationError(
                 f"`validate_every` of Algo must be a number of updates, at least 0. Received: {validate_every!r}. "
                 "0 switches validation off."
@@ -139,7 +139,3 @@ def _mapping(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
             f"`worker_optimizer_params` of Algo must be a dict. Received: {value!r}. Give one such as "
             "{'momentum': 0.9}."
         ) from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -45,7 +45,7 @@ def workload_of(
     ranks_of_teams = [team.trainer_ranks(every_rank=every_rank) for team in topology.teams]
     trainers = sorted(rank for ranks in ranks_of_teams for rank in ranks)
     n_shares = max(map(len, ranks_of_teams))
-    if reads_files(settings.data):
+    if isinstance(settings.data, H5Data) and settings.data.is_plain:
         workload = FileWorkload(settings, options, context)
         group.attempt(lambda: _check_samples(workload.data.n_train, n_shares) if group.rank in trainers else None)
         return workload
@@ -104,13 +104,8 @@ class ManagerWorkload(ModuleWorkload):
 # ---------------------------------------------------------------- HDF5 files
 
 
-def reads_files(data: Data) -> bool:
-    """Return True if samples are read from HDF5 files by number, and no generator makes them."""
-    return isinstance(data, H5Data) and data.is_plain
-
-
 class FileWorkload(ManagerWorkload):
-    """Workload of a manager whose samples are read from HDF5 files."""
+    """Workload of a manager whose samples are read from HDF5 files by number."""
 
     @cached_property
     def data(self) -> TrainingData:

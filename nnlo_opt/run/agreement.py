@@ -14,7 +14,7 @@ from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.runtime.log import wait_until_read
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator
+    from nnlo_opt.comm.mpi.world import Communicator, World
 
 Value = TypeVar("Value")
 
@@ -83,11 +83,16 @@ class RankGroup:
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
         """Return what each rank on this node gave; all give equally many bytes."""
+        world = self.world()
+        return {0: given} if world is None else world.on_node(given)
+
+    def world(self) -> "World | None":
+        """Return the world of these ranks; None for a rank alone."""
         if self.comm is None:
-            return {0: given}
+            return None
         from nnlo_opt.comm.mpi.world import World
 
-        return World(self.comm).on_node(given)
+        return World(self.comm)
 
     def close(self) -> None:
         """Free the communicator."""

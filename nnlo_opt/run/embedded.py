@@ -28,7 +28,7 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
 if TYPE_CHECKING:
-    from nnlo_opt.comm.mpi.world import Communicator, World
+    from nnlo_opt.comm.mpi.world import Communicator
 
 #: a script's rank 0 is its coordinator, and the other ranks may not outlive it
 _RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."
@@ -167,7 +167,7 @@ class Seat:
     def __init__(self, group: RankGroup, setup: RoleSetup) -> None:
         self._group = group
         self._setup = setup
-        self._world = _world_of(group)
+        self._world = group.world()
         self._parts = RankParts.of(self._world, setup)
         #: run directory on rank 0; None without a run
         self._directory: Path | None = None
@@ -228,14 +228,6 @@ class Seat:
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def _world_of(group: RankGroup) -> "World | None":
-    if group.comm is None:
-        return None
-    from nnlo_opt.comm.mpi.world import World
-
-    return World(group.comm)
 
 
 def read_shared_events(group: RankGroup, directory: Path) -> list[Event]:

@@ -316,8 +316,9 @@ class ModuleWorkload:
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
-        for remark in remarks if self._given is not None else ():  # a command has said them
-            logger.info("%s", remark)
+        if self._given is not None:  # a command prints them
+            for remark in remarks:
+                logger.info("%s", remark)
         self._adapter = self._framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
         return self._adapter
 
