@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
@@ -28,9 +28,9 @@ OPTIONS = (
     Option("scheduler", "NAME", one_of(*SCHEDULERS), shown="none", example=SCHEDULERS[0],
         help=f"also print a batch script of {' or '.join(SCHEDULERS)}"),
     *(
-        Option(f"{role}_mb", "MB", whole(0, "MB"), default=getattr(_KNOWN, role), example="1000",
+        Option(f"{role}_mb", "MB", whole(0, "MB"), default=known_mb, example="1000",
             help=f"memory of a {role}, without samples and weights")
-        for role in ("coordinator", "search", "master", "worker")
+        for role, known_mb in asdict(_KNOWN).items()
     ),
 )
 # fmt: on
@@ -63,12 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         topology=topology,
         every_rank=RULES[arguments.mode].averages_every_batch,
         ranks_per_node=arguments.node_cores,
-        memory=Memory(
-            coordinator=arguments.coordinator_mb,
-            search=arguments.search_mb,
-            master=arguments.master_mb,
-            worker=arguments.worker_mb,
-        ),
+        memory=Memory(**{role: getattr(arguments, f"{role}_mb") for role in asdict(_KNOWN)}),
     )
     print("\n".join(plan.lines()))
     if arguments.scheduler:

@@ -81,10 +81,7 @@ def node_place(environ: Mapping[str, str]) -> tuple[int, int]:
 
 def cap_threads(environ: Environment = os.environ) -> None:
     """Give the thread pools of every rank the same part of the node's cores, unless the user has set a number."""
-    n_threads = given_threads(environ)
-    if n_threads is None:
-        n_threads = max(1, len(cores()) // node_place(environ)[1])
-    _set_threads(environ, n_threads)
+    _set_threads(environ, given_threads(environ) or max(1, len(cores()) // node_place(environ)[1]))
 
 
 def core_share(mine: Collection[int], trainers: Sequence[Collection[int]]) -> int:

@@ -37,17 +37,13 @@ class Gauge(Protocol):
 
     def read(self) -> dict[str, float]:
         """Return figures by name, with the same names every time. A gauge that raises is not read again."""
-        ...
 
 
 class MemoryGauge:
     """Resident memory of this process."""
 
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-
     def read(self) -> dict[str, float]:
-        return {"memory_mb": self._process.memory_info().rss / _MB}
+        return {"memory_mb": psutil.Process().memory_info().rss / _MB}
 
 
 class Monitor:
