@@ -18,13 +18,6 @@ LATE = FromMaster(team=0, message=msg.FoldStopped(assignment=0))
 PREEMPT = Preempt(reason="preempted", grace_s=100.0)
 
 
-def ledger_of(events):
-    ledger = Ledger()
-    for event in events:
-        ledger.apply(event)
-    return ledger
-
-
 def assignment_of(**fields):
     """An assignment of fold 0 of trial 0 to the first team, apart from these fields."""
     numbers = {"number": 0, "trial": 0, "fold": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
@@ -42,7 +35,7 @@ def begin(topology=ONE_BLOCK, ledger=None, **plan):
 
 def restarted(instructions_so_far, topology=ONE_BLOCK, **plan):
     """A new state on the ledger that these instructions' events make."""
-    return begin(topology, ledger_of(events_of(instructions_so_far)), **plan)
+    return begin(topology, Ledger(events_of(instructions_so_far)), **plan)
 
 
 def searching():
@@ -71,5 +64,5 @@ def session(time_s=0.0):
 
 def with_budget(num_iterations=9, pruning=None, **budget):
     """A search with these limits, whose first start has begun."""
-    ledger = ledger_of([session()])
+    ledger = Ledger([session()])
     return begin(ledger=ledger, num_iterations=num_iterations, pruning=pruning, budget=Budget(**budget))

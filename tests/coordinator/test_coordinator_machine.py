@@ -9,7 +9,6 @@ from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from starts import ledger_of
 from state_steps import check
 
 from nnlo_opt.comm import messages as msg
@@ -25,6 +24,7 @@ from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.pareto import dominates
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
@@ -184,7 +184,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def open(self, last_end=WAS_ENDED):
         """A new process reads the journal and begins."""
-        self.ledger = ledger_of(self.disk)
+        self.ledger = Ledger(self.disk)
         #: trials that may be given up now: more attempts at them were lost than may be
         self.last_end = last_end
         topology = Topology.plan(*self.size, self.plan.n_fold)
@@ -401,7 +401,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ what must always hold
 
     def check_the_journal(self):
-        ledger = ledger_of(self.disk)
+        ledger = Ledger(self.disk)
         assert vars(ledger) == vars(self.ledger), "the journal tells another story than the ledger"
 
     @invariant()

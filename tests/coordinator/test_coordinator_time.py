@@ -1,7 +1,7 @@
 """Budgets of time and progress, preemption, and trials that take too long."""
 
 import pytest
-from starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, ledger_of, not_begun, over, restarted, session, with_budget
+from starts import PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, not_begun, over, restarted, session, with_budget
 from state_steps import all_of, changed, events_of, fail, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
@@ -10,6 +10,7 @@ from nnlo_opt.coordinator.ending import Phase
 from nnlo_opt.coordinator.instructions import Begin, Budget, Send, Tick
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
 
 # ---------------------------------------------------------------- budgets
@@ -41,7 +42,7 @@ def test_a_search_whose_time_is_spent_goes_on_with_more_of_it():
     out += finish(state, 0, 0)
     for timeout_s, phase in ((10.0, Phase.OVER), (20.0, Phase.SEARCHING)):
         # Ten seconds of the first start are spent, or one by its last event.
-        ledger = ledger_of([session(), *events_of(out), session(50.0)])
+        ledger = Ledger([session(), *events_of(out), session(50.0)])
         ledger.sessions[0].last_at_s = 10.0
         again = not_begun(ledger=ledger, num_iterations=9, budget=Budget(timeout_s=timeout_s))
         step(again, Begin(), 50.0)
@@ -97,7 +98,7 @@ def test_a_complete_search_is_complete_however_little_time_there_is():
     state, out = begin(num_iterations=1)
     out += suggest(state, n=1) + finish(state, 0, 0)
     budget = Budget(deadline_s=0.1, timeout_s=0.1)
-    _, out = begin(ledger=ledger_of([session(), *events_of(out)]), num_iterations=1, budget=budget)
+    _, out = begin(ledger=Ledger([session(), *events_of(out)]), num_iterations=1, budget=budget)
     assert of_type(out, ins.Finish) == [ins.Finish(reason="all trials are done")]
 
 
@@ -130,7 +131,7 @@ ASHA = PruningPlan(name="asha", eta=2, max_epochs=2)
 
 def with_two_paused(**budget):
     """Two trials of figures 0.5 and 0.6 that came to the rung of epoch 1, of which the first is promoted and runs."""
-    state, out = begin(ledger=ledger_of([session()]), pruning=ASHA, budget=Budget(**budget))
+    state, out = begin(ledger=Ledger([session()]), pruning=ASHA, budget=Budget(**budget))
     for trial, figure in enumerate([0.5, 0.6]):
         out += suggest(state, n=trial)
         reported = report(state, trial, figure)
@@ -246,7 +247,7 @@ def test_a_search_whose_last_trials_end_while_it_is_preempted_is_complete():
 
 def test_a_preemption_before_the_beginning_begins_nothing_and_resumes_nothing():
     _, begun, _ = preempted(num_iterations=2)
-    for ledger in (ledger_of([]), ledger_of(events_of(begun))):
+    for ledger in (Ledger(), Ledger(events_of(begun))):
         state = not_begun(TWO_BLOCKS, ledger, num_iterations=2)
         assert state.handle(PREEMPT, 1.0) == []
         out = step(state, Begin())

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from starts import begin, ledger_of, not_begun
+from starts import begin, not_begun
 from state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
@@ -8,6 +8,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.instructions import Begin, RanksDied
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import FoldResult, Loss, TrialState, UnrecordedFold
 
 
@@ -27,7 +28,7 @@ def training(topology, **plan):
     started = ev.RunStarted(
         time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
     )
-    state, first = begin(topology, ledger_of([started]), num_iterations=9, **plan)
+    state, first = begin(topology, Ledger([started]), num_iterations=9, **plan)
     seen = [started, *events_of(first)]
     for n in range(topology.n_blocks):
         seen += events_of(suggest(state, n=n))
@@ -158,7 +159,7 @@ def test_folds_that_finished_when_nobody_could_write_it_down_are_not_trained_aga
     result = FoldResult(figure_of_merit=0.2, metrics={"loss": 0.2}, n_epochs=3, train_s=1.0)
     kept = UnrecordedFold(assignment=0, trial=0, fold=0, attempt=1, point={"n": 0}, result=result, reason="done")
     of_another_run = replace(kept, assignment=1, trial=1, point={"n": 77})
-    state = not_begun(THREE_RANKS, ledger_of(seen), num_iterations=9)
+    state = not_begun(THREE_RANKS, Ledger(seen), num_iterations=9)
     done = step(state, Begin(finished=(kept, of_another_run)))
     finished, lost, completed, again = events_of(done)[:4]
     assert (finished.assignment, finished.figure_of_merit, finished.reason) == (0, 0.2, "done")

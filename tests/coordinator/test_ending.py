@@ -1,11 +1,12 @@
 import math
 
 import pytest
-from starts import ledger_of, session
+from starts import session
 
 from nnlo_opt.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 
 
 def searching(**plan):
@@ -22,7 +23,7 @@ def ledger_with(*figures):
             ev.TrialSuggested(time_s=trial, trial=trial, point={"n": trial}),
             ev.TrialCompleted(time_s=trial, trial=trial, figure_of_merit=figure, figure_of_merit_std=0.0),
         ]
-    return ledger_of(events)
+    return Ledger(events)
 
 
 def test_the_first_reason_to_begin_no_new_trial_is_the_one_that_is_told():

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from starts import ledger_of
 
 from nnlo_opt.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
 
 NOTHING = Standing()
 FIRST = Standing(start=(5.0, 1), n_lasting=4)
@@ -171,15 +171,15 @@ def test_what_lasts_is_what_no_later_start_repeats():
         ev.FoldBegan(time_s=0.0, assignment=0),
         ev.EpochEnded(time_s=1.0, assignment=0, epoch=1, metrics={}),
     ]
-    assert Standing.of(ledger_of(began)) == Standing(start=(100.0, 1), n_assigned=1)
+    assert Standing.of(Ledger(began)) == Standing(start=(100.0, 1), n_assigned=1)
     more = [*began, ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True)]
-    assert Standing.of(ledger_of(more)).n_lasting == 1
+    assert Standing.of(Ledger(more)).n_lasting == 1
     preempted = [
         *more,
         ev.AssignmentPreempted(time_s=3.0, assignment=0, reason="r"),
         ev.RunPreempted(time_s=3.0, reason="r"),
     ]
-    assert Standing.of(ledger_of(preempted)) == Standing(start=(100.0, 1), n_lasting=1, n_assigned=1, preempted=True)
+    assert Standing.of(Ledger(preempted)) == Standing(start=(100.0, 1), n_lasting=1, n_assigned=1, preempted=True)
     done = [
         *more,
         ev.AssignmentFinished(
@@ -189,5 +189,5 @@ def test_what_lasts_is_what_no_later_start_repeats():
         ev.RunCompleted(time_s=3.0, reason="r"),
     ]
     finished = Standing(start=(100.0, 1), n_lasting=3, n_assigned=1, complete=True, has_result=True)
-    assert Standing.of(ledger_of(done)) == finished
-    assert Standing.of(ledger_of([])) == NOTHING
+    assert Standing.of(Ledger(done)) == finished
+    assert Standing.of(Ledger()) == NOTHING
