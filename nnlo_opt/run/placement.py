@@ -117,6 +117,7 @@ class Placement:
     orders: Transport
     #: the team as it was planned
     team: Team
+    world_rank: int
     #: world ranks of the team that live, as far as is known
     alive: tuple[int, ...]
     #: communicator of the ranks that live, in this order; None for a rank alone, without MPI
@@ -136,6 +137,7 @@ class Placement:
         return cls(
             orders=orders,
             team=team,
+            world_rank=team.world_ranks[0 if comm is None else comm.Get_rank()],
             alive=team.world_ranks,
             comm=comm,
             training_comm=comm,
@@ -154,14 +156,9 @@ class Placement:
         return [Watch(self.comm)]
 
     @property
-    def world_rank(self) -> int:
-        """World rank of this rank."""
-        return self.alive[0 if self.comm is None else self.comm.Get_rank()]
-
-    @property
     def leads(self) -> bool:
         """True if this rank is the lowest of the team that lives."""
-        return self.comm is None or self.comm.Get_rank() == 0
+        return self.world_rank == self.alive[0]
 
     def regrouped(self, least_children: int, calls: "Sequence[Communicator]") -> "Placement":
         """Return the placement among the ranks that are left.

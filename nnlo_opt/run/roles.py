@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
 from nnlo_opt.block.task import FoldTask, TaskFactory
 from nnlo_opt.block.worker.group import MemberSetup, WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
-from nnlo_opt.clock import SystemClock
+from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
@@ -44,6 +44,7 @@ class RoleSetup:
     comparison: Comparison
     workload: Workload
     context: ProcessContext
+    clock: Clock = field(default_factory=SystemClock)
     #: all trials are pieces of one training, whose checkpoints stay when a fold has ended
     is_one_training: bool
     #: if False, no checkpoint is written
@@ -95,7 +96,7 @@ class RankRoles:
             endpoints=WorkerEndpoints.of(end, endpoints.team),
             directory=Path(run.directory),
             options=setup.training,
-            clock=SystemClock(),
+            clock=setup.clock,
             timeline=setup.context.timeline,
             comparison=setup.comparison,
             writes_checkpoints=setup.writes_checkpoints,
@@ -166,7 +167,7 @@ class RankRoles:
             block=block,
             objective=self._setup.workload.objective,
             make_comm=self._make_comm,
-            clock=SystemClock(),
+            clock=self._setup.clock,
             comparison=self._setup.comparison,
             before=before,
         )

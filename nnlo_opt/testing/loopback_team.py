@@ -1,39 +1,43 @@
 """Team in one process: a real master with real workers on loopback transports, one message at a time.
 
-A message moves only when the test says so, in the order that it chooses, so every interleaving can be replayed. To drop
-a team is a crash of all its ranks; `regroup` is a crash of some of its workers.
+The roles are those of `run.roles`, as for the ranks of a job. A message moves only when the test says so, in the order
+that it chooses, so every interleaving can be replayed. To drop a team is a crash of all its ranks; `regroup` is a crash
+of some of its workers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.master import Master, MasterSetup
-from nnlo_opt.block.master.submaster import SubMaster, SubMasterSetup
 from nnlo_opt.block.task import FoldTaskFactory, TaskFactory, TaskSetup
-from nnlo_opt.block.worker.worker import Memory, Worker, WorkerSetup
+from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.topology import Team, plan_single_block
+from nnlo_opt.comm.run_messages import OpenRun
+from nnlo_opt.comm.topology import Topology, plan_single_block
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.data.folds import Fold
 from nnlo_opt.data.source import DataSource
 from nnlo_opt.errors import TrialError
-from nnlo_opt.models.adapter import EpochCallbacks, Metrics, ModelAdapter
+from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.layout import FloatVector
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.placement import Endpoints, Placement
+from nnlo_opt.run.roles import RankRoles, RoleSetup
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import Comparison
 
 Reported = TypeVar("Reported", bound=Message)
 
-#: number of the master on the transport of the team
+#: position of the master in its team, and its number on the transport of the team
 MASTER = 0
 
 
@@ -47,26 +51,6 @@ class Delivery:
     payload: np.ndarray | None
     #: number of the group in which it was handed over, with its sub-master at end 0; 0: between master and workers
     group: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """Settings that few teams want."""
-
-    #: as if every rank had a process of its own, so that workers overlap
-    apart: bool = False
-    #: ranks of a worker, which stand side by side
-    ranks_per_worker: int = 1
-    #: as `MasterSetup` has them
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
-    writes_checkpoints: bool = True
-    keeps_checkpoints: bool = False
-    #: callbacks and figure of merit of worker 1
-    callbacks: EpochCallbacks | None = None
-    figure: Callable[[dict[str, Any]], Any] | None = None
-
-
-PLAIN = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +68,8 @@ class LoopbackTeam:
 
     #: whether its ends can share memory
     shares = False
+    #: the user's figure of merit, a static method
+    figure: ClassVar[Callable[[dict[str, Any]], object] | None] = None
 
     def __init__(
         self,
@@ -91,40 +77,40 @@ class LoopbackTeam:
         directory: Path,
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
-        n_workers: int | Team,
-        extras: Extras = PLAIN,
+        n_workers: int | Topology,
+        *,
+        apart: bool = False,
+        **roles: Any,
     ) -> None:
-        """`orders` leads to the coordinator; `tasks` makes one factory for each worker.
+        """`orders` leads to the coordinator; `tasks` makes one factory for each rank that trains, in their order.
 
-        `n_workers`: their number, or the plan of a team with sub-masters and workers of one rank each.
+        `n_workers`: their number, or the plan of one team, whose sub-masters have workers of one rank each.
+        `apart`: as if every rank had a process of its own, so that workers overlap.
+        `roles`: further values of `RoleSetup`.
         """
         self.clock = ManualClock()
-        self._orders = orders
-        self._options, self._tasks, self._extras = options, tasks, extras
-        self.plan = n_workers if isinstance(n_workers, Team) else plan_single_block(1 + n_workers).teams[0]
-        #: between the master and its workers, or the top master and its sub-masters
-        self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
-        setup = MasterSetup(
-            orders=orders,
-            endpoints=WorkerEndpoints(self._master_end(), extras.ranks_per_worker, self.plan.groups),
-            directory=directory,
-            options=options,
-            clock=self.clock,
-            comparison=extras.comparison,
-            writes_checkpoints=extras.writes_checkpoints,
-            keeps_checkpoints=extras.keeps_checkpoints,
-            calls_back=extras.callbacks is not None,
-        )
-        self.master = Master(setup)
-        self.workers: list[Worker] = []
+        self._run = OpenRun(directory=str(directory), settings={"kind": "model"})
+        self._orders, self._tasks, self._apart = orders, tasks, apart
+        self._given = {"training": options, "comparison": Comparison(), "is_one_training": False, **roles}
+        self._join(n_workers if isinstance(n_workers, Topology) else plan_single_block(1 + n_workers))
+        master = self._roles(MASTER, self.endpoints_at(MASTER)).master(self._run)
+        assert master is not None
+        self.master = master
         #: everything handed over inside the team, in order
         self.deliveries: list[Delivery] = []
         self._seat()
 
-    def _master_end(self) -> Transport:
-        end = self._network.end(MASTER)
-        end.n_processes = end.size if self._extras.apart else 1
-        return end
+    def endpoints_at(self, position: int) -> Endpoints:
+        """Return the endpoints of the rank at `position` of the team."""
+        group = self.plan.group_of(position)
+        if group is not None:
+            above = self._networks[0].end(group.number) if position == group.head else None
+            end = self._networks[group.number].end(position - group.head)
+            return Endpoints(team=self.plan, master_end=None, above=above, worker_end=end)
+        end = self._networks[0].end(position)
+        if self._apart and position == MASTER:
+            end.n_processes = end.size
+        return Endpoints(team=self.plan, master_end=end if position == MASTER else None, worker_end=end)
 
     def regroup(self, n_workers: int) -> int:
         """Let the last workers die until `n_workers` are left; messages under way are lost.
@@ -133,43 +119,55 @@ class LoopbackTeam:
             The assignment that continues, -1 for none.
         """
         memories = [worker.abandon() for worker in self.workers]
-        self.plan = plan_single_block(1 + n_workers).teams[0]
-        self._network = LoopbackNetwork(1 + self.plan.n_children()[0], shares=self.shares)
-        goes_on = self.master.regroup(self._master_end(), self.plan)
+        self._join(plan_single_block(1 + n_workers))
+        goes_on = self.master.regroup(self.endpoints_at(MASTER).worker_end, self.plan)
         self._seat(memories)
         return goes_on
 
-    def _seat(self, memories: Sequence[Memory | None] = ()) -> None:
-        """Make all roles but the master on the present network; `memories` of the workers before."""
-        options = self._options
-        self.factories = [self._tasks() for _ in range(self.plan.n_workers())]
-        self.sub_masters: list[SubMaster] = []
+    def _join(self, topology: Topology) -> None:
+        """Join the ranks of the first team by new networks."""
+        self._topology, self.plan = topology, topology.teams[0]
+        n_ends = 1 + len(self.plan.groups) if self.plan.groups else len(self.plan.world_ranks)
+        #: between the master and its workers, or the top master and its sub-masters; then those of the groups
+        self._networks = [LoopbackNetwork(n_ends, shares=self.shares)]
+        self._networks += [LoopbackNetwork(group.n_ranks) for group in self.plan.groups]
+
+    def _roles(self, position: int, endpoints: Endpoints, tasks: TaskFactory | None = None) -> RankRoles:
+        """Return the roles of the rank at `position`, which trains if it has `tasks`."""
+        alone = Placement.of(self.plan, self._orders, None)
+        placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
+        workload: Any = SimpleNamespace(prepare=lambda: None, tasks=lambda: tasks, judge=self.figure)
+        setup = RoleSetup(
+            topology=self._topology, workload=workload, context=ProcessContext(), clock=self.clock, **self._given
+        )
+        return RankRoles(placement, setup)
+
+    def _seat(self, memories: Iterable[Memory | None] = ()) -> None:
+        """Make all roles but the master on the present networks; `memories` of the workers before."""
+        remembered = iter(memories)
+        #: of the ranks that train, in their order
+        self.factories: list[TaskFactory] = []
+        self.workers: list[Worker] = []
         #: ends at which a message may wait
-        self._places = [Place(self._orders, self._take_order), Place(self._network.end(MASTER), self.master.handle)]
-        ends = [] if self.plan.groups else [(0, self._network.end(i)) for i in range(1, self._network.size)]
-        for group in self.plan.groups:
-            network, above = LoopbackNetwork(group.n_ranks), self._network.end(group.number)
-            below = network.end(MASTER)
-            sub_master = SubMaster(
-                SubMasterSetup(above=above, below=below, team=self.plan, options=options, world_rank=200 + group.number)
-            )
-            self.sub_masters.append(sub_master)
-            self._places.append(Place(above, sub_master.handle))
-            self._places.append(Place(below, sub_master.handle, group=group.number))
-            ends += [(group.number, network.end(i)) for i in range(1, group.n_ranks)]
-        self.workers = []
-        for i, ((number, own), factory) in enumerate(zip(ends, self.factories, strict=True), 1):
-            setup = WorkerSetup(
-                block=own,
-                tasks=factory,
-                world_rank=100 + i,
-                callbacks=self._extras.callbacks if i == 1 else None,
-                figure=self._extras.figure if i == 1 else None,
-                memory=memories[i - 1] if i <= len(memories) else None,
-            )
-            worker = Worker(setup)
-            self.workers.append(worker)
-            self._places.append(Place(own, worker.handle, worker, number))
+        self._places = [
+            Place(self._orders, lambda received: self.master.handle_order(received.message)),
+            Place(self._networks[0].end(MASTER), self.master.handle),
+        ]
+        # Sub-masters come first, then the ranks of the workers in their order.
+        for position in sorted(range(1, len(self.plan.world_ranks)), key=self.plan.worker_of):
+            endpoints, group = self.endpoints_at(position), self.plan.group_of(position)
+            number = 0 if group is None else group.number
+            if endpoints.above is None:
+                self.factories.append(self._tasks())
+            roles = self._roles(position, endpoints, self.factories[-1] if self.factories else None)
+            worker = roles.worker(self._run, next(remembered, None)) if endpoints.is_worker else None
+            follower = roles.follower(self._run)
+            if worker is not None:
+                self.workers.append(worker)
+                self._places.append(Place(endpoints.worker_end, partial(_hand, worker), worker, number))
+            elif follower is not None:
+                ends = [(end, number if end is endpoints.worker_end else 0) for end in endpoints.transports]
+                self._places += [Place(end, follower.handle, group=of_end) for end, of_end in ends]
 
     def step(self, rng: np.random.Generator | None = None) -> bool:
         """Hand over the first message or have the first batch trained (`rng`: any); return False if there is none."""
@@ -202,8 +200,10 @@ class LoopbackTeam:
         """Return the messages of one kind that were handed over, to one end or to any."""
         return [d for d in self.deliveries if isinstance(d.message, kind) and dest in (None, d.dest)]
 
-    def _take_order(self, received: Received) -> None:
-        self.master.handle_order(received.message)
+
+def _hand(worker: Worker, received: Received) -> None:
+    """Hand a worker a message of its master, or an answer of a member of its group."""
+    (worker.handle if received.source == MASTER else worker.handle_follower)(received)
 
 
 #: faults of a point, by the parameter `fault`
@@ -294,11 +294,11 @@ class LoneTeam(LoopbackTeam):
         directory: Path,
         options: TrainingOptions,
         tasks: Callable[[], TaskFactory],
-        n_workers: int | Team = 1,
-        extras: Extras = PLAIN,
+        n_workers: int | Topology = 1,
+        **how: Any,
     ) -> None:
         network = LoopbackNetwork(2)
-        super().__init__(network.end(1), directory, options, tasks, n_workers, extras)
+        super().__init__(network.end(1), directory, options, tasks, n_workers, **how)
         self.directory = directory
         self.n_workers = self.plan.n_workers()
         self._coordinator = network.end(0)

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import CallbackRequests
-from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -36,10 +35,10 @@ class Recorder:
         return CallbackRequests(**{"learning_rate": learning_rate, **wish})
 
 
-def team_of(directory, recorder, n_workers=2, extras=PLAIN, **changes):
-    extras = replace(extras, callbacks=recorder)
+def team_of(directory, recorder, n_workers=2, how=None, **changes):
     options = TrainingOptions(**{"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, **changes})
-    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers, extras)
+    tasks = linear_tasks(SOURCE, FOLDS, options)
+    return LoneTeam(directory, options, tasks, n_workers, make_callbacks=lambda: recorder, **(how or {}))
 
 
 def rates_applied(team):
@@ -116,9 +115,7 @@ def test_weights_that_a_callback_has_set_are_the_central_ones(tmp_path):
 
 
 def test_the_learning_rate_survives_a_checkpoint(tmp_path):
-    first = team_of(
-        tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), extras=Extras(keeps_checkpoints=True), epochs=2
-    )
+    first = team_of(tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), how={"is_one_training": True}, epochs=2)
     first.run_fold()
     first.settle()
     recorder = Recorder()
@@ -142,7 +139,7 @@ def test_an_error_in_a_callback_fails_the_fold(tmp_path):
 
 
 def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tmp_path):
-    team = team_of(tmp_path, Recorder(), extras=Extras(writes_checkpoints=False, keeps_checkpoints=True))
+    team = team_of(tmp_path, Recorder(), how={"writes_checkpoints": False, "is_one_training": True})
     team.run_fold()
     team.settle()
     assert sorted(path.name for path in fold_directory(tmp_path, 0, 0).iterdir()) == ["history.json", "weights.npz"]

@@ -9,15 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nnlo_opt.block.worker.group import MemberSetup, WorkerGroup, WorkerGroupMember
-from nnlo_opt.block.worker.training import Partners
-from nnlo_opt.block.worker.worker import Worker, WorkerSetup
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
+from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.loopback_team import PLAIN, Extras, LoneTeam, Place, tasks_from
+from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -84,54 +81,33 @@ class Meeting:
 class GroupTeam(LoneTeam):
     """A team with ends for a master (0) and `n_ranks` ranks, which average: all of them, or `per_worker` each."""
 
-    def __init__(self, directory, options, n_ranks, per_worker=1, faulty=1, extras=PLAIN) -> None:
+    def __init__(self, directory, options, n_ranks, per_worker=1, faulty=1, **how) -> None:
         """A trial with the parameters `fault` and `at` has them on rank `faulty` alone."""
+        numbers = range(1, n_ranks + 1)
+        groups = [numbers[i : i + per_worker] for i in range(0, n_ranks, per_worker)] if per_worker > 1 else [numbers]
+        meetings = [Meeting(self.act, group) for group in groups]
+        self._together = {number: meeting.of(number) for meeting in meetings for number in meeting.numbers}
+        unseated = iter(numbers)
 
-        def tasks_of(number):
+        def tasks():
+            is_faulty = next(unseated) == faulty
+
             def build(parameters, options, seed):
-                given = parameters if number == faulty else {}
+                given = parameters if is_faulty else {}
                 return FailingAdapter(given.get("fault", ""), given.get("at", 0))
 
             return tasks_from(build, SOURCE, FOLDS, options)
 
-        super().__init__(directory, options, lambda: tasks_of(0), n_ranks, replace(extras, ranks_per_worker=per_worker))
-        numbers = range(1, n_ranks + 1)
-        network: LoopbackNetwork = self._network
-        leaders = range(1, n_ranks + 1, per_worker)
-        groups = [numbers] if per_worker == 1 else [range(leader, leader + per_worker) for leader in leaders]
-        meetings = {
-            number: meeting for meeting in [Meeting(self.act, group) for group in groups] for number in meeting.numbers
-        }
-        self.ranks = {}
-        for number in numbers:
-            end, together = network.end(number), meetings[number].of(number)
-            leader = 1 + (number - 1) // per_worker * per_worker
-            own = {"block": end, "tasks": tasks_of(number), "world_rank": 100 + number}
-            if per_worker == 1:
-                self.ranks[number] = Worker(WorkerSetup(partners=Partners(team=together), **own))
-            elif number == leader:
-                group = Partners(group=WorkerGroup(end, together, per_worker))
-                self.ranks[number] = Worker(WorkerSetup(partners=group, **own))
-            else:
-                self.ranks[number] = WorkerGroupMember(MemberSetup(leader=leader, together=together, **own))
-        self.workers = [rank for rank in self.ranks.values() if isinstance(rank, Worker)]
-        self._per_worker = per_worker
-        self._places[2:] = [Place(network.end(number), self._taker(number)) for number in numbers]
+        super().__init__(directory, options, tasks, plan_single_block(1 + n_ranks, ranks_per_worker=per_worker), **how)
 
-    def _taker(self, number):
-        rank = self.ranks[number]
-
-        def take(received) -> None:
-            # As `RankServer` tells a follower's answer from the master's messages.
-            to_leader = isinstance(rank, Worker) and received.source != 0
-            (rank.handle_follower if to_leader else rank.handle)(received)
-
-        return take
+    def endpoints_at(self, position):
+        kind = "together" if self.plan.ranks_per_worker == 1 else "ring"
+        return replace(super().endpoints_at(position), **({kind: self._together[position]} if position else {}))
 
     def act(self, number) -> bool:
         """Let one rank take in a message or train a batch; -> whether there was anything to do."""
-        rank = self.ranks[number]
-        return self._deliver(1 + number) or (isinstance(rank, Worker) and self._work(rank))
+        worker = self._places[1 + number].worker
+        return self._deliver(1 + number) or (worker is not None and self._work(worker))
 
 
 def options_of(**changes):
@@ -188,7 +164,7 @@ def test_a_rank_that_cannot_take_its_weights_fails_the_fold(tmp_path, n_ranks, p
         failed = team.settle(np.random.default_rng(seed))
         assert isinstance(failed, msg.FoldFailed)
         assert "no weights, please" in failed.reason
-        assert failed.world_rank == 100 + faulty
+        assert failed.world_rank == faulty
 
 
 @pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
@@ -204,7 +180,7 @@ def test_a_rank_that_cannot_be_restored_fails_the_fold(tmp_path, n_ranks, per_wo
     failed = again.settle()
     assert isinstance(failed, msg.FoldFailed)
     assert "no state, please" in failed.reason
-    assert failed.world_rank == 100 + faulty
+    assert failed.world_rank == faulty
 
 
 @pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
@@ -243,7 +219,7 @@ def test_members_read_the_weights_of_their_leader_in_memory_or_are_sent_them(tmp
 
 def test_weights_that_have_not_moved_are_not_sent_again(tmp_path):
     """A leader that computes ahead makes the next step at the same weights."""
-    team = GroupTeam(tmp_path, options_of(mode="downpour"), 3, 3, extras=Extras(apart=True))
+    team = GroupTeam(tmp_path, options_of(mode="downpour"), 3, 3, apart=True)
     team.run_fold()
     assert isinstance(team.settle(np.random.default_rng(0)), msg.FoldFinished)
     sent = [d.payload is not None for d in team.delivered(msg.GroupStep, dest=2)]

@@ -5,7 +5,7 @@ import pytest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.loopback_team import Extras, LoneTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -183,7 +183,7 @@ def test_a_worker_that_computes_ahead_goes_through_the_same_rates(tmp_path, monk
     taken = []
     monkeypatch.setattr(SteppingWorker, "scale_learning_rate", lambda self, part: taken.append(part))
     options = options_of(mode="easgd", sync_every=sync_every, lr_schedule="linear")
-    trained(tmp_path, options, extras=Extras(apart=True))
+    trained(tmp_path, options, apart=True)
     assert taken == factors_of_batches(options)
 
 
@@ -199,7 +199,7 @@ def test_workers_at_their_own_pace_end_with_rates_near_the_schedules_end(
         SteppingWorker, "scale_learning_rate", lambda self, part: (taken.append(part), ordinary(self, part))
     )
     options = options_of(mode=mode, sync_every=sync_every, warmup_epochs=1, lr_schedule="linear", epochs=20)
-    team = trained(tmp_path, options, n_workers, seed=3, extras=Extras(apart=True))
+    team = trained(tmp_path, options, n_workers, seed=3, apart=True)
     assert np.isfinite(central_of(team)).all()
     if mode == "easgd":
         assert all(0 <= part <= 1 for part in taken)

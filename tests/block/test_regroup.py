@@ -272,6 +272,6 @@ def test_a_master_whose_team_cannot_train_lets_its_assignment_go(tmp_path: Path)
     team.run_fold()
     for _ in range(20):
         team.step()
-    end = team._network.end(0)
+    end = team._networks[0].end(0)
     assert team.master.regroup(end, None) == -1
     assert plan_single_block(4).teams[0].n_workers() == 3

@@ -5,7 +5,7 @@ import pytest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.loopback_team import Extras, LoneTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
@@ -75,7 +75,7 @@ def test_one_worker_that_overlaps_is_sgd_with_gradients_one_step_old(tmp_path, o
             rule.apply(central, gradients.pop(0))
             before = central.copy()
         rule.apply(central, gradients.pop(0))
-    team = trained(tmp_path, options, extras=Extras(apart=True))
+    team = trained(tmp_path, options, apart=True)
     assert np.array_equal(central_of(team), central)
     pushes = [d.message for d in team.delivered(msg.PushUpdate)]
     # Nothing of the next pass is computed before the fence.
@@ -89,7 +89,7 @@ def test_one_worker_that_overlaps_is_sgd_with_gradients_one_step_old(tmp_path, o
 def test_teams_that_overlap_train_all_epochs_in_any_order_of_events(tmp_path, mode, sync_every, n_workers):
     options = options_of(mode=mode, sync_every=sync_every)
     for seed in range(4):
-        team = trained(tmp_path / str(seed), options, n_workers, seed, extras=Extras(apart=True))
+        team = trained(tmp_path / str(seed), options, n_workers, seed, apart=True)
         pushed = sum(d.message.n_samples for d in team.delivered(msg.PushUpdate))
         left = sum(d.message.n_samples for d in team.delivered(msg.FenceReached))
         # At most the updates on their way when the last epoch was full, and one computed ahead, are too many.
@@ -133,7 +133,7 @@ def test_one_elastic_worker_is_the_papers_recurrence(tmp_path, synchronous, sync
 def test_an_exchange_keeps_the_sum_of_all_weights(tmp_path, synchronous):
     """Workers whose gradients are zero: only the force moves them, and it conserves local + central."""
     options = options_of(mode="easgd", synchronous=synchronous, elastic_lr=1e-30, epochs=1)
-    team = trained(tmp_path, options, n_workers=3, seed=1, extras=Extras(apart=True))
+    team = trained(tmp_path, options, n_workers=3, seed=1, apart=True)
     (initial,) = [d.payload for d in team.delivered(msg.WorkerReady) if d.payload is not None]
     np.testing.assert_allclose(central_of(team), initial[: N_FEATURES + 1], rtol=1e-6)
 
@@ -217,6 +217,6 @@ def test_a_stop_in_the_middle_of_an_allreduce_epoch_ends_it(tmp_path):
 )
 def test_every_rule_learns(tmp_path, n_workers, changes):
     options = options_of(epochs=20, learning_rate=0.1, **changes)
-    team = trained(tmp_path, options, n_workers, seed=0, extras=Extras(apart=True))
+    team = trained(tmp_path, options, n_workers, seed=0, apart=True)
     losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
     assert losses[-1] < 0.2 * losses[0]

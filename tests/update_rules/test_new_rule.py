@@ -74,7 +74,7 @@ def trained(directory, team_class, workers, **changes):
 
 @pytest.mark.parametrize(
     ("team_class", "workers"),
-    [(LoneTeam, 1), (LoneTeam, 3), (SharingTeam, 1), (SharingTeam, 3), (LoneTeam, plan_single_block(7, 3).teams[0])],
+    [(LoneTeam, 1), (LoneTeam, 3), (SharingTeam, 1), (SharingTeam, 3), (LoneTeam, plan_single_block(7, 3))],
     ids=["one worker by messages", "messages", "one worker in memory", "shared memory", "a tree"],
 )
 def test_a_new_rule_trains_by_messages_in_shared_memory_and_in_a_tree(tmp_path, team_class, workers):
