@@ -25,8 +25,8 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.simulate.clock import FREE, MEASURED, Cost
 from nnlo_opt.simulate.result import SimulationResult
-from nnlo_opt.simulate.simulation import SimulationPlan, simulate
-from nnlo_opt.simulate.workload import BUILTIN, Lognormal, Workload
+from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
+from nnlo_opt.simulate.workload import BUILTIN, Workload, lognormal
 from nnlo_opt.trials.events import TrialCompleted
 from nnlo_opt.trials.journal import Journal
 
@@ -64,7 +64,7 @@ def run(
     search.start(algorithm, HARTMANN.space, seed, {})
     journal = Journal(folder / "journal.jsonl", syncs=syncs)
     try:
-        return simulate(plan, search, journal)
+        return Simulation(plan, search, journal).run()
     finally:
         journal.close()
         journal.path.unlink()
@@ -74,7 +74,7 @@ def plan_of(n_blocks: int, n_trials: int, *, suggestion: Cost = FREE, coordinato
     return SimulationPlan(
         search=SearchPlan(num_iterations=n_trials),
         topology=Topology.plan(1 + n_blocks, 1),
-        workload=Workload(objective=HARTMANN, durations=Lognormal(MEDIAN_S, SIGMA), seed=seed),
+        workload=Workload(objective=HARTMANN, durations=lognormal(MEDIAN_S, SIGMA), seed=seed),
         suggestion_cost=suggestion,
         coordinator_cost=coordinator,
     )
@@ -86,7 +86,7 @@ def dispatch_of(folder: Path, n_blocks: int, n_trials: int) -> dict[str, Any]:
     unsynced = run(folder, plan_of(n_blocks, n_trials, suggestion=MEASURED, coordinator=MEASURED))
     slow = {
         f"busy_with_suggestions_of_{seconds:g}_s": run(
-            folder, plan_of(n_blocks, n_trials, suggestion=Cost(seconds))
+            folder, plan_of(n_blocks, n_trials, suggestion=seconds)
         ).utilization_searching
         for seconds in SLOW_S
     }

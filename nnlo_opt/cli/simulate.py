@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nnlo_opt.comm.topology import Topology
@@ -19,11 +19,11 @@ from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.search.design import design_size
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.search.registry import options_of
-from nnlo_opt.simulate.clock import Cost
+from nnlo_opt.simulate.clock import parse_cost
 from nnlo_opt.simulate.loading import load_durations, load_objective
 from nnlo_opt.simulate.result import SimulationResult
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan
-from nnlo_opt.simulate.workload import Faults, Objective, Workload
+from nnlo_opt.simulate.workload import Objective, Workload
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -71,21 +71,21 @@ OPTIONS = (
 
 #: lines of the table of improvements
 _MOST_IMPROVEMENTS = 15
-#: (head, width) of the columns of the table of numbers of blocks
-_COLUMNS = (
-    ("blocks", 8),
-    ("time", 10),
-    ("training", 10),
-    ("busy", 8),
-    ("searching", 10),
-    ("gap ms", 9),
-    ("99 %", 9),
-    ("suggest ms", 11),
-    ("complete", 9),
-    ("failed", 8),
-    ("best", 12),
-    ("regret", 10),
-    ("took s", 8),
+#: head, width and text of the columns of the table of numbers of blocks
+_COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
+    ("blocks", 8, lambda result: str(result.n_blocks)),
+    ("time", 10, lambda result: duration(result.makespan_s)),
+    ("training", 10, lambda result: _percent(result.team_utilization)),
+    ("busy", 8, lambda result: _percent(result.utilization)),
+    ("searching", 10, lambda result: _percent(result.utilization_searching)),
+    ("gap ms", 9, lambda result: f"{1e3 * result.dispatch_gap.median_s:.1f}"),
+    ("99 %", 9, lambda result: f"{1e3 * result.dispatch_gap.percentile_99_s:.1f}"),
+    ("suggest ms", 11, lambda result: f"{1e3 * result.suggestion.median_s:.1f}"),
+    ("complete", 9, lambda result: str(result.n_trials.get("complete", 0))),
+    ("failed", 8, lambda result: str(result.n_trials.get("failed", 0))),
+    ("best", 12, lambda result: f"{result.best[-1].figure_of_merit:.6g}" if result.best else "-"),
+    ("regret", 10, lambda result: _regret(result.regret)),
+    ("took s", 8, lambda result: f"{result.wall_s:.1f}"),
 )
 
 _LEGEND = """
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     workload = Workload(
         objective=objective,
         durations=load_durations(arguments.duration),
-        faults=Faults(arguments.failures),
+        failures=arguments.failures,
         n_epochs=arguments.epochs,
         startup_s=arguments.startup,
         seed=arguments.seed,
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.trials} trials of {objective.name}, {arguments.hyper_opt} search, {arguments.duration} s, "
             f"seed {arguments.seed}; simulated.\n"
         )
-        print("".join(f"{head:>{width}}" for head, width in _COLUMNS))
+        print("".join(f"{head:>{width}}" for head, width, _ in _COLUMNS))
     code, results = EXIT_OK, []
     for plan, search, path in zip(plans, searches, paths, strict=True):
         result, reason = _simulate(plan, search, path, syncs=arguments.fsync)
@@ -139,8 +139,8 @@ def _plan(arguments: argparse.Namespace, workload: Workload, n_blocks: int) -> S
         ),
         topology=Topology.plan(1 + n_blocks * arguments.block_size, arguments.block_size, arguments.n_fold),
         workload=workload,
-        suggestion_cost=Cost.parse(arguments.suggestion_cost, "`--suggestion-cost`"),
-        coordinator_cost=Cost.parse(arguments.coordinator_cost, "`--coordinator-cost`"),
+        suggestion_cost=parse_cost(arguments.suggestion_cost, "`--suggestion-cost`"),
+        coordinator_cost=parse_cost(arguments.coordinator_cost, "`--coordinator-cost`"),
     )
 
 
@@ -157,22 +157,11 @@ def _simulate(
     plan: SimulationPlan, search: InlineSearch, place: Path | None, *, syncs: bool
 ) -> tuple[SimulationResult, str]:
     """Return the result with the reason of the first trial that failed."""
-    with _directory(place) as directory:
-        journal = Journal(directory / JOURNAL_NAME, syncs=syncs)
-        try:
-            simulation = Simulation(plan, search, journal)
-            return simulation.run(), next((t.reason for t in simulation.ledger.trials if t.reason), "")
-        finally:
-            journal.close()
-
-
-@contextmanager
-def _directory(place: Path | None) -> Iterator[Path]:
-    if place is not None:
-        yield place
-        return
-    with tempfile.TemporaryDirectory(prefix="nnlo-opt-simulate-") as name:
-        yield Path(name)
+    folder: AbstractContextManager[str]
+    folder = nullcontext(str(place)) if place else TemporaryDirectory(prefix="nnlo-opt-simulate-")
+    with folder as path, closing(Journal(Path(path) / JOURNAL_NAME, syncs=syncs)) as journal:
+        simulation = Simulation(plan, search, journal)
+        return simulation.run(), next((t.reason for t in simulation.ledger.trials if t.reason), "")
 
 
 def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
@@ -195,27 +184,15 @@ def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
 
 
 def _row(result: SimulationResult) -> str:
-    best = result.best[-1].figure_of_merit if result.best else None
-    values = (
-        str(result.n_blocks),
-        duration(result.makespan_s),
-        _percent(result.team_utilization),
-        _percent(result.utilization),
-        _percent(result.utilization_searching),
-        f"{1e3 * result.dispatch_gap.median_s:.1f}",
-        f"{1e3 * result.dispatch_gap.percentile_99_s:.1f}",
-        f"{1e3 * result.suggestion.median_s:.1f}",
-        str(result.n_trials.get("complete", 0)),
-        str(result.n_trials.get("failed", 0)),
-        "-" if best is None else f"{best:.6g}",
-        "-" if result.regret is None else f"{result.regret:.4f}",
-        f"{result.wall_s:.1f}",
-    )
-    return "".join(f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True))
+    return "".join(f"{text(result):>{width}}" for _, width, text in _COLUMNS)
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _regret(regret: float | None) -> str:
+    return "-" if regret is None else f"{regret:.4f}"
 
 
 def _explain(arguments: argparse.Namespace, results: list[SimulationResult], paths: list[Path | None]) -> None:
@@ -223,9 +200,8 @@ def _explain(arguments: argparse.Namespace, results: list[SimulationResult], pat
         best = results[0].best
         print(f"\n{'time':>10}{'ended':>9}{'trial':>9}{'best':>12}{'regret':>10}")
         for step in best[-_MOST_IMPROVEMENTS:]:
-            regret = "-" if step.regret is None else f"{step.regret:.4f}"
-            figure = f"{step.figure_of_merit:.6g}"
-            print(f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}{figure:>12}{regret:>10}")
+            head = f"{duration(step.time_s):>10}{step.n_ended:>9}{step.trial:>9}"
+            print(f"{head}{step.figure_of_merit:>12.6g}{_regret(step.regret):>10}")
     print(_LEGEND)
     print(_costs(arguments.suggestion_cost, arguments.coordinator_cost))
     for path in paths:

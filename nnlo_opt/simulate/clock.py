@@ -1,9 +1,8 @@
-"""Virtual time: a clock that jumps from one event to the next, an agenda of events to come, costs of work."""
+"""Virtual time: a clock that jumps from one action to the next, and costs of work."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from nnlo_opt.errors import ConfigurationError
@@ -11,47 +10,48 @@ from nnlo_opt.errors import ConfigurationError
 Action = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Virtual seconds of one piece of work; None: as long as the work really took."""
-
-    seconds: float | None
-
-    @classmethod
-    def parse(cls, text: str, name: str) -> "Cost":
-        """Return the cost that `text` names: `free`, `measured`, or a number of seconds.
-
-        Args:
-            text: value of an option.
-            name: the option, for the error.
-
-        Raises:
-            ConfigurationError: `text` is none of these.
-        """
-        words = {"free": 0.0, "measured": None}
-        if text in words:
-            return cls(words[text])
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = -1.0
-        if not 0.0 <= seconds < float("inf"):
-            raise ConfigurationError(f"{name} must be free, measured, or seconds, at least 0. Received: {text}.")
-        return cls(seconds)
+#: virtual seconds of one piece of work; `MEASURED`: as long as the work really took
+Cost = float | None
+FREE: Cost = 0.0
+MEASURED: Cost = None
 
 
-FREE = Cost(0.0)
-MEASURED = Cost(None)
+def parse_cost(text: str, name: str) -> Cost:
+    """Return the cost that `text` names: `free`, `measured`, or a number of seconds.
+
+    Args:
+        text: value of an option.
+        name: the option, for the error.
+
+    Raises:
+        ConfigurationError: `text` is none of these.
+    """
+    words = {"free": FREE, "measured": MEASURED}
+    if text in words:
+        return words[text]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ConfigurationError(f"{name} must be free, measured, or seconds, at least 0. Received: {text}.")
+    return seconds
 
 
 class VirtualClock:
-    """Clock that starts at 0; it moves by `advance_to`, or with real time within `running`."""
+    """Clock that starts at 0, with actions to come; it moves by `advance_to`, `jump`, or with real time in `running`.
+
+    Actions of the same time are carried out in the order in which they were scheduled.
+    """
 
     def __init__(self) -> None:
         #: virtual time at which the clock last stopped; never decreases
         self._stood_at_s = 0.0
         #: real time at which the clock was started; None while it stands still
         self._let_run_at_s: float | None = None
+        #: heap of (due time, number, action); the numbers are all different
+        self._entries: list[tuple[float, int, Action]] = []
+        self._n_scheduled = 0
 
     @property
     def now_s(self) -> float:
@@ -93,32 +93,18 @@ class VirtualClock:
     def _halt(self) -> None:
         self._stood_at_s, self._let_run_at_s = self.now_s, None
 
-
-class Agenda:
-    """Actions to come, the earliest first; actions of the same time in the order in which they were added.
-
-    Args:
-        clock: virtual time.
-    """
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        #: heap of (due time, number, action); the numbers are all different
-        self._entries: list[tuple[float, int, Action]] = []
-        self._n_added = 0
-
-    def add(self, due_s: float, action: Action) -> None:
+    def schedule(self, due_s: float, action: Action) -> None:
         """Schedule `action` for the time `due_s`, or for now if that is past."""
-        heappush(self._entries, (due_s, self._n_added, action))
-        self._n_added += 1
+        heappush(self._entries, (due_s, self._n_scheduled, action))
+        self._n_scheduled += 1
 
     def do_due(self) -> None:
         """Carry out all actions that are due now, including those that they add for now."""
-        while self._entries and self._entries[0][0] <= self._clock.now_s:
+        while self._entries and self._entries[0][0] <= self.now_s:
             heappop(self._entries)[2]()
 
     def jump(self) -> bool:
         """Move the clock to the next action; return False if there is none."""
         if self._entries:
-            self._clock.advance_to(self._entries[0][0])
+            self.advance_to(self._entries[0][0])
         return bool(self._entries)

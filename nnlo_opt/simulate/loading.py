@@ -4,11 +4,12 @@ import csv
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.simulate.workload import BUILTIN, Computed, Durations, Lognormal, Objective, Table
+from nnlo_opt.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
 from nnlo_opt.space.loading import load_space, space_from_dimensions
 from nnlo_opt.user_files import load_module, takes_one_argument
 
@@ -58,22 +59,18 @@ def load_objective(text: str, space_source: str | None) -> Objective:
 def load_durations(text: str) -> Durations:
     """Return the durations that `--duration` names (see `DURATIONS`); ConfigurationError for any other text."""
     kind, _, rest = text.partition(":")
-    if kind in ("constant", "lognormal"):
-        try:
-            numbers = [float(part) for part in rest.split(":")]
-        except ValueError:
-            numbers = []
-        if len(numbers) != (1 if kind == "constant" else 2):
-            raise ConfigurationError(f"`--duration` must be {DURATIONS}. Received: {text}.")
-        return Lognormal(*numbers)
-    if kind == "table" and rest:
-        return _read_table(Path(rest))
-    if not rest:
+    n_numbers = {"constant": 1, "lognormal": 2}.get(kind)
+    numbers: list[float] = []
+    with suppress(ValueError):
+        numbers = [float(part) for part in rest.split(":")]
+    if len(numbers) == n_numbers:
+        return lognormal(*numbers)
+    if n_numbers or not rest:
         raise ConfigurationError(f"`--duration` must be {DURATIONS}. Received: {text}.")
-    return Computed(load_function(text))
+    return _read_table(Path(rest)) if kind == "table" else computed(load_function(text))
 
 
-def _read_table(path: Path) -> Table:
+def _read_table(path: Path) -> Durations:
     """Return the durations in a CSV file, such as the `results.csv` of a run, without empty fields (failed trials)."""
     try:
         with path.open(newline="") as file:
@@ -89,7 +86,7 @@ def _read_table(path: Path) -> Table:
     values = [_seconds(row[column], path) for row in rows if row[column]]
     if not values:
         raise ConfigurationError(f"A table of durations must hold one at least. Received: `{path}`, all empty.")
-    return Table(values)
+    return measured(values)
 
 
 def _seconds(text: str, path: Path) -> float:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Received, Transport
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
+from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.base import TrialRecord
-from nnlo_opt.simulate.clock import FREE, Agenda, Cost, VirtualClock
+from nnlo_opt.simulate.clock import FREE, Cost, VirtualClock
 from nnlo_opt.simulate.result import SimulationResult, result_of
 from nnlo_opt.simulate.workload import METRIC, Workload
 from nnlo_opt.trials.events import RunStarted
@@ -40,18 +40,18 @@ class VirtualRanks(Transport):
     Args:
         topology: teams, one master each.
         workload: results of assignments.
-        clock: virtual time.
-        agenda: receives the messages to come.
+        clock: virtual time, which receives the messages to come.
     """
 
-    def __init__(self, topology: Topology, workload: Workload, clock: VirtualClock, agenda: Agenda) -> None:
+    def __init__(self, topology: Topology, workload: Workload, clock: VirtualClock) -> None:
         self.rank = 0
         self.size = self.n_processes = topology.world_size
         self._clock = clock
-        self._agenda = agenda
-        self._masters = {team.master_rank: VirtualMaster(team.master_rank, workload, self) for team in topology.teams}
         #: messages of the masters that the coordinator has not taken, in order
         self._inbox: deque[Received] = deque()
+        self._masters = {
+            team.master_rank: VirtualMaster(team.master_rank, workload, clock, self._inbox) for team in topology.teams
+        }
 
     @property
     def has_news(self) -> bool:
@@ -59,18 +59,13 @@ class VirtualRanks(Transport):
         return bool(self._inbox)
 
     @property
-    def now_s(self) -> float:
-        """Virtual time, the same for all masters."""
-        return self._clock.now_s
-
-    @property
     def busy_s(self) -> float:
         """Seconds that all teams together have spent on assignments that have ended."""
         return math.fsum(master.busy_s for master in self._masters.values())
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
-        # The master handles it from the agenda, so that its work takes none of the coordinator's time.
-        self._agenda.add(self._clock.now_s, partial(self._masters[dest].handle_order, message))
+        # The master handles it as an action of the clock, so that its work takes none of the coordinator's time.
+        self._clock.schedule(self._clock.now_s, partial(self._masters[dest].handle_order, message))
 
     def poll(self) -> Received | None:
         return self._inbox.popleft() if self._inbox else None
@@ -78,22 +73,16 @@ class VirtualRanks(Transport):
     def flush(self, timeout_s: float) -> None:
         """Do nothing, as every message has arrived."""
 
-    def later(self, seconds: float, master: "VirtualMaster", message: Message) -> None:
-        """Have `master` send `message` in `seconds`, unless it runs another assignment by then."""
-        self._agenda.add(self._clock.now_s + seconds, partial(master.send, message))
-
-    def report(self, source: int, message: Message) -> None:
-        """Hand the coordinator a message from the master of rank `source`."""
-        self._inbox.append(Received(source, message, None))
-
 
 class VirtualMaster:
     """Master of a virtual team; runs one assignment after another."""
 
-    def __init__(self, rank: int, workload: Workload, ranks: VirtualRanks) -> None:
+    def __init__(self, rank: int, workload: Workload, clock: VirtualClock, inbox: deque[Received]) -> None:
         self._rank = rank
         self._workload = workload
-        self._ranks = ranks
+        self._clock = clock
+        #: messages to the coordinator
+        self._inbox = inbox
         #: number of the assignment under way; None when idle
         self._assignment: int | None = None
         #: remaining messages about it, each with the seconds before it
@@ -125,38 +114,29 @@ class VirtualMaster:
         if isinstance(message, msg.FoldFinished | msg.FoldFailed):
             self._end(message)
         else:
-            self._ranks.report(self._rank, message)
+            self._inbox.append(Received(self._rank, message, None))
             self._schedule_next()
 
     def _run(self, order: msg.RunFold) -> None:
         if self._assignment is not None:
             raise ProtocolError(f"Assignment {order.assignment} came while {self._assignment} is under way.")
-        self._busy_since_s = self._ranks.now_s
+        self._busy_since_s = self._clock.now_s
         waited_s = None if self._idle_since_s is None else self._busy_since_s - self._idle_since_s
         self._assignment, self._reports = order.assignment, self._workload.reports(order, waited_s)
         self._schedule_next()
 
     def _schedule_next(self) -> None:
         seconds, message = next(self._reports)
-        self._ranks.later(seconds, self, message)
+        # Nothing is sent if another assignment is under way by then.
+        self._clock.schedule(self._clock.now_s + seconds, partial(self.send, message))
 
     def _end(self, message: Message) -> None:
-        self._assignment, self._idle_since_s = None, self._ranks.now_s
+        self._assignment, self._idle_since_s = None, self._clock.now_s
         self.busy_s += self._idle_since_s - self._busy_since_s
-        self._ranks.report(self._rank, message)
+        self._inbox.append(Received(self._rank, message, None))
 
 
 # ---------------------------------------------------------------- a search in virtual time
-
-
-class InnerSearch(Protocol):
-    """Search of this process that has been started; it answers before a request returns (`InlineSearch`)."""
-
-    def record(self, trials: Sequence[TrialRecord]) -> None: ...
-
-    def request_suggestion(self, request: int) -> None: ...
-
-    def poll(self) -> Any: ...
 
 
 class TimedSearch:
@@ -166,17 +146,15 @@ class TimedSearch:
     cost of suggestions is measured, in CPU seconds.
 
     Args:
-        inner: the search itself.
+        inner: the search itself, which answers before a request returns (`InlineSearch`).
         cost: virtual seconds of a suggestion.
-        clock: virtual time.
-        agenda: receives the deliveries to come.
+        clock: virtual time, which receives the deliveries to come.
     """
 
-    def __init__(self, inner: InnerSearch, cost: Cost, clock: VirtualClock, agenda: Agenda) -> None:
+    def __init__(self, inner: Search, cost: Cost, clock: VirtualClock) -> None:
         self._inner = inner
         self._cost = cost
         self._clock = clock
-        self._agenda = agenda
         #: time at which the virtual process becomes idle
         self._busy_until_s = 0.0
         #: suggestions that the coordinator has not taken, in order
@@ -189,14 +167,14 @@ class TimedSearch:
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
         took_s = self._timed(partial(self._inner.record, trials))
-        self._work(took_s if self._cost.seconds is None else 0.0)
+        self._work(took_s if self._cost is None else 0.0)
 
     def request_suggestion(self, request: int) -> None:
         took_s = self._timed(partial(self._inner.request_suggestion, request))
-        cost_s = took_s if self._cost.seconds is None else self._cost.seconds
+        cost_s = took_s if self._cost is None else self._cost
         self._work(cost_s)
         suggestion = replace(self._inner.poll(), wall_s=cost_s, cpu_s=cost_s)
-        self._agenda.add(self._busy_until_s, partial(self._arrived.append, suggestion))
+        self._clock.schedule(self._busy_until_s, partial(self._arrived.append, suggestion))
 
     def poll(self) -> Any:
         return self._arrived.popleft() if self._arrived else None
@@ -237,13 +215,12 @@ class Simulation:
         journal: empty.
     """
 
-    def __init__(self, plan: SimulationPlan, search: InnerSearch, journal: Journal) -> None:
+    def __init__(self, plan: SimulationPlan, search: Search, journal: Journal) -> None:
         self.plan = plan
         self.clock = VirtualClock()
-        self._agenda = Agenda(self.clock)
         self.ledger = Ledger()
-        self._ranks = VirtualRanks(plan.topology, plan.workload, self.clock, self._agenda)
-        self._search = TimedSearch(search, plan.suggestion_cost, self.clock, self._agenda)
+        self._ranks = VirtualRanks(plan.topology, plan.workload, self.clock)
+        self._search = TimedSearch(search, plan.suggestion_cost, self.clock)
         started = RunStarted(
             time_s=0.0,
             unix_s=0.0,
@@ -263,8 +240,8 @@ class Simulation:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         self._coordinator.begin()
         while not self._coordinator.finished_because:
-            self._agenda.do_due()
-            if not self._step() and not self._agenda.jump():
+            self.clock.do_due()
+            if not self._step() and not self.clock.jump():
                 raise ProtocolError("Nothing is on its way and the search is not over: coordinator and blocks wait.")
         self._coordinator.complete()
         return result_of(
@@ -276,15 +253,10 @@ class Simulation:
         )
 
     def _step(self) -> bool:
-        cost_s = self.plan.coordinator_cost.seconds
+        cost_s = self.plan.coordinator_cost
         if cost_s is None:
             with self.clock.running():
                 return self._coordinator.step()
         if self._ranks.has_news or self._search.has_news:
             self.clock.advance_to(self.clock.now_s + cost_s)
         return self._coordinator.step()
-
-
-def simulate(plan: SimulationPlan, search: InnerSearch, journal: Journal) -> SimulationResult:
-    """Simulate a search to its end; the arguments are the same as for `Simulation`."""
-    return Simulation(plan, search, journal).run()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -90,81 +90,38 @@ BUILTIN: dict[str, Objective] = {
 # ---------------------------------------------------------------- durations
 
 
-class Durations(Protocol):
-    """Seconds for which folds train."""
-
-    def seconds(self, point: Point, rng: np.random.Generator) -> float:
-        """Return the seconds of a fold at `point`, at least 0; all that is random comes from `rng`."""
-        ...
+#: returns the seconds of a fold at a point, at least 0; all that is random comes from the generator
+Durations = Callable[[Point, np.random.Generator], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Lognormal:
-    """Durations exp(N(log `median_s`, `sigma`²)).
+def lognormal(median_s: float, sigma: float = 0.0) -> Durations:
+    """Return durations exp(N(log `median_s`, `sigma`²)).
 
     With `sigma` 0 they are constant, with 0.5 two thirds of them lie between 0.6 and 1.65 medians.
     """
-
-    median_s: float
-    sigma: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (0 < self.median_s < math.inf and 0 <= self.sigma < math.inf):
-            raise ConfigurationError(
-                "A duration must have a median above 0 seconds and a sigma of at least 0. "
-                f"Received: {self.median_s:g} and {self.sigma:g}."
-            )
-
-    def seconds(self, point: Point, rng: np.random.Generator) -> float:
-        return self.median_s * math.exp(self.sigma * rng.standard_normal()) if self.sigma else self.median_s
+    if not (0 < median_s < math.inf and 0 <= sigma < math.inf):
+        raise ConfigurationError(
+            "A duration must have a median above 0 seconds and a sigma of at least 0. "
+            f"Received: {median_s:g} and {sigma:g}."
+        )
+    return lambda point, rng: median_s * math.exp(sigma * rng.standard_normal()) if sigma else median_s
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Measured durations, drawn with equal probability."""
-
-    values_s: Sequence[float]
-
-    def seconds(self, point: Point, rng: np.random.Generator) -> float:
-        return self.values_s[int(rng.integers(len(self.values_s)))]
+def measured(values_s: Sequence[float]) -> Durations:
+    """Return durations that are drawn from measured ones, each with the same probability."""
+    return lambda point, rng: values_s[int(rng.integers(len(values_s)))]
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """Durations that a user's function computes from the point."""
+def computed(function: Callable[[Point], float]) -> Durations:
+    """Return the durations that a user's function computes from the point."""
 
-    function: Callable[[Point], float]
-
-    def seconds(self, point: Point, rng: np.random.Generator) -> float:
-        seconds = float(self.function(point))
+    def seconds(point: Point, rng: np.random.Generator) -> float:
+        seconds = float(function(point))
         if not 0 <= seconds < math.inf:
             raise TrialError(f"A duration must be finite seconds, at least 0. The function returned {seconds}.")
         return seconds
 
-
-# ---------------------------------------------------------------- faults
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Failures: each attempt at a fold fails with `probability`, anywhere in its training."""
-
-    probability: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ConfigurationError(
-                f"The probability that a trial fails must be from 0 to 1. Received: {self.probability:g}."
-            )
-
-    def fails_after(self, rng: np.random.Generator) -> float | None:
-        """Return the share of the training after which the fold fails, 0 to 1; None if it does not fail."""
-        if self.probability == 0.0 or rng.random() >= self.probability:
-            return None
-        return float(rng.random())
-
-
-NO_FAULTS = Faults()
+    return seconds
 
 
 # ---------------------------------------------------------------- assignments
@@ -179,7 +136,8 @@ class Workload:
 
     objective: Objective
     durations: Durations
-    faults: Faults = NO_FAULTS
+    #: probability that an attempt at a fold fails, anywhere in its training
+    failures: float = 0.0
     #: number of reports of a fold whose objective is a plain number, which is the value of each report
     n_epochs: int = 1
     #: seconds from the order to the start of the training: building the model, loading data
@@ -187,6 +145,10 @@ class Workload:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.failures <= 1:
+            raise ConfigurationError(
+                f"The probability that a trial fails must be from 0 to 1. Received: {self.failures:g}."
+            )
         if self.n_epochs < 1:
             raise ConfigurationError(f"A virtual fold must have 1 epoch at least. Received: {self.n_epochs}.")
         if not 0 <= self.startup_s < math.inf:
@@ -203,12 +165,12 @@ class Workload:
         rng = np.random.default_rng((self.seed, order.trial, order.fold, order.attempt))
         yield self.startup_s, msg.FoldStarted(assignment=number, waited_s=waited_s)
         try:
-            train_s = self.durations.seconds(order.point, rng)
+            train_s = self.durations(order.point, rng)
             values = self._values(order.point)
         except Exception as error:
             yield 0.0, msg.FoldFailed(assignment=number, reason=_reason(error))
             return
-        epoch_s, share = train_s / len(values), self.faults.fails_after(rng)
+        epoch_s, share = train_s / len(values), self.fails_after(order, rng)
         n_epochs = len(values) if share is None else int(share * len(values))
         for epoch, value in enumerate(values[:n_epochs], 1):
             yield epoch_s, msg.EpochReported(assignment=number, epoch=epoch, metrics={METRIC: value})
@@ -216,6 +178,12 @@ class Workload:
             yield 0.0, self._finished(number, values, train_s)
         else:
             yield share * train_s - n_epochs * epoch_s, msg.FoldFailed(assignment=number, reason="a simulated fault")
+
+    def fails_after(self, order: msg.RunFold, rng: np.random.Generator) -> float | None:
+        """Return the share of the training after which the fold fails, 0 to 1; None if it does not fail."""
+        if self.failures == 0.0 or rng.random() >= self.failures:
+            return None
+        return float(rng.random())
 
     def _values(self, point: Point) -> list[float]:
         result = np.asarray(self.objective.function(point), dtype=float)

@@ -70,6 +70,7 @@ class System:
     """Everything that is in memory while a run goes on: one start of it."""
 
     #: of the search: which points, and so which faults, the trials have
+    space = SPACE
     seed = 3
 
     def __init__(self, directory: Path, shape: Shape, start_s: float = 0.0, walltime_s: float | None = None) -> None:
@@ -82,7 +83,7 @@ class System:
         self.ledger.apply(started)
         self.journal.append([started])
         search = InlineSearch()
-        search.start("random", SPACE, self.seed, {})
+        search.start("random", self.space, self.seed, {})
         network = LoopbackNetwork(max(2, topology.world_size))
         folds = make_folds(shape.n_fold, n_samples=24, seed=0) if shape.n_fold > 1 else [single_fold(18, 6)]
         tasks = linear_tasks(SOURCE, folds, shape.options)

@@ -3,47 +3,31 @@
 The real ones are a master and a worker on loopback transports, which train a linear model.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from loopback_run import Shape, System
 
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
-from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.data.folds import make_folds, single_fold
+from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.process import InlineSearch
-from nnlo_opt.simulate.clock import Agenda, VirtualClock
+from nnlo_opt.simulate.clock import VirtualClock
 from nnlo_opt.simulate.simulation import Simulation, SimulationPlan, VirtualRanks
-from nnlo_opt.simulate.workload import Lognormal, Objective, Workload
+from nnlo_opt.simulate.workload import Objective, Workload, lognormal
 from nnlo_opt.space import Categorical, Integer, Space
-from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
+from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal, read_events
-from nnlo_opt.trials.ledger import Ledger
 
 SOURCE = linear_source(24)
 N_EPOCHS = 3
 OPTIONS = TrainingOptions(epochs=N_EPOCHS, batch=6, optimizer="sgd", learning_rate=0.01, synchronous=True)
 SPACE = Space([Categorical(["", "gradient"], name="fault"), Integer(0, 8, name="at"), Integer(0, 99, name="other")])
-
-
-@dataclass(frozen=True)
-class FaultOfPoint:
-    """Fails virtual folds in the epoch in which the linear model fails, given the point of the trial."""
-
-    share: float | None
-
-    def fails_after(self, rng):
-        return self.share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +37,15 @@ class WorkloadLikeTheModel(Workload):
     #: of a worker
     batches_per_epoch: int
 
-    def reports(self, order, waited_s):
+    def fails_after(self, order, rng):
         epoch = order.point["at"] // self.batches_per_epoch
-        share = (epoch + 0.5) / N_EPOCHS if order.point["fault"] and epoch < N_EPOCHS else None
-        return Workload.reports(replace(self, faults=FaultOfPoint(share)), order, waited_s)
+        return (epoch + 0.5) / N_EPOCHS if order.point["fault"] and epoch < N_EPOCHS else None
 
 
 def workload(batches_per_epoch):
     return WorkloadLikeTheModel(
         objective=Objective(name="like the model", function=lambda point: [3.0, 2.0, 1.0], space=SPACE),
-        durations=Lognormal(10.0, 0.5),
+        durations=lognormal(10.0, 0.5),
         startup_s=1.0,
         batches_per_epoch=batches_per_epoch,
     )
@@ -71,33 +54,27 @@ def workload(batches_per_epoch):
 # ---------------------------------------------------------------- one master, order by order
 
 
-class RealMaster:
+class RealMaster(LoneTeam):
     def __init__(self, directory):
-        self._team = LoneTeam(directory, OPTIONS, linear_tasks(SOURCE, [single_fold(18, 6)], OPTIONS))
-        self.order = self._team.order
-        self.reports = self._team.reports
-
-    def step(self):
-        return self._team.step()
+        super().__init__(directory, OPTIONS, linear_tasks(SOURCE, [single_fold(18, 6)], OPTIONS))
 
 
 class SimulatedMaster:
     def __init__(self, directory):
         self._clock = VirtualClock()
-        self._agenda = Agenda(self._clock)
-        self._ranks = VirtualRanks(Topology.plan(2, 1), workload(3), self._clock, self._agenda)
+        self._ranks = VirtualRanks(Topology.plan(2, 1), workload(3), self._clock)
         self.reports = []
 
     def order(self, message):
         self._ranks.send(1, message)
 
     def step(self):
-        self._agenda.do_due()
+        self._clock.do_due()
         n_before = len(self.reports)
         while (received := self._ranks.poll()) is not None:
             assert received.source == 1
             self.reports.append(received.message)
-        return len(self.reports) > n_before or self._agenda.jump()
+        return len(self.reports) > n_before or self._clock.jump()
 
 
 @pytest.fixture(params=[RealMaster, SimulatedMaster], ids=["real", "virtual"])
@@ -208,6 +185,10 @@ def test_two_assignments_at_once_are_a_bug(master):
 # ---------------------------------------------------------------- a whole search
 
 
+class Likewise(Shape):
+    options = OPTIONS
+
+
 @dataclass
 class Told:
     """A transport that keeps what the coordinator takes in."""
@@ -231,53 +212,35 @@ class Told:
         self.transport.send(dest, message)
 
 
-def started_search():
-    search = InlineSearch()
-    search.start("random", SPACE, 5, {})
-    return search
+class RealSearch(System):
+    """A search on real masters, whose coordinator comes first."""
+
+    space, seed = SPACE, 5
+
+    def step(self, rng):
+        self.clock.advance(1.0)
+        return self.coordinator.step() or any(self.teams[i].step() for i in rng.permutation(len(self.teams)))
 
 
-def real_search(directory, plan, topology):
+def real_search(directory, shape):
     """(messages to the coordinator, events) of a search on real masters."""
     directory.mkdir()
-    journal, ledger, clock = Journal(directory / "journal.jsonl"), Ledger(), ManualClock()
-    started = RunStarted(time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={})
-    ledger.apply(started)
-    journal.append([started])
-    network = LoopbackNetwork(topology.world_size)
-    folds = make_folds(plan.n_fold, n_samples=24, seed=0) if plan.n_fold > 1 else [single_fold(18, 6)]
-    tasks = linear_tasks(SOURCE, folds, OPTIONS)
-    teams = [
-        LoopbackTeam(network.end(team.master_rank), directory, OPTIONS, tasks, team.n_workers())
-        for team in topology.teams
-    ]
-    told = Told(network.end(0))
-    state = CoordinatorState(plan, topology, ledger)
-    coordinator = Coordinator(
-        CoordinatorSetup(state=state, journal=journal, ranks=told, search=started_search(), clock=clock)
-    )
-    coordinator.begin()
-    rng = np.random.default_rng(0)
-    while not coordinator.finished_because:
-        clock.advance(1.0)
-        assert coordinator.step() or any(teams[i].step() for i in rng.permutation(len(teams)))
-    coordinator.complete()
-    journal.close()
-    return told.messages, read_events(journal.path.read_bytes(), "journal")[0]
+    system, rng = RealSearch(directory, shape), np.random.default_rng(0)
+    told = system.coordinator._ranks = Told(system.coordinator._ranks)
+    system.run(rng)
+    system.finish(rng)
+    return told.messages, read_events(system.journal.path.read_bytes(), "journal")[0]
 
 
-def simulated_search(directory, plan, topology):
+def simulated_search(directory, shape):
     """The same of a simulation."""
     directory.mkdir()
-    journal = Journal(directory / "journal.jsonl")
-    n_train, n_workers = 18 if plan.n_fold == 1 else 24 // plan.n_fold, topology.teams[0].n_workers()
-    simulation = Simulation(
-        SimulationPlan(search=plan, topology=topology, workload=workload(n_train // n_workers // OPTIONS.batch)),
-        started_search(),
-        journal,
-    )
-    told = Told(simulation._ranks)
-    simulation._coordinator._ranks = told
+    journal, search, topology = Journal(directory / "journal.jsonl"), InlineSearch(), shape.topology
+    search.start("random", SPACE, RealSearch.seed, {})
+    n_train, n_workers = 18 if shape.n_fold == 1 else 24 // shape.n_fold, topology.teams[0].n_workers()
+    likewise = workload(n_train // n_workers // shape.options.batch)
+    simulation = Simulation(SimulationPlan(search=shape.plan, topology=topology, workload=likewise), search, journal)
+    told = simulation._coordinator._ranks = Told(simulation._ranks)
     simulation.run()
     journal.close()
     return told.messages, read_events(journal.path.read_bytes(), "journal")[0]
@@ -288,9 +251,9 @@ def names(things):
 
 
 def test_one_block_sends_the_same_messages_and_leaves_the_same_journal(tmp_path):
-    plan, topology = SearchPlan(num_iterations=12), Topology.plan(3, 2)
-    real, real_events = real_search(tmp_path / "real", plan, topology)
-    virtual, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    shape = Likewise(3, 2, n_trials=12)
+    real, real_events = real_search(tmp_path / "real", shape)
+    virtual, virtual_events = simulated_search(tmp_path / "virtual", shape)
     said = [(source, type(message).__name__, message.assignment) for source, message in real]
     assert said == [(source, type(message).__name__, message.assignment) for source, message in virtual]
     assert {name for _, name, _ in said} == {"FoldStarted", "EpochReported", "FoldFinished", "FoldFailed"}
@@ -313,9 +276,9 @@ def by_trial_and_fold(messages, events):
     [pytest.param(7, 2, 1, id="three blocks"), pytest.param(7, 3, 2, id="two blocks, folds one after another")],
 )
 def test_several_blocks_say_the_same_of_every_fold(tmp_path, world_size, block_size, n_fold):
-    plan, topology = SearchPlan(num_iterations=10, n_fold=n_fold), Topology.plan(world_size, block_size, n_fold)
-    real, real_events = real_search(tmp_path / "real", plan, topology)
-    virtual, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    shape = Likewise(world_size, block_size, n_fold, n_trials=10)
+    real, real_events = real_search(tmp_path / "real", shape)
+    virtual, virtual_events = simulated_search(tmp_path / "virtual", shape)
     said = by_trial_and_fold(real, real_events)
     assert said == by_trial_and_fold(virtual, virtual_events)
     assert "FoldFailed" in {name for line in said.values() for name in line}
@@ -325,9 +288,9 @@ def test_several_blocks_say_the_same_of_every_fold(tmp_path, world_size, block_s
 
 def test_folds_at_the_same_time_leave_the_same_kinds_of_events(tmp_path):
     """Which of two folds of a block fails first, and whether the other is stopped in time, is a matter of time."""
-    plan, topology = SearchPlan(num_iterations=10, n_fold=2), Topology.plan(9, 4, 2)
-    _, real_events = real_search(tmp_path / "real", plan, topology)
-    _, virtual_events = simulated_search(tmp_path / "virtual", plan, topology)
+    shape = Likewise(9, 4, 2, n_trials=10)
+    _, real_events = real_search(tmp_path / "real", shape)
+    _, virtual_events = simulated_search(tmp_path / "virtual", shape)
     assert set(names(real_events)) == set(names(virtual_events))
     for kind in ("TrialSuggested", "FoldAssigned", "TrialCompleted", "TrialFailed"):
         assert names(real_events).count(kind) == names(virtual_events).count(kind)
