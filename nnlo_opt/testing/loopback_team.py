@@ -262,17 +262,14 @@ def tasks_from(
     source: DataSource,
     folds: list[Fold],
     options: TrainingOptions,
-    seed: int = 0,
 ) -> FoldTaskFactory:
     """A factory of tasks with the models that `build` makes, which need not be released."""
     return FoldTaskFactory(
-        TaskSetup(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=seed)
+        TaskSetup(build=build, release=lambda: None, source=source, folds=folds, options=options, seed=0)
     )
 
 
-def linear_tasks(
-    source: DataSource, folds: list[Fold], options: TrainingOptions, seed: int = 0
-) -> Callable[[], FoldTaskFactory]:
+def linear_tasks(source: DataSource, folds: list[Fold], options: TrainingOptions) -> Callable[[], FoldTaskFactory]:
     """A maker of factories of linear models; a point may hold `fault`, one of `FAULTS`, and `at`."""
 
     def build(parameters: dict[str, Any], options: TrainingOptions, seed: int) -> ModelAdapter:
@@ -280,10 +277,7 @@ def linear_tasks(
         fault, at = str(parameters.get("fault") or ""), int(parameters.get("at", 0))
         return FaultyAdapter(n_features, seed, fault, at)
 
-    def make() -> FoldTaskFactory:
-        return tasks_from(build, source, folds, options, seed)
-
-    return make
+    return partial(tasks_from, build, source, folds, options)
 
 
 class LoneTeam(LoopbackTeam):
@@ -300,7 +294,6 @@ class LoneTeam(LoopbackTeam):
         network = LoopbackNetwork(2)
         super().__init__(network.end(1), directory, options, tasks, n_workers, **how)
         self.directory = directory
-        self.n_workers = self.plan.n_workers()
         self._coordinator = network.end(0)
         #: all messages of the master to the coordinator
         self.reports: list[Message] = []

@@ -184,25 +184,6 @@ class SearchConformance:
             suggestions.append(algorithm.suggest(history))
         assert suggestions[0] == suggestions[1]
 
-    def test_pending_points_are_respected(self) -> None:
-        algorithm, history = self.make(MIXED_SPACE, 7), History(MIXED_SPACE)
-        for trial in range(self.n_trials):
-            point = algorithm.suggest(history)
-            assert point is not None
-            assert not history.contains(point)
-            history.record(trial, point, TrialState.PENDING)
-        assert history.n_distinct == self.n_trials
-
-    def test_small_space_is_exhausted_with_each_point_once(self) -> None:
-        n_points = SMALL_SPACE.n_points
-        assert n_points is not None
-        for n_pending in (0, n_points):
-            search = SimulatedSearch(self.make(SMALL_SPACE, 8), History(SMALL_SPACE), n_pending)
-            for _ in range(n_points):
-                assert search.step(lambda trial, point: None if trial == 4 else a_value(point)) is not None
-            assert search.history.n_distinct == n_points
-            assert search.step(lambda _, point: a_value(point)) is None
-
     @pytest.mark.parametrize("name", ODD_SPACES)
     def test_odd_spaces(self, name: str) -> None:
         space = ODD_SPACES[name]
@@ -226,6 +207,7 @@ class SearchConformance:
         for trial in range(self.n_trials):
             point = algorithm.suggest(history)
             assert point is not None
+            assert not history.contains(point)
             history.record(trial, point, state)
         assert history.n_distinct == self.n_trials
 
@@ -240,12 +222,17 @@ class SearchConformance:
             assert list(point) == [name for name in space.names if name in point]
 
     @pytest.mark.parametrize(
-        ("space", "n_points"),
-        [(SMALL_CONDITIONAL_SPACE, 16), (SMALL_CONSTRAINED_SPACE, 15)],
-        ids=["conditions", "constraint"],
+        ("space", "n_points", "n_pending"),
+        [
+            (SMALL_SPACE, 12, 0),
+            (SMALL_SPACE, 12, 12),
+            (SMALL_CONDITIONAL_SPACE, 16, 3),
+            (SMALL_CONSTRAINED_SPACE, 15, 3),
+        ],
+        ids=["one at a time", "all at once", "conditions", "constraint"],
     )
-    def test_small_space_with_holes_is_exhausted_with_each_point_once(self, space: Space, n_points: int) -> None:
-        search = SimulatedSearch(self.make(space, 14), History(space))
+    def test_small_space_is_exhausted_with_each_point_once(self, space: Space, n_points: int, n_pending: int) -> None:
+        search = SimulatedSearch(self.make(space, 14), History(space), n_pending)
         for _ in range(n_points):
             assert search.step(lambda trial, point: None if trial == 4 else a_value(point)) is not None
         assert search.history.n_distinct == n_points
