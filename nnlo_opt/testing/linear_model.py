@@ -1,4 +1,4 @@
-"""Model adapter in a few lines of NumPy, the in-memory counterpart of the adapters of frameworks."""
+"""Model adapters in a few lines of NumPy, the in-memory counterparts of the adapters of frameworks."""
 
 import json
 from pathlib import Path
@@ -11,24 +11,20 @@ from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 
 
-class LinearAdapter:
-    """Least squares: x (n, n_features) float32, y (n,) float32, prediction x @ kernel + bias.
-
-    The loss is (prediction - y)^2 / 2, which has short gradients. `n_state` is 1: the running mean of the features, as
-    a batch normalisation would keep it (momentum 0.9). The discrete state counts batches.
+class NumpyAdapter:
+    """Weights, float state and number of trained batches of a model in NumPy; a subclass computes with them.
 
     Args:
-        n_features: length of a sample.
-        seed: seed of the initial weights.
+        layout: of the weights.
+        weights: initial weights (n_weights,) float32.
+        state: initial float state (n_state,) float32.
     """
 
-    def __init__(self, n_features: int, seed: int = 0) -> None:
-        self.layout = Layout((WeightSpec("kernel", (n_features,)), WeightSpec("bias", (1,))))
-        self.n_weights = n_features + 1
-        self.n_state = 1
-        self._weights = self._own = np.random.default_rng(seed).normal(size=self.n_weights).astype(np.float32)
-        self._state = np.zeros(1, np.float32)
-        #: number of trained batches
+    def __init__(self, layout: Layout, weights: FloatVector, state: FloatVector) -> None:
+        self.layout = layout
+        self.n_weights, self.n_state = len(weights), len(state)
+        self._weights = self._own = weights
+        self._state = state
         self._n_batches = 0
 
     def read_weights(self, out: FloatVector) -> None:
@@ -52,6 +48,23 @@ class LinearAdapter:
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         ((self._n_batches,),) = values
+
+
+class LinearAdapter(NumpyAdapter):
+    """Least squares: x (n, n_features) float32, y (n,) float32, prediction x @ kernel + bias.
+
+    The loss is (prediction - y)^2 / 2, which has short gradients. `n_state` is 1: the running mean of the features, as
+    a batch normalisation would keep it (momentum 0.9). The discrete state counts batches.
+
+    Args:
+        n_features: length of a sample.
+        seed: seed of the initial weights.
+    """
+
+    def __init__(self, n_features: int, seed: int = 0) -> None:
+        layout = Layout((WeightSpec("kernel", (n_features,)), WeightSpec("bias", (1,))))
+        weights = np.random.default_rng(seed).normal(size=n_features + 1).astype(np.float32)
+        super().__init__(layout, weights, np.zeros(1, np.float32))
 
     def gradient(self, x: NDArray, y: NDArray, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         residual = self._residual(x, y)

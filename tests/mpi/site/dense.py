@@ -19,6 +19,7 @@ from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec
 from nnlo_opt.models.losses import LossTerm, Output, figures_of
+from nnlo_opt.testing.linear_model import NumpyAdapter
 
 NOUN = "a dense network"
 SUFFIX = ".npz"
@@ -53,7 +54,7 @@ def _glorot(n_in: int, n_out: int) -> NDArray[np.float32]:
     return _rng.uniform(-limit, limit, size=(n_in, n_out)).astype(np.float32)
 
 
-class DenseAdapter:
+class DenseAdapter(NumpyAdapter):
     """The adapter of a `Net`; labels are one-hot, or class numbers under a sparse loss."""
 
     def __init__(self, net: Net, terms: Sequence[LossTerm]) -> None:
@@ -66,43 +67,17 @@ class DenseAdapter:
         specs = [WeightSpec("kernel", (n_in, n_units)), WeightSpec("bias", (n_units,))]
         specs += [WeightSpec("gamma", (n_units,)), WeightSpec("beta", (n_units,))]
         specs += [WeightSpec("kernel_out", (n_units, n_out)), WeightSpec("bias_out", (n_out,))]
-        self.layout = Layout(tuple(specs))
-        self.n_weights = self.layout.n_weights
-        self._own = self._weights = np.empty(self.n_weights, np.float32)
-        zeros, ones = np.zeros(n_units), np.ones(n_units)
-        self.layout.gather([net.kernels[0], zeros, ones, zeros, net.kernels[1], np.zeros(n_out)], self._own)
-        #: running mean and variance of the hidden units
-        self._state = np.concatenate([zeros, ones]).astype(np.float32) if net.normalises else np.empty(0, np.float32)
-        self.n_state = len(self._state)
-        #: batches trained: the seed of the next dropout
-        self._n_batches = 0
+        layout, zeros, ones = Layout(tuple(specs)), np.zeros(n_units), np.ones(n_units)
+        weights = np.empty(layout.n_weights, np.float32)
+        layout.gather([net.kernels[0], zeros, ones, zeros, net.kernels[1], np.zeros(n_out)], weights)
+        # The state is the running mean and variance of the hidden units; the number of batches seeds the next dropout.
+        state = np.concatenate([zeros, ones]) if net.normalises else np.empty(0)
+        super().__init__(layout, weights, state.astype(np.float32))
 
     def synced_model(self) -> Net:
         """Return the network, which then has the weights as `weights`."""
         self._net.weights = self._weights.copy()
         return self._net
-
-    def read_weights(self, out: FloatVector) -> None:
-        out[:] = self._weights
-
-    def write_weights(self, vector: FloatVector) -> None:
-        self._own[:] = vector
-        self._weights = self._own
-
-    def borrow_weights(self, vector: FloatVector) -> None:
-        self._weights = vector
-
-    def read_state(self, out: FloatVector) -> None:
-        out[:] = self._state
-
-    def write_state(self, vector: FloatVector) -> None:
-        self._state[:] = vector
-
-    def discrete_state(self) -> list[list[int]]:
-        return [[self._n_batches]]
-
-    def load_discrete_state(self, values: list[list[int]]) -> None:
-        ((self._n_batches,),) = values
 
     def gradient(self, x: NDArray, y: NDArray, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
         kernel, bias, gamma, beta, kernel_out, bias_out = self.layout.views(self._weights)
