@@ -69,7 +69,6 @@ def test_the_command_line_resumes_a_module_and_sends_a_script_back_to_itself(tmp
     text = SEARCHES.format(target="lambda p: p['x']").replace('"run"', '"run", overwrite=True')
     (tmp_path / "script.py").write_text(text)
     assert run(1, tmp_path, "script.py").code == 0
-    outcome = launcher.run(3, command, tmp_path, 120)
-    assert outcome.code == 2
+    outcome = launcher.run(3, command, tmp_path, 120, code=2)
     assert "whose trials call `<lambda>` of the script" in outcome.err
     assert "`opt_restore=True`" in outcome.err

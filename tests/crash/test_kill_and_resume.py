@@ -6,6 +6,7 @@ import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import launcher
 import objectives
@@ -20,12 +21,13 @@ pytestmark = pytest.mark.mpi
 
 def kill_and_resume(
     folder: Path, command: list[str], pauses_s: list[float], event: bytes = b"\n"
-) -> tuple[list[dict], launcher.Outcome]:
-    """Kill a job of 5 ranks after each pause, then let it end; the events of the journal and the last outcome.
+) -> list[dict[str, Any]]:
+    """Kill a job of 5 ranks after each pause, then let it end; the events of the journal.
 
     A pause begins when the journal has grown by such an event: it is spent in the run, whatever the machine's speed.
     """
-    journal = folder / "checkpoints/K/journal.jsonl"
+    run = folder / "checkpoints/K"
+    journal = run / "journal.jsonl"
     seen: list[bytes] = []
     for pause_s in pauses_s:
         job = launcher.start(5, command, folder)
@@ -40,25 +42,11 @@ def kill_and_resume(
         job.process.wait(30)
         if journal.exists():
             seen.append(journal.read_bytes())
-    outcome = launcher.run(5, command, folder, 240)
-    assert outcome.code == 0, outcome.out[-3000:] + outcome.err[-3000:]
+    launcher.run(5, command, folder, 240)
     final = journal.read_bytes()
     for data in seen:
         assert final.startswith(data[: data.rfind(b"\n") + 1]), "what was in the journal has changed"
-    return [json.loads(line) for line in final.splitlines()], outcome
-
-
-def check_journal(folder: Path, events: list[dict], n_trials: int) -> None:
-    ledger = read_ledger(folder / "checkpoints/K")
-    assert ledger.complete
-    assert ledger.n_by_state()["complete"] == n_trials == len(ledger.trials)
-    completed = collections.Counter(event["trial"] for event in events if event["event"] == "TrialCompleted")
-    assert completed == collections.Counter(range(n_trials)), "a trial was lost or done twice"
-    suggested = [json.dumps(event["point"], sort_keys=True) for event in events if event["event"] == "TrialSuggested"]
-    assert len(set(suggested)) == n_trials, "two trials share a point"
-    finished = [event["assignment"] for event in events if event["event"] == "AssignmentFinished"]
-    assert len(finished) == len(set(finished)) == n_trials, "a finished fold was trained again"
-    assert json.loads((folder / "checkpoints/K/summary.json").read_text())["complete"]
+    return launcher.events_of(run)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
@@ -67,22 +55,21 @@ def test_a_search_killed_five_times_ends_as_if_it_had_not_been(tmp_path, seed):
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "40", "--checkpoint", "K"]
     rng = random.Random(seed)
     pauses_s = [rng.uniform(0.0, 0.8) for _ in range(5)]
-    events, _ = kill_and_resume(tmp_path, [*command, "--opt-restore"], pauses_s)
-    check_journal(tmp_path, events, 40)
+    events = kill_and_resume(tmp_path, [*command, "--opt-restore"], pauses_s)
+    launcher.check_search(tmp_path / "checkpoints/K", 40)
     assert sum(event["event"] == "RunStarted" for event in events) >= 4
 
 
 def slow_search(folder: Path, digits: Path, network: Network) -> list[str]:
     """The command of a search `K` that trains."""
     (folder / "net.py").write_text(network.slow)
-    data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *data]
+    return ["OptimizationDriver", "--model", "net.py", "--checkpoint", "K", *launcher.data_of(digits)]
 
 
 def test_trainings_go_on_from_their_last_checkpointed_epoch(tmp_path, digits, network):
     command = [*slow_search(tmp_path, digits, network), "--epochs", "4", "--num-iterations", "4", "--opt-restore"]
-    events, _ = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
-    check_journal(tmp_path, events, 4)
+    events = kill_and_resume(tmp_path, command, [0.2, 0.1, 0.5], event=b'"EpochEnded"')
+    launcher.check_search(tmp_path / "checkpoints/K", 4)
     assert any(event["event"] == "FoldBegan" and event["epoch"] > 0 for event in events)
     assigned = {event["assignment"]: event for event in events if event["event"] == "FoldAssigned"}
     #: trial -> epochs whose checkpoint the journal knows of; epochs trained in the attempt under way
@@ -112,7 +99,7 @@ def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digi
     command += ["--pruner", "asha", "--pruner-eta", "2", "--checkpoint-interval", "4", "--hyper-opt", "random"]
     # The better ones come first, and are paused first: those that come later, and are worse, have them promoted.
     command += [word for n_units in range(64, 4, -5) for word in ("--start-point", f"n_units={n_units}")]
-    events, _ = kill_and_resume(tmp_path, command, [1.0, 2.0], event=b'"EpochEnded"')
+    events = kill_and_resume(tmp_path, command, [1.0, 2.0], event=b'"EpochEnded"')
     ledger = read_ledger(tmp_path / "checkpoints/K")
     assert ledger.complete
     assert all(trial.state in ("complete", "pruned") for trial in ledger.trials)
@@ -139,10 +126,7 @@ def test_paused_trials_stay_paused_and_go_on_from_where_they_were(tmp_path, digi
 def kill_when_complete(folder: Path, n_trials: int, n_ranks: int, command: list[str]) -> None:
     """Start a run `K`, and kill it when so many of its trials are complete."""
     job = launcher.start(n_ranks, command, folder)
-    journal = folder / "checkpoints/K/journal.jsonl"
-    while not journal.exists() or journal.read_bytes().count(b"TrialCompleted") < n_trials:
-        assert job.process.poll() is None
-        time.sleep(0.02)
+    job.wait_for(folder / "checkpoints/K", "TrialCompleted", n_trials)
     job.kill()
     job.process.wait(30)
 
@@ -160,18 +144,13 @@ def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]
     kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
-    outcome = launcher.run(3, [*command, "--opt-restore"], tmp_path)
-    assert outcome.code == 0, outcome.err
-    lines = (tmp_path / "checkpoints/K/journal.jsonl").read_text().splitlines()
-    check_journal(tmp_path, [json.loads(line) for line in lines], 24)
+    launcher.run(3, [*command, "--opt-restore"], tmp_path)
+    launcher.check_search(tmp_path / "checkpoints/K", 24)
 
 
 def test_a_resume_may_have_another_number_of_ranks(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "20", "--checkpoint", "K"]
     kill_when_complete(tmp_path, 3, 5, command)
-    outcome = launcher.run(4, [*command, "--opt-restore", "--block-size", "1"], tmp_path)
-    assert outcome.code == 0, outcome.err
-    check_journal(
-        tmp_path, [json.loads(line) for line in (tmp_path / "checkpoints/K/journal.jsonl").read_text().splitlines()], 20
-    )
+    launcher.run(4, [*command, "--opt-restore", "--block-size", "1"], tmp_path)
+    launcher.check_search(tmp_path / "checkpoints/K", 20)

@@ -1,5 +1,6 @@
 """Starts real ranks with a time-out, and ends only what it started."""
 
+import csv
 import json
 import os
 import select
@@ -7,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 
+from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
 
 BIN = Path(sys.executable).parent
@@ -39,6 +43,11 @@ class Outcome:
     #: what the process had imported in the end, where it came from `Preloaded`
     modules: frozenset[str] = frozenset()
 
+    def expect(self, code: int | None) -> Self:
+        """Return this outcome if it has the code; None: any."""
+        assert code in (None, self.code), f"code {self.code}:\n{self.out[-3000:]}\n{self.err[-6000:]}"
+        return self
+
 
 def seen_within(timeout_s: float, look: Callable[[], bool]) -> bool:
     """Whether `look` came true; what a machine that stands still for a while misses does not count as time."""
@@ -48,6 +57,39 @@ def seen_within(timeout_s: float, look: Callable[[], bool]) -> bool:
         time.sleep(0.02)
         waited_s += min(time.monotonic() - before_s, 1.0)
     return has_come
+
+
+def data_of(digits: Path) -> list[str]:
+    """Return the options that name the data of the fixture `digits`."""
+    return ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
+
+
+def events_of(run: Path, kind: str = "") -> list[dict[str, Any]]:
+    """Return the whole lines of the journal of a run, or those of one kind of event; none before there is a journal."""
+    path = run / "journal.jsonl"
+    data = path.read_bytes() if path.exists() else b""
+    events = map(json.loads, data[: data.rfind(b"\n") + 1].splitlines())
+    return [event for event in events if kind in ("", event["event"])]
+
+
+def results_of(run: Path) -> list[dict[str, str]]:
+    """Return the rows of `results.csv` of a run."""
+    with (run / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def check_search(run: Path, n_trials: int) -> None:
+    """Check that a search is complete, with one fold a trial: no trial was lost, none was done twice."""
+    ledger = read_ledger(run)
+    assert ledger.complete
+    assert ledger.n_by_state()["complete"] == n_trials == len(ledger.trials)
+    completed = Counter(event["trial"] for event in events_of(run, "TrialCompleted"))
+    assert completed == Counter(range(n_trials)), "a trial was lost or done twice"
+    suggested = {json.dumps(event["point"], sort_keys=True) for event in events_of(run, "TrialSuggested")}
+    assert len(suggested) == n_trials, "two trials share a point"
+    finished = [event["assignment"] for event in events_of(run, "AssignmentFinished")]
+    assert len(finished) == len(set(finished)) == n_trials, "a finished fold was trained again"
+    assert json.loads((run / "summary.json").read_text())["complete"]
 
 
 def rank_of(process: psutil.Process) -> str | None:
@@ -79,41 +121,50 @@ class Job:
             start_new_session=True,
         )
 
+    def family(self) -> list[psutil.Process]:
+        """Return all processes below mpirun."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def rank(self, number: int) -> psutil.Process:
+        """Return the process of a rank, which has mpirun for a parent: what it has started has its environment too."""
+        ranks = [process for process in self.family() if rank_of(process) == str(number)]
+        return next(process for process in ranks if rank_of(psutil.Process(process.ppid())) is None)
+
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """Send `signum` to mpirun and everything below it at once."""
-        try:
-            root = psutil.Process(self.process.pid)
-            family = [*root.children(recursive=True), root]
-        except psutil.NoSuchProcess:
-            return
-        for member in family:
-            try:
-                member.send_signal(signum)
-            except psutil.NoSuchProcess:
-                continue
+        with suppress(psutil.NoSuchProcess):
+            for member in [*self.family(), psutil.Process(self.process.pid)]:
+                with suppress(psutil.NoSuchProcess):
+                    member.send_signal(signum)
 
     def never_started(self) -> bool:
         """Whether mpirun gives up, as it does at times, before it has started a rank; waits until either is seen."""
 
         def is_seen() -> bool:
-            return self.process.poll() is not None or bool(psutil.Process(self.process.pid).children())
+            return self.process.poll() is not None or bool(self.family())
 
         with suppress(psutil.NoSuchProcess):
             seen_within(10.0, is_seen)
         # Not by `_err`, whose position is that of the process too.
         return never_started(self.process.poll() or 0, Path(self._err.name).read_text())
 
-    def wait(self, timeout_s: float) -> Outcome:
+    def wait_for(self, run: Path, event: str, n: int) -> None:
+        """Wait until the journal of a run has so many events of a kind."""
+        seen_within(90, lambda: self.process.poll() is not None or len(events_of(run, event)) >= n)
+        assert len(events_of(run, event)) >= n, f"not {n} times {event}, with code {self.process.poll()}"
+
+    def wait(self, timeout_s: float, code: int | None = 0) -> Outcome:
+        """Return how the job has ended, with the expected code; None: with any."""
         if not seen_within(timeout_s, lambda: self.process.poll() is not None):
             self._end_with_stacks()
             out, err = self._texts()
             said = [out[-3000:], err[-6000:], *(log.read_text()[-6000:] for log in self._cwd.rglob("rank-*.log"))]
             raise AssertionError("\n".join([f"no end after {timeout_s} s:", *said]))
-        return Outcome(self.process.returncode, *self._texts())
+        return Outcome(self.process.returncode, *self._texts()).expect(code)
 
     def _end_with_stacks(self) -> None:
         """Kill all, after every rank has written what its threads are in, as it does where it aborts."""
-        for member in psutil.Process(self.process.pid).children(recursive=True):
+        for member in self.family():
             if rank_of(member) is not None:
                 member.send_signal(signal.SIGABRT)
         time.sleep(1)
@@ -129,9 +180,9 @@ class Job:
         return texts[0], texts[1]
 
 
-def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:
+def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
     """Run `command` on `n_ranks` ranks; the first word is a console command of this environment."""
-    return start(n_ranks, command, cwd).wait(timeout_s)
+    return start(n_ranks, command, cwd).wait(timeout_s, code)
 
 
 def start(n_ranks: int, command: list[str], cwd: Path) -> Job:
@@ -155,7 +206,7 @@ class Preloaded:
             env=environment(),
         )
 
-    def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0) -> Outcome:
+    def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
         """As `run` on one rank."""
         files = {name: cwd / f".{name}" for name in ("out", "err", "modules")}
         request = {"command": command, "cwd": str(cwd), **{name: str(path) for name, path in files.items()}}
@@ -164,13 +215,12 @@ class Preloaded:
         print(json.dumps(request), file=self._process.stdin, flush=True)
         ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
         assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
-        code = int(self._process.stdout.readline())
+        has_left_with = int(self._process.stdout.readline())
         modules = frozenset(json.loads(files["modules"].read_text()))
-        return Outcome(code, files["out"].read_text(), files["err"].read_text(), modules)
+        return Outcome(has_left_with, files["out"].read_text(), files["err"].read_text(), modules).expect(code)
 
     def close(self) -> None:
         """End the process that forks, and what may still run of it."""
-        family = [*psutil.Process(self._process.pid).children(recursive=True), self._process]
-        for process in family:
+        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
             process.kill()
         self._process.wait(10)

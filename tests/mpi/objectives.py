@@ -1,26 +1,35 @@
 """Objective modules that tests write into a folder of theirs."""
 
-GOOD = """
-from nnlo_opt.space import Real
+HEAD = """
+import math
+import os
+import sys
+import time
+
+import numpy as np
+from nnlo_opt.space import Categorical, Integer, Real, When
 
 
-def objective(parameters, comm, report):
+def objective(parameters, comm, report):"""
+
+
+def module(body: str, *dimensions: str) -> str:
+    """Return a module with an objective that does `body`, which is indented; without `dimensions`, of x in 0..1."""
+    space = ", ".join(dimensions or ['Real(0.0, 1.0, name="x")'])
+    return f"{HEAD}{body}\n\nobjective.parameter_range = [{space}]\n"
+
+
+GOOD = module("""
     total = comm.allreduce(parameters["x"])
     for epoch in (1, 2):
         report(epoch, total)
     assert comm.allreduce(1) == comm.Get_size()
     return (parameters["x"] - 0.3) ** 2
-
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
+""")
 
 #: one rank raises for half of all points, before, between and after collective calls
-RAISING = """
-from nnlo_opt.space import Categorical, Real
-
-
-def objective(parameters, comm, report):
+RAISING = module(
+    """
     bad = parameters["x"] > 0.5 and comm.Get_rank() == comm.Get_size() - 1
     if bad and parameters["where"] == "first":
         raise ValueError("raised first")
@@ -38,113 +47,62 @@ def objective(parameters, comm, report):
     if bad:
         raise ValueError("raised last")
     return parameters["x"]
-
-
-objective.parameter_range = [
-    Real(0.0, 1.0, name="x"),
-    Categorical(["first", "before a report", "before a receive", "last"], name="where"),
-]
-"""
+""",
+    'Real(0.0, 1.0, name="x")',
+    'Categorical(["first", "before a report", "before a receive", "last"], name="where")',
+)
 
 #: reports nine epochs unless it is told to stop
-CURVES = """
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
+CURVES = module("""
     for epoch in range(1, 10):
         comm.Barrier()
         if not report(epoch, parameters["x"] + 1 / epoch):
             return None
     return parameters["x"]
+""")
 
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
-
-FINITE = """
-from nnlo_opt.space import Integer
-
-
-def objective(parameters, comm, report):
-    return float(parameters["n"])
-
-
-objective.parameter_range = [Integer(1, 5, name="n")]
-"""
+FINITE = module('\n    return float(parameters["n"])\n', 'Integer(1, 5, name="n")')
 
 #: long enough to be killed in the middle
-SLOW = """
-import time
-
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
+SLOW = module("""
     for epoch in (1, 2, 3):
         time.sleep(0.05)
         report(epoch, parameters["x"])
     return (parameters["x"] - 0.3) ** 2
-
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
+""")
 
 #: the same, with collective calls, and without reports that would be waited for
-SLOW_TOGETHER = """
-import time
-
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
+SLOW_TOGETHER = module("""
     for _ in range(5):
         time.sleep(0.03)
         assert comm.allreduce(1) == comm.Get_size()
     report(1, parameters["x"])
     return (parameters["x"] - 0.3) ** 2
+""")
 
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
-
-NOT_A_NUMBER = """
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
+NOT_A_NUMBER = module("""
     return float("nan") if parameters["x"] > 0.5 else "seven" if parameters["x"] > 0.25 else parameters["x"]
+""")
 
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
-
-FRAMEWORKS = """
-import sys
-
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
+FRAMEWORKS = module("""
     loaded = [name for name in ("keras", "tensorflow", "torch", "jax", "skopt", "h5py") if name in sys.modules]
     if loaded:
         raise RuntimeError(f"loaded: {loaded}")
     return parameters["x"]
+""")
 
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
-
-#: ranks that do not call the same things, and code that catches what it is told; only "fine" is right
-MISUSED = """
-import math
-
-import numpy as np
-
-from nnlo_opt.space import Categorical
-
-
-def objective(parameters, comm, report):
+#: what ranks do that do not call the same things, or code that catches what it is told -> why its trial fails
+MISUSES = {
+    "fine": "",
+    "catches a bad report": "reported inf at epoch 1",
+    "reports on one rank": "rank 0 is in `report` while block rank 1 has returned",
+    "reports on another rank": "rank 0 is in `Barrier` while block rank 1 is in `report`",
+    "leaves a barrier out": "rank 0 is in `Barrier` while block rank 1 has returned",
+    "calls something else": "rank 0 is in `Barrier` while block rank 1 is in `allreduce`",
+    "sends to one that raised": "ValueError: raised",
+}
+MISUSED = module(
+    """
     rank, how = comm.Get_rank(), parameters["how"]
     if how == "catches a bad report":
         try:
@@ -176,44 +134,58 @@ def objective(parameters, comm, report):
         assert got[0] == rank ^ 1
         report(1, 0.5 if rank == 0 else None)
     return np.array([0.25]) if rank == 0 else None
-
-
-objective.parameter_range = [
-    Categorical(
-        [
-            "fine",
-            "catches a bad report",
-            "reports on one rank",
-            "reports on another rank",
-            "leaves a barrier out",
-            "calls something else",
-            "sends to one that raised",
-        ],
-        name="how",
-    )
-]
-"""
+""",
+    f'Categorical({[*MISUSES]}, name="how")',
+)
 
 #: a parameter under a condition, and a constraint; 9 feasible points, of which 4 have a momentum
-RICH = """
-from nnlo_opt.space import Categorical, Integer, When
-
-LIMIT = 5
-
-
-def objective(parameters, comm, report):
+RICH = (
+    module(
+        """
     assert ("momentum" in parameters) == (parameters["optimizer"] == "sgd")
     assert comm.allreduce(parameters["n"]) == parameters["n"] * comm.size
     return parameters["n"] - parameters.get("momentum", 0)
-
-
-objective.parameter_range = [
-    Integer(1, 9, name="n"),
-    Categorical(["sgd", "adam"], name="optimizer"),
-    Integer(1, 2, name="momentum", condition=When("optimizer", "sgd")),
-]
+""",
+        'Integer(1, 9, name="n")',
+        'Categorical(["sgd", "adam"], name="optimizer")',
+        'Integer(1, 2, name="momentum", condition=When("optimizer", "sgd"))',
+    )
+    + """
+LIMIT = 5
 
 
 def feasible(parameters):
     return parameters["n"] + 2 * parameters.get("momentum", 0) <= LIMIT
 """
+)
+
+#: says what each rank has to compute with
+SHOWS = module("""
+    seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH")]
+    with open(f"rank-{comm.rank}.txt", "w") as file:
+        print(*seen, file=file)
+    return comm.allreduce(parameters["x"])
+""")
+
+#: two figures, after EPOCHS reports
+TWO = module(
+    """
+    x = parameters["x"]
+    for epoch in range(1, 1 + EPOCHS):
+        time.sleep(0.05)
+        if not report(epoch, x):
+            return None
+    return {"here": x * x, "there": (x - 1) ** 2}
+""",
+    'Real(-1.0, 2.0, name="x")',
+)
+
+#: takes SECONDS after its report
+STUCK = module(
+    """
+    report(1, 1.0)
+    time.sleep(SECONDS)
+    return float(parameters["x"])
+""",
+    'Integer(0, 1000, name="x")',
+)

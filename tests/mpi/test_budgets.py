@@ -1,11 +1,10 @@
 """Several objectives and budgets with real ranks: killed, out of time, and gone on with."""
 
-import csv
 import json
-import time
 from pathlib import Path
 
 import launcher
+import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
@@ -13,50 +12,27 @@ from nnlo_opt.trials.pareto import dominates
 
 pytestmark = pytest.mark.mpi
 
-TWO = """
-import time
-
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
-    x = parameters["x"]
-    for epoch in range(1, 1 + EPOCHS):
-        time.sleep(0.05)
-        if not report(epoch, x):
-            return None
-    return {"here": x * x, "there": (x - 1) ** 2}
-
-
-objective.parameter_range = [Real(-1.0, 2.0, name="x")]
-"""
-
 
 def command(folder: Path, *options: str, epochs: int = 2) -> list[str]:
-    (folder / "two.py").write_text(TWO.replace("EPOCHS", str(epochs)))
+    (folder / "two.py").write_text(objectives.TWO.replace("EPOCHS", str(epochs)))
     return ["OptimizationDriver", "--model", "two.py", "--hyper-opt", "random", "--checkpoint", "B", *options]
 
 
 def run(folder: Path, *options: str, code: int = 0, epochs: int = 2) -> tuple[launcher.Outcome, dict]:
-    outcome = launcher.run(5, command(folder, *options, epochs=epochs), folder)
-    assert outcome.code == code, outcome.out[-2000:] + outcome.err[-3000:]
+    outcome = launcher.run(5, command(folder, *options, epochs=epochs), folder, code=code)
     return outcome, json.loads((folder / "checkpoints/B/summary.json").read_text())
 
 
 def test_the_pareto_set_of_a_killed_search_is_that_of_all_its_trials(tmp_path):
     options = ["--objective", "here:min", "--objective", "there:min", "--num-iterations", "14", "--opt-restore"]
     job = launcher.start(5, command(tmp_path, *options), tmp_path)
-    journal = tmp_path / "checkpoints/B/journal.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"TrialCompleted") < 4):
-        time.sleep(0.02)
+    job.wait_for(tmp_path / "checkpoints/B", "TrialCompleted", 4)
     job.kill()
     job.process.wait(30)
     assert not read_ledger(tmp_path / "checkpoints/B").complete
     outcome, summary = run(tmp_path, *options)
     assert "Pareto set of here:min, there:min" in outcome.out
-    with (tmp_path / "checkpoints/B/results.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = launcher.results_of(tmp_path / "checkpoints/B")
     losses = {int(row["trial"]): (float(row["o:here"]), float(row["o:there"])) for row in rows}
     assert len(losses) == 14
     expected = {n for n, own in losses.items() if not any(dominates(other, own) for other in losses.values())}

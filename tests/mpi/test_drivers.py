@@ -1,6 +1,5 @@
 """Both drivers on real digits under real mpirun."""
 
-import csv
 import json
 import re
 import zipfile
@@ -9,6 +8,7 @@ from pathlib import Path
 import launcher
 import networks
 import pytest
+from launcher import data_of, events_of, results_of
 
 pytestmark = pytest.mark.mpi
 
@@ -32,28 +32,14 @@ def folder(tmp_path, network) -> Path:
     return tmp_path
 
 
-def data(digits: Path) -> list[str]:
-    return ["--train_data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-
-
-def ok(outcome: launcher.Outcome) -> launcher.Outcome:
-    assert outcome.code == 0, outcome.out[-3000:] + outcome.err[-3000:]
-    return outcome
-
-
-def rows(run: Path) -> list[dict[str, str]]:
-    with (run / "results.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.keras
 @pytest.mark.parametrize("network", [networks.NETWORKS["keras"]], ids=["keras"])
 def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "6"]
-    outcome = ok(launcher.run(5, [*command, "--epochs", "2", "--checkpoint", "S", *data(digits)], folder))
+    outcome = launcher.run(5, [*command, "--epochs", "2", "--checkpoint", "S", *data_of(digits)], folder)
     run = folder / "checkpoints/S"
-    assert [row["state"] for row in rows(run)] == ["complete"] * 6
-    assert all(0.0 <= float(row["figure_of_merit"]) < 1.0 for row in rows(run))
+    assert [row["state"] for row in results_of(run)] == ["complete"] * 6
+    assert all(0.0 <= float(row["figure_of_merit"]) < 1.0 for row in results_of(run))
     best = json.loads((run / "summary.json").read_text())["best"]
     assert f"Best: trial {best['trial']}" in outcome.out
     assert zipfile.is_zipfile(run / "best_model.keras")
@@ -69,13 +55,11 @@ def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits):
 
 def test_folds_train_on_sub_blocks_at_the_same_time(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
-    ok(launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data(digits)], folder))
+    launcher.run(5, [*command, "--block-size", "4", "--n-fold", "2", "--checkpoint", "S", *data_of(digits)], folder)
     run = folder / "checkpoints/S"
-    for row in rows(run):
+    for row in results_of(run):
         assert (row["state"], row["n_folds"], row["n_ranks"]) == ("complete", "2", "4")
-    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    teams = {event["team"] for event in events if event["event"] == "FoldAssigned"}
-    assert teams == {0, 1}
+    assert {event["team"] for event in events_of(run, "FoldAssigned")} == {0, 1}
 
 
 def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse(folder, digits, network):
@@ -85,8 +69,8 @@ def test_a_race_of_folds_gives_up_trials_that_their_first_folds_show_to_be_worse
     (folder / "model.py").write_text(network.plain)
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "rates.py", "--num-iterations", "8"]
     command += ["--n-fold", "4", "--fold-racing", "--hyper-opt", "random", "--loss", "categorical_crossentropy"]
-    ok(launcher.run(3, [*command, "--block-size", "1", "--checkpoint", "S", *data(digits)], folder))
-    ended = rows(folder / "checkpoints/S")
+    launcher.run(3, [*command, "--block-size", "1", "--checkpoint", "S", *data_of(digits)], folder)
+    ended = results_of(folder / "checkpoints/S")
     pruned = [row for row in ended if row["state"] == "pruned"]
     complete = [row for row in ended if row["state"] == "complete"]
     assert len(pruned) + len(complete) == 8
@@ -107,10 +91,9 @@ def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
     results = []
     for name in ("A", "B"):
-        ok(launcher.run(1, [*command, "--seed", "7", "--checkpoint", name, *data(digits)], folder))
-        results.append(
-            [{k: v for k, v in row.items() if not k.endswith("_s")} for row in rows(folder / f"checkpoints/{name}")]
-        )
+        launcher.run(1, [*command, "--seed", "7", "--checkpoint", name, *data_of(digits)], folder)
+        rows = results_of(folder / f"checkpoints/{name}")
+        results.append([{k: v for k, v in row.items() if not k.endswith("_s")} for row in rows])
     assert results[0] == results[1]
 
 
@@ -119,7 +102,7 @@ def test_training_on_three_ranks_and_on_one(folder, digits, network):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "3", "--loss", "categorical_crossentropy"]
     for n_ranks in (1, 3):
         name = f"on{n_ranks}"
-        ok(launcher.run(n_ranks, [*command, "--trial-name", name, *data(digits)], folder))
+        launcher.run(n_ranks, [*command, "--trial-name", name, *data_of(digits)], folder)
         history = json.loads((folder / f"checkpoints/{name}/model_{name}_history.json").read_text())
         assert len(history["history"]["0:-:-"]["val_acc"]) == 3
         assert history["history"]["0:-:-"]["val_acc"][-1] > 0.5
@@ -131,7 +114,7 @@ def test_training_on_three_ranks_and_on_one(folder, digits, network):
 @networks.trained("keras")
 def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "6", "--early", "val_loss,<,2"]
-    ok(launcher.run(2, [*command, "--learning-rate", "0.05", "--trial-name", "T", *data(digits)], folder))
+    launcher.run(2, [*command, "--learning-rate", "0.05", "--trial-name", "T", *data_of(digits)], folder)
     import h5py
     import keras
     import numpy as np
@@ -150,12 +133,11 @@ def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
 
 @networks.trained("dense", "keras")
 def test_a_training_is_restored(folder, digits):
-    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--synchronous", *data(digits)]
-    ok(launcher.run(3, [*command, "--epochs", "1"], folder))
-    outcome = launcher.run(3, [*command, "--epochs", "1"], folder)
-    assert outcome.code == 2
+    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--synchronous", *data_of(digits)]
+    launcher.run(3, [*command, "--epochs", "1"], folder)
+    outcome = launcher.run(3, [*command, "--epochs", "1"], folder, code=2)
     assert "--restore" in outcome.err
-    outcome = ok(launcher.run(3, [*command, "--epochs", "3", "--restore"], folder))
+    outcome = launcher.run(3, [*command, "--epochs", "3", "--restore"], folder)
     assert "resumes after epoch 1" in outcome.out
     history = json.loads((folder / "checkpoints/T/model_train_history.json").read_text())
     assert len(history["history"]["0:-:-"]["val_acc"]) == 3
@@ -163,6 +145,6 @@ def test_a_training_is_restored(folder, digits):
 
 @networks.trained("keras")
 def test_a_model_architecture_in_json_is_trained(folder, digits):
-    ok(launcher.run(1, ["BuildModel", "mnist"], folder))
-    ok(launcher.run(2, ["TrainingDriver", "--model", "mnist_arch.json", "--trial-name", "J", *data(digits)], folder))
+    launcher.run(1, ["BuildModel", "mnist"], folder)
+    launcher.run(2, ["TrainingDriver", "--model", "mnist_arch.json", "--trial-name", "J", *data_of(digits)], folder)
     assert (folder / "checkpoints/J/mnist_J_history.json").exists()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
+import objectives
 import pytest
 
 pytestmark = pytest.mark.mpi
@@ -15,27 +16,14 @@ from nnlo_opt.space import Categorical, Integer
 
 parameter_range = [Integer(8, 32, name="n_units"), Categorical([0.0, 0.5], name="train.warmup_epochs")]
 """
-OBJECTIVE = """
-from nnlo_opt.space import Real
-
-
-def objective(parameters, comm, report):
-    return comm.allreduce(parameters["x"])
-
-
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
 #: what a worker takes of its machine, where it has no GPU
 LOAD = {"cpu_percent", "memory_mb", "memory_max_mb"}
 
 
 def ok(n_ranks: int, command: list[str], folder: Path, digits: Path | None = None) -> launcher.Outcome:
     if digits is not None:
-        command = [*command, "--train-data", str(digits / "train_mnist.list")]
-        command += ["--val-data", str(digits / "test_mnist.list"), "--loss", "categorical_crossentropy"]
-    outcome = launcher.run(n_ranks, command, folder)
-    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
-    return outcome
+        command = [*command, *launcher.data_of(digits), "--loss", "categorical_crossentropy"]
+    return launcher.run(n_ranks, command, folder)
 
 
 def spans_of(run: Path) -> dict[int, dict[str, list[dict[str, Any]]]]:
@@ -149,30 +137,13 @@ def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
 
 
 def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
-    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "3"]
     outcome = ok(3, [*command, "--checkpoint", "O", "--timeline", "--monitor"], tmp_path)
     assert "`--monitor` has no effect: it measures workers" in outcome.out
     spans = spans_of(tmp_path / "checkpoints/O")
     assert names_of(spans[1]["main"]) >= {"RunFold", "wait"}
     assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
-
-
-#: writes down what each rank has to compute with
-SHOWS = """
-import os
-
-
-def objective(parameters, comm, report):
-    seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_FORCE_GPU_ALLOW_GROWTH")]
-    with open(f"rank-{comm.rank}.txt", "w") as file:
-        print(*seen, file=file)
-    return comm.allreduce(parameters["x"])
-
-
-from nnlo_opt.space import Real
-objective.parameter_range = [Real(0.0, 1.0, name="x")]
-"""
 
 
 @pytest.mark.parametrize(
@@ -186,20 +157,11 @@ objective.parameter_range = [Real(0.0, 1.0, name="x")]
     ids=str,
 )
 def test_the_gpus_that_the_batch_system_left_visible_go_round(tmp_path, monkeypatch, options, visible, expected):
-    (tmp_path / "shows.py").write_text(SHOWS)
+    (tmp_path / "shows.py").write_text(objectives.SHOWS)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    command = [
-        "OptimizationDriver",
-        "--model",
-        "shows.py",
-        "--block-size",
-        "3",
-        "--num-iterations",
-        "1",
-        "--hyper-opt",
-        "random",
-    ]
+    command = ["OptimizationDriver", "--model", "shows.py", "--block-size", "3", "--num-iterations", "1"]
+    command += ["--hyper-opt", "random"]
     ok(4, [*command, *options], tmp_path)
     seen = [(tmp_path / f"rank-{rank}.txt").read_text().split() for rank in range(3)]
     assert [gpu for gpu, *_ in seen] == expected

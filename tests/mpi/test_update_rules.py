@@ -1,6 +1,5 @@
 """Every update rule on real digits under real mpirun."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -20,10 +19,8 @@ def folder(tmp_path, network) -> Path:
 
 def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) -> np.ndarray:
     """The weights that a training on `n_ranks` ranks ends with."""
-    files = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    command = ["TrainingDriver", "--model", "model.py", *files, "--checkpoint", name, *options]
-    outcome = launcher.run(n_ranks, command, folder)
-    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
+    command = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--checkpoint", name, *options]
+    launcher.run(n_ranks, command, folder)
     newest = max((folder / "checkpoints" / name / "trials").iterdir())
     with np.load(newest / "fold0/weights.npz") as archive:
         return archive["weights"]
@@ -81,10 +78,9 @@ def test_workers_of_several_ranks_train_and_go_on_from_a_checkpoint(folder, digi
     for metric, values in before["0:-:-"].items():
         assert after["0:-:-"][metric][:1] == values
     assert losses[-1] < losses[0]
-    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     # A training that has ended goes on as a further trial, from the last fence of the one before.
-    assert [event["epoch"] for event in events if event["event"] == "FoldBegan"] == [0, 1]
-    assert [event["epoch"] for event in events if event["event"] == "EpochEnded"] == [1, 2, 3]
+    assert [event["epoch"] for event in launcher.events_of(run, "FoldBegan")] == [0, 1]
+    assert [event["epoch"] for event in launcher.events_of(run, "EpochEnded")] == [1, 2, 3]
 
 
 def test_a_synchronous_tree_of_masters_trains_as_one_master_does(folder, digits):
@@ -110,24 +106,19 @@ def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_
         "from nnlo_opt.space import Categorical\nspace = [Categorical(['', 'build'], name='fault')]\n"
     )
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "6"]
-    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    command += ["--num-iterations", "9", "--n-masters", "3", "--checkpoint", "S"]
-    outcome = launcher.run(7, command, folder)
-    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
-    with (folder / "checkpoints/S/results.csv").open() as file:
-        rows = {row["p:fault"]: row for row in csv.DictReader(file)}
+    command += ["--num-iterations", "9", "--n-masters", "3", "--checkpoint", "S", *launcher.data_of(digits)]
+    launcher.run(7, command, folder)
+    rows = {row["p:fault"]: row for row in launcher.results_of(folder / "checkpoints/S")}
     assert {fault: row["state"] for fault, row in rows.items()} == {"": "complete", "build": "failed"}
     assert "no such layer" in rows["build"]["reason"]
-    events = [json.loads(line) for line in (folder / "checkpoints/S/journal.jsonl").read_text().splitlines()]
-    (failed,) = [event for event in events if event["event"] == "AssignmentFailed"]
+    (failed,) = launcher.events_of(folder / "checkpoints/S", "AssignmentFailed")
     assert failed["world_rank"] == 6
 
 
 def test_groups_that_cannot_be_are_refused_on_all_ranks(folder, digits):
     """Which ones: `tests/cli/test_checks.py`."""
     command = ["TrainingDriver", "--model", "model.py", "--train-data", str(digits / "train_mnist.list")]
-    outcome = launcher.run(4, [*command, "--n-masters", "3"], folder)
-    assert outcome.code == 2
+    outcome = launcher.run(4, [*command, "--n-masters", "3"], folder, code=2)
     assert outcome.err.startswith("`--n-masters` must leave every sub-master a worker")
     assert "Traceback" not in outcome.err
 
@@ -140,12 +131,9 @@ def test_rules_are_searched_together_and_failures_in_each_are_contained(folder, 
         "         Categorical(['', 'build', 'nan'], name='fault')]\n"
     )
     command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--block-size", "3"]
-    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    command += ["--num-iterations", "50", "--hyper-opt", "random", "--checkpoint", "S", "--loss"]
-    outcome = launcher.run(4, [*command, "categorical_crossentropy"], folder)
-    assert outcome.code == 0, outcome.out[-2000:] + outcome.err[-3000:]
-    with (folder / "checkpoints/S/results.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    command += ["--num-iterations", "50", "--hyper-opt", "random", "--checkpoint", "S", *launcher.data_of(digits)]
+    launcher.run(4, [*command, "--loss", "categorical_crossentropy"], folder)
+    rows = launcher.results_of(folder / "checkpoints/S")
     assert len(rows) == 12
     for row in rows:
         assert row["state"] == ("failed" if row["p:fault"] else "complete"), row

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.mpi
 
-Run = Callable[[list[str], Path], launcher.Outcome]
+Run = Callable[..., launcher.Outcome]
 #: what takes seconds to import
 HEAVY = {"keras", "tensorflow", "torch", "jax", "skopt", "scipy", "h5py", "pandas"}
 
@@ -175,8 +175,7 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
         command += ["--train-data", str(digits / "train_mnist.list")]
     if not set(UNVALIDATED) & set(options):
         command += ["--val-data", str(digits / "test_mnist.list")]
-    outcome = run(command, folder)
-    assert outcome.code == 2, outcome.out + outcome.err
+    outcome = run(command, folder, code=2)
     said = outcome.err.split("\n---")[0].strip()
     assert "Traceback" not in outcome.err
     assert len(said.splitlines()) == 1, said
@@ -249,14 +248,10 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
             "import Categorical\nKINDS = ['good', 'raises', 'exits', 'no model', 'infinite', 'memory', 'shape']",
         )
     )
-    data = ["--train-data", str(digits / "train_mnist.list"), "--val-data", str(digits / "test_mnist.list")]
-    command = ["OptimizationDriver", "--model", "model.py", "--num-iterations", "10", "--checkpoint", "S", *data]
-    outcome = launcher.run(3, command, tmp_path)
-    assert outcome.code == 0, outcome.out + outcome.err
-    import pandas
-
-    rows = pandas.read_csv(tmp_path / "checkpoints/S/results.csv").set_index("p:kind")
-    assert dict(rows["state"]) == {kind: "complete" if kind == "good" else "failed" for kind in rows.index}
+    command = ["OptimizationDriver", "--model", "model.py", "--num-iterations", "10", "--checkpoint", "S"]
+    launcher.run(3, [*command, *launcher.data_of(digits)], tmp_path)
+    rows = {row["p:kind"]: row for row in launcher.results_of(tmp_path / "checkpoints/S")}
+    assert {kind: row["state"] for kind, row in rows.items()} == dict.fromkeys(rows, "failed") | {"good": "complete"}
     assert len(rows) == 7
     for kind, word in {
         "raises": "no such layer",
@@ -266,4 +261,4 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
         "memory": "memory",
         "shape": "(3,)",
     }.items():
-        assert word in rows.loc[kind, "reason"].lower(), rows.loc[kind, "reason"]
+        assert word in rows[kind]["reason"].lower(), rows[kind]["reason"]
