@@ -75,13 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _command(arguments: argparse.Namespace, further: list[str]) -> list[str]:
     words = ["nnlo-opt", "launch", "-n", str(arguments.n_ranks), "--grace", str(NOTICE_S - 30), "--"]
     words += ["OptimizationDriver", "--block-size", str(arguments.block_size)]
-    if arguments.n_fold > 1:
-        words += ["--n-fold", str(arguments.n_fold)]
-    for option, value in (("--n-masters", arguments.n_masters), ("--n-processes", arguments.n_processes)):
-        if value > 1:
-            words += [option, str(value)]
-    if arguments.mode != MODES[0]:
-        words += ["--mode", arguments.mode]
+    for option in (BY_NAME[name] for name in ("n_fold", "n_masters", "n_processes", "mode")):
+        value = getattr(arguments, option.name)
+        if value != option.default:
+            words += [option.flag, str(value)]
     words += further or ["--model", "my_model.py", "--checkpoint", "my_run"]
     # The same script starts the run and resumes it.
     if "--opt-restore" not in words:

@@ -39,7 +39,7 @@ def parse_cost(text: str, name: str) -> Cost:
 
 
 class VirtualClock:
-    """Clock that starts at 0, with actions to come; it moves by `advance_to`, `jump`, or with real time in `running`.
+    """Clock that starts at 0, with actions to come; it moves by `advance_to`, `jump`, or with real time in `let`.
 
     Actions of the same time are carried out in the order in which they were scheduled.
     """
@@ -71,27 +71,17 @@ class VirtualClock:
         self._stood_at_s = max(self._stood_at_s, time_s)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Let the clock run with real time during the `with` block; cannot be nested."""
-        self._let_run_at_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._halt()
-
-    @contextmanager
-    def standing(self) -> Iterator[None]:
-        """Stop the clock during the `with` block, if it runs at all."""
+    def let(self, *, run: bool) -> Iterator[None]:
+        """Let the clock run with real time during the `with` block, or stand still; afterwards it goes on as before."""
         ran = self._let_run_at_s is not None
-        self._halt()
+        self._set(run)
         try:
             yield
         finally:
-            if ran:
-                self._let_run_at_s = time.perf_counter()
+            self._set(ran)
 
-    def _halt(self) -> None:
-        self._stood_at_s, self._let_run_at_s = self.now_s, None
+    def _set(self, runs: bool) -> None:
+        self._stood_at_s, self._let_run_at_s = self.now_s, time.perf_counter() if runs else None
 
     def schedule(self, due_s: float, action: Action) -> None:
         """Schedule `action` for the time `due_s`, or for now if that is past."""

@@ -12,15 +12,13 @@ from nnlo_opt.trials.ledger import Ledger
 class Spread:
     """Median, 99th percentile, maximum of some durations; zeros if there are none."""
 
-    median_s: float = 0.0
-    percentile_99_s: float = 0.0
-    max_s: float = 0.0
+    median_s: float
+    percentile_99_s: float
+    max_s: float
 
     @classmethod
     def of(cls, values: list[float]) -> "Spread":
-        if not values:
-            return cls()
-        ordered = sorted(values)
+        ordered = sorted(values) or [0.0]
         return cls(statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))], ordered[-1])
 
 

@@ -181,7 +181,7 @@ class TimedSearch:
 
     def _timed(self, action: Callable[[], None]) -> float:
         """Return the CPU seconds of `action`, which the coordinator's clock leaves out."""
-        with self._clock.standing():
+        with self._clock.let(run=False):
             began_s = time.process_time()
             action()
             return time.process_time() - began_s
@@ -255,7 +255,7 @@ class Simulation:
     def _step(self) -> bool:
         cost_s = self.plan.coordinator_cost
         if cost_s is None:
-            with self.clock.running():
+            with self.clock.let(run=True):
                 return self._coordinator.step()
         if self._ranks.has_news or self._search.has_news:
             self.clock.advance_to(self.clock.now_s + cost_s)

@@ -264,9 +264,7 @@ def _numbers(n: int) -> np.ndarray:
 
 
 def _expect(received: Received, payload: np.ndarray | None) -> None:
-    if payload is None:
-        assert received.payload is None
+    if received.payload is None or payload is None:
+        assert received.payload is payload
     else:
-        assert received.payload is not None
-        assert received.payload.dtype == np.float32
-        np.testing.assert_array_equal(received.payload, payload)
+        np.testing.assert_array_equal(received.payload, payload, strict=True)

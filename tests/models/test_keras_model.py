@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, keras
+from keras_adapters import keras_adapter
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import keras_model
-from nnlo_opt.testing.keras_adapters import keras_adapter
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = pytest.mark.keras
