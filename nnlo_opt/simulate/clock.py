@@ -1,4 +1,4 @@
-"""Virtual time: a clock that jumps from one action to the next, and costs of work."""
+"""Virtual time: a clock that jumps from one action to the next, with costs of work."""
 
 import time
 from collections.abc import Callable, Iterator

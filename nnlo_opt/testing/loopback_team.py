@@ -90,8 +90,8 @@ class LoopbackTeam:
         """
         self.clock = ManualClock()
         self._run = OpenRun(directory=str(directory), settings={"kind": "model"})
-        self._orders, self._tasks, self._apart = orders, tasks, apart
-        self._given = {"training": options, "comparison": Comparison(), "is_one_training": False, **roles}
+        self._orders, self._options, self._tasks, self._apart = orders, options, tasks, apart
+        self._given: dict[str, Any] = {"comparison": Comparison(), "is_one_training": False} | roles
         self._join(n_workers if isinstance(n_workers, Topology) else plan_single_block(1 + n_workers))
         master = self._roles(MASTER, self.endpoints_at(MASTER)).master(self._run)
         assert master is not None
@@ -138,7 +138,12 @@ class LoopbackTeam:
         placement = replace(alone, world_rank=self.plan.world_ranks[position], endpoints=endpoints)
         workload: Any = SimpleNamespace(prepare=lambda: None, tasks=lambda: tasks, judge=self.figure)
         setup = RoleSetup(
-            topology=self._topology, workload=workload, context=ProcessContext(), clock=self.clock, **self._given
+            topology=self._topology,
+            training=self._options,
+            workload=workload,
+            context=ProcessContext(),
+            clock=self.clock,
+            **self._given,
         )
         return RankRoles(placement, setup)
 
