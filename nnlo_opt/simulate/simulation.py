@@ -166,28 +166,25 @@ class TimedSearch:
         return bool(self._arrived)
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
-        took_s = self._timed(partial(self._inner.record, trials))
-        self._work(took_s if self._cost is None else 0.0)
+        self._work(partial(self._inner.record, trials), 0.0)
 
     def request_suggestion(self, request: int) -> None:
-        took_s = self._timed(partial(self._inner.request_suggestion, request))
-        cost_s = took_s if self._cost is None else self._cost
-        self._work(cost_s)
+        cost_s = self._work(partial(self._inner.request_suggestion, request), self._cost or 0.0)
         suggestion = replace(self._inner.poll(), wall_s=cost_s, cpu_s=cost_s)
         self._clock.schedule(self._busy_until_s, partial(self._arrived.append, suggestion))
 
     def poll(self) -> Any:
         return self._arrived.popleft() if self._arrived else None
 
-    def _timed(self, action: Callable[[], None]) -> float:
-        """Return the CPU seconds of `action`, which the coordinator's clock leaves out."""
-        with self._clock.let(run=False):
+    def _work(self, action: Callable[[], None], seconds: float) -> float:
+        """Carry out `action`, which takes so many seconds, or its CPU seconds if costs are measured; return them."""
+        with self._clock.let(run=False):  # the coordinator does not wait for it
             began_s = time.process_time()
             action()
-            return time.process_time() - began_s
-
-    def _work(self, seconds: float) -> None:
+            took_s = time.process_time() - began_s
+        seconds = took_s if self._cost is None else seconds
         self._busy_until_s = max(self._busy_until_s, self._clock.now_s) + seconds
+        return seconds
 
 
 # ---------------------------------------------------------------- the simulation
