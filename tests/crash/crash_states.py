@@ -246,19 +246,18 @@ class _Recorder:
         self.rename(source, target)
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
-        _os["mkdir"](path, mode)
-        if (inside := self.inside(path)) is not None:
-            self.note("make", inside)
+        self._do("make", "mkdir", path, mode)
 
     def unlink(self, path: Any) -> None:
-        _os["unlink"](path)
-        if (inside := self.inside(path)) is not None:
-            self.note("remove", inside)
+        self._do("remove", "unlink", path)
 
     def rmdir(self, path: Any) -> None:
-        _os["rmdir"](path)
+        self._do("remove", "rmdir", path)
+
+    def _do(self, kind: str, call: str, path: Any, *rest: Any) -> None:
+        _os[call](path, *rest)
         if (inside := self.inside(path)) is not None:
-            self.note("remove", inside)
+            self.note(kind, inside)
 
     # -------- open
 

@@ -4,6 +4,29 @@ from typing import Any, NamedTuple
 
 import pytest
 
+SLOW = """
+import time
+
+from nnlo_opt.space import Integer
+
+build = get_model
+
+
+def get_model(n_units=16):
+    model = build(n_units)
+    compute = model.forward
+
+    def forward(x):
+        time.sleep(0.05)
+        return compute(x)
+
+    model.forward = forward
+    return model
+
+
+get_model.parameter_range = [Integer(4, 64, name="n_units")]
+"""
+
 
 class Network(NamedTuple):
     """The text of model modules of one framework, all with `get_model`."""
@@ -14,8 +37,11 @@ class Network(NamedTuple):
     careful: str
     #: of a saved model
     suffix: str
-    #: whose epochs take half a second, to be killed in the middle of one
-    slow: str = ""
+
+    @property
+    def slow(self) -> str:
+        """The plain network, with epochs of half a second, to be killed in the middle of one."""
+        return self.plain + SLOW
 
 
 DENSE = """
@@ -38,25 +64,6 @@ from dense import Net
 
 def get_model(n_units=16):
     return Net(n_units, normalises=True, dropout=0.1)
-"""
-SLOW_DENSE = """
-import time
-
-from dense import Net
-from nnlo_opt.space import Integer
-
-
-class Slow(Net):
-    def forward(self, x):
-        time.sleep(0.05)
-        return x
-
-
-def get_model(n_units=16):
-    return Slow(n_units)
-
-
-get_model.parameter_range = [Integer(4, 64, name="n_units")]
 """
 KERAS = """
 import keras
@@ -111,33 +118,10 @@ def get_model(n_units=16):
         nn.Linear(n_units, 10),
     )
 """
-SLOW_TORCH = """
-import time
-
-import torch
-from nnlo_opt.space import Integer
-
-
-class Net(torch.nn.Module):
-    def __init__(self, n_units):
-        super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(784, n_units), torch.nn.Linear(n_units, 10))
-
-    def forward(self, x):
-        time.sleep(0.05)
-        return self.layers(x.flatten(1))
-
-
-def get_model(n_units=16):
-    return Net(n_units)
-
-
-get_model.parameter_range = [Integer(4, 64, name="n_units")]
-"""
 
 NETWORKS = {
-    "dense": Network(DENSE, CAREFUL_DENSE, ".npz", SLOW_DENSE),
-    "torch": Network(TORCH, CAREFUL_TORCH, ".pt", SLOW_TORCH),
+    "dense": Network(DENSE, CAREFUL_DENSE, ".npz"),
+    "torch": Network(TORCH, CAREFUL_TORCH, ".pt"),
     "keras": Network(KERAS, CAREFUL_KERAS, ".keras"),
 }
 _MARKS = {"torch": [pytest.mark.needs("torch"), pytest.mark.proof], "keras": [pytest.mark.keras, pytest.mark.proof]}
