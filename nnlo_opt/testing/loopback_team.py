@@ -1,6 +1,6 @@
 """Team in one process: a real master with real workers on loopback transports, one message at a time.
 
-The roles are those of `run.roles`, as for the ranks of a job. A message moves only when the test says so, in the order
+`run.roles` makes the roles, as for the ranks of a job. A message moves only when the test says so, in the order
 that it chooses, so every interleaving can be replayed. To drop a team is a crash of all its ranks; `regroup` is a crash
 of some of its workers.
 """
@@ -69,7 +69,7 @@ class LoopbackTeam:
     #: whether its ends can share memory
     shares = False
     #: the user's figure of merit, a static method
-    figure: ClassVar[Callable[[dict[str, Any]], object] | None] = None
+    figure: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class LoopbackTeam:
         """Join the ranks of the first team by new networks."""
         self._topology, self.plan = topology, topology.teams[0]
         n_ends = 1 + len(self.plan.groups) if self.plan.groups else len(self.plan.world_ranks)
-        #: between the master and its workers, or the top master and its sub-masters; then those of the groups
+        #: between the master and its workers, or the top master and its sub-masters; then one for each group
         self._networks = [LoopbackNetwork(n_ends, shares=self.shares)]
         self._networks += [LoopbackNetwork(group.n_ranks) for group in self.plan.groups]
 

@@ -37,8 +37,8 @@ class Recorder:
 
 def team_of(directory, recorder, n_workers=2, how=None, **changes):
     options = TrainingOptions(**{"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, **changes})
-    tasks = linear_tasks(SOURCE, FOLDS, options)
-    return LoneTeam(directory, options, tasks, n_workers, make_callbacks=lambda: recorder, **(how or {}))
+    how = {"make_callbacks": recorder and (lambda: recorder), **(how or {})}
+    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers, **how)
 
 
 def rates_applied(team):

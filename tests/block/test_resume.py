@@ -130,7 +130,7 @@ TREES = [(5, 3), (3, 2)]
 
 
 def tree_of(n_workers, n_masters):
-    return plan_single_block(n_workers + n_masters, n_masters).teams[0]
+    return plan_single_block(n_workers + n_masters, n_masters)
 
 
 @pytest.mark.parametrize(("n_workers", "n_masters"), TREES)
