@@ -274,11 +274,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.owed = None
         self.feed(ins.Suggested(point=self.algorithm.suggest(self.history), wall_s=0.1))
 
-    def busy(self, pick):
-        """A master that can say something of its own."""
-        teams = [i for i, master in enumerate(self.masters) if self.can_speak(master)]
-        return (i := teams[pick % len(teams)]), self.masters[i]
-
     @staticmethod
     def can_speak(master):
         return not master.is_broken and master.current is not None and (not master.waits or master.told_to_stop)
@@ -292,7 +287,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.can_speak(m) for m in self.masters))
     @rule(pick=st.integers(0, 99), figure=figures, outcome=st.sampled_from(["finish", "finish", "fail", "stop"]))
     def a_master_ends_its_assignment(self, pick, figure, outcome):
-        _, master = self.busy(pick)
+        masters = [master for master in self.masters if self.can_speak(master)]
+        master = masters[pick % len(masters)]
         number = master.current.assignment
         if outcome == "fail":
             master.end(msg.FoldFailed(assignment=number, reason="no memory"))

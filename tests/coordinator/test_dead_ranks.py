@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from starts import begin, not_begun
+from starts import begin, not_begun, session
 from state_steps import events_of, finish, from_master, of_type, sends_to, step, stop, suggest
 
 from nnlo_opt.comm import messages as msg
@@ -25,11 +25,8 @@ def reformed(state, team, alive, taken, goes_on=-1, trains=True):
 
 def training(topology, **plan):
     """A search with a trial on every block."""
-    started = ev.RunStarted(
-        time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=topology.n_blocks, identity={}
-    )
-    state, first = begin(topology, Ledger([started]), num_iterations=9, **plan)
-    seen = [started, *events_of(first)]
+    state, first = begin(topology, Ledger([session()]), num_iterations=9, **plan)
+    seen = [session(), *events_of(first)]
     for n in range(topology.n_blocks):
         seen += events_of(suggest(state, n=n))
     return state, seen

@@ -1,6 +1,8 @@
+import copy
 from dataclasses import replace
 
 import pytest
+from told_runs import Story
 
 from nnlo_opt.launcher.supervisor import MAX_IDLE, MAX_UNBORN, PAUSES_S, Ended, Standing, Supervisor
 from nnlo_opt.trials import events as ev
@@ -164,30 +166,18 @@ def test_every_verdict_has_a_sentence():
 
 
 def test_what_lasts_is_what_no_later_start_repeats():
-    began = [
-        ev.RunStarted(time_s=0.0, unix_s=100.0, n_ranks=3, n_blocks=1, identity={}),
-        ev.TrialSuggested(time_s=0.0, trial=0, point={"n": 1}),
-        ev.FoldAssigned(time_s=0.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ev.FoldBegan(time_s=0.0, assignment=0),
-        ev.EpochEnded(time_s=1.0, assignment=0, epoch=1, metrics={}),
-    ]
-    assert Standing.of(Ledger(began)) == Standing(start=(100.0, 1), n_assigned=1)
-    more = [*began, ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True)]
-    assert Standing.of(Ledger(more)).n_lasting == 1
-    preempted = [
-        *more,
-        ev.AssignmentPreempted(time_s=3.0, assignment=0, reason="r"),
-        ev.RunPreempted(time_s=3.0, reason="r"),
-    ]
-    assert Standing.of(Ledger(preempted)) == Standing(start=(100.0, 1), n_lasting=1, n_assigned=1, preempted=True)
-    done = [
-        *more,
-        ev.AssignmentFinished(
-            time_s=3.0, assignment=0, figure_of_merit=0.5, metrics={}, n_epochs=2, train_s=1.0, reason=""
-        ),
-        ev.TrialCompleted(time_s=3.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.0),
-        ev.RunCompleted(time_s=3.0, reason="r"),
-    ]
-    finished = Standing(start=(100.0, 1), n_lasting=3, n_assigned=1, complete=True, has_result=True)
-    assert Standing.of(Ledger(done)) == finished
     assert Standing.of(Ledger()) == NOTHING
+    story = Story()
+    story.begin(0.0, story.assign(0.0, story.suggest(0.0, n=1)))
+    story.apply(ev.EpochEnded(time_s=1.0, assignment=0, epoch=1, metrics={}))
+    began = Standing(start=(1000.0, 1), n_assigned=1)
+    assert Standing.of(story.ledger) == began
+    story.apply(ev.EpochEnded(time_s=2.0, assignment=0, epoch=2, metrics={}, checkpointed=True))
+    assert Standing.of(story.ledger) == replace(began, n_lasting=1)
+    preempted = copy.deepcopy(story)
+    preempted.apply(ev.AssignmentPreempted(time_s=3.0, assignment=0), ev.RunPreempted(time_s=3.0, reason="r"))
+    assert Standing.of(preempted.ledger) == replace(began, n_lasting=1, preempted=True)
+    story.finish(3.0, 0)
+    story.complete(3.0, 0)
+    story.apply(ev.RunCompleted(time_s=3.0, reason="r"))
+    assert Standing.of(story.ledger) == replace(began, n_lasting=3, complete=True, has_result=True)

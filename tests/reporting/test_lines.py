@@ -46,17 +46,14 @@ class Screen:
 
     def trial(self, number, figure=0.5, time_s=10.0):
         """A whole trial; the line of its end."""
+        about, result = {"time_s": time_s, "trial": number}, {"figure_of_merit": figure}
         self(
-            ev.TrialSuggested(time_s=time_s, trial=number, point={"n": number}),
-            ev.FoldAssigned(
-                time_s=time_s, assignment=number, trial=number, fold=0, attempt=1, block=1, team=0, n_ranks=2
-            ),
+            ev.TrialSuggested(**about, point={"n": number}),
+            ev.FoldAssigned(**about, assignment=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
         )
         return self(
-            ev.AssignmentFinished(
-                time_s=time_s, assignment=number, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0
-            ),
-            ev.TrialCompleted(time_s=time_s, trial=number, figure_of_merit=figure, figure_of_merit_std=0.25),
+            ev.AssignmentFinished(time_s=time_s, assignment=number, metrics={}, n_epochs=1, train_s=1.0, **result),
+            ev.TrialCompleted(**about, **result, figure_of_merit_std=0.25),
         )[-1]
 
 
