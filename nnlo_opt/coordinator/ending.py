@@ -64,8 +64,10 @@ class Ending:
         self._forget()
 
     def _forget(self) -> None:
-        #: durations of the trials that have ended, and number of trials since the last improvement
-        self._durations, self._progress = Durations(), Progress(self._plan.objectives, self._plan.direction)
+        #: seconds that each of the complete trials took, sorted
+        self._durations: list[float] = []
+        #: number of trials since the last improvement
+        self._progress = Progress(self._plan.objectives, self._plan.direction)
 
     # ------------------------------------------------------------ no new trial begins
 
@@ -88,7 +90,8 @@ class Ending:
 
     def take(self, trial: Trial) -> None:
         """Take in a trial that has ended: its duration, and if it is an improvement."""
-        self._durations.take(trial)
+        if (lasted_s := duration_s(trial)) is not None:
+            insort(self._durations, lasted_s)
         self._progress.take(trial)
         most = self._plan.budget.n_without_improvement
         if most is not None and self._progress.n_without >= most:
@@ -117,7 +120,7 @@ class Ending:
         if budget.is_timed_out(sessions, now_s):
             self.promotes = False
             self.drain(f"`--timeout` of {budget.timeout_s:g} s is reached")
-        elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(self._durations.expected_s, now_s):
+        elif self.phase is Phase.SEARCHING and budget.leaves_no_trial(expected_s(self._durations), now_s):
             self.cut_short = True
             self.drain("the walltime leaves no time for another trial")
 
@@ -191,23 +194,12 @@ def duration_s(trial: Trial) -> float | None:
     return trial.ended_at_s - trial.assignments[0].assigned_at_s - paused_s
 
 
-@dataclass(slots=True)
-class Durations:
-    """Durations of the complete trials, from which the duration of the next one is estimated."""
+def expected_s(durations: Sequence[float]) -> float | None:
+    """Return the duration of the next trial: the shortest that the share QUANTILE of the trials did not exceed.
 
-    #: seconds, sorted
-    _all: list[float] = field(default_factory=list, init=False)
-
-    def take(self, trial: Trial) -> None:
-        """Take in a trial that has ended."""
-        lasted_s = duration_s(trial)
-        if lasted_s is not None:
-            insort(self._all, lasted_s)
-
-    @property
-    def expected_s(self) -> float | None:
-        """Shortest duration that the share QUANTILE of the trials did not exceed; None before there is a trial."""
-        return self._all[math.ceil(QUANTILE * len(self._all)) - 1] if self._all else None
+    None before there is a trial; `durations` are sorted.
+    """
+    return durations[math.ceil(QUANTILE * len(durations)) - 1] if durations else None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from pathlib import Path
 
 Environment = MutableMapping[str, str]
@@ -34,6 +35,8 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _VISIBLE = (_CUDA, _HIP, _ROCR)
+#: a GPU, or a slice of one, in a list of visible devices
+_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 #: name that means "no GPU" to every runtime
 NO_GPU = "-1"
 #: cores beyond this number are not shared out
@@ -165,14 +168,8 @@ def place(node_rank: int, visible: Sequence[str], max_gpus: int | None) -> str:
 
 def _visible(text: str) -> tuple[str, ...]:
     """Return the names in a list of visible devices. As in CUDA, the first wrong name ends it; "" and -1 hide all."""
-    names: list[str] = []
-    for part in text.split(","):
-        name = part.strip()
-        if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", name):
-            break
-        if name not in names:
-            names.append(name)
-    return tuple(names)
+    names = takewhile(_NAME.fullmatch, map(str.strip, text.split(",")))
+    return tuple(dict.fromkeys(names))
 
 
 def _nvidia_gpus(drivers: Drivers) -> tuple[str, ...]:
