@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from nnlo_opt.data import download
 from nnlo_opt.data.download import downloaded_images, why_unreachable
-from nnlo_opt.errors import ConfigurationError
 
 
 def digits() -> bytes:
@@ -116,30 +116,23 @@ def test_a_file_with_another_checksum_is_refused_and_not_kept(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(download._FILES, "mnist", (download._FILES["mnist"][0], "0" * 64))
-    with pytest.raises(ConfigurationError, match="does not match the known hash"):
-        downloaded_images("mnist")
+    assert "does not match the known hash" in refusal(downloaded_images, "mnist")
     assert files_in(tmp_path) == []
 
 
 def test_a_file_that_the_server_does_not_have_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(download._FILES, "mnist", (f"{url_of(server)}/other.npz", "0" * 64))
-    with pytest.raises(ConfigurationError, match="404"):
-        downloaded_images("mnist")
+    assert "404" in refusal(downloaded_images, "mnist")
 
 
 def test_a_folder_that_cannot_be_written_to_is_said(server: Server, tmp_path: Path) -> None:
     (tmp_path / "datasets").write_text("no folder")
-    with pytest.raises(ConfigurationError, match="datasets"):
-        downloaded_images("mnist")
+    assert "datasets" in refusal(downloaded_images, "mnist")
 
 
 def test_what_answers_is_reachable(server: Server) -> None:
     assert why_unreachable(f"{url_of(server)}/mnist.npz", 10) is None
     assert why_unreachable(f"{url_of(server)}/not-there", 10) is None
-
-
-def test_what_refuses_is_not(closed_port: int) -> None:
-    assert "refused" in str(why_unreachable(f"http://127.0.0.1:{closed_port}", 10))
 
 
 def test_a_server_that_is_silent_is_given_up() -> None:
@@ -151,8 +144,7 @@ def test_a_server_that_is_silent_is_given_up() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_without_a_network_one_sentence_and_no_file(no_network: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="refused"):
-        downloaded_images(name)
+    assert "refused" in refusal(downloaded_images, name)
     assert files_in(no_network) == []
 
 
@@ -160,5 +152,4 @@ def test_without_a_network_half_a_download_is_said(no_network: Path) -> None:
     kept = no_network / "datasets" / "mnist.npz"
     kept.parent.mkdir()
     kept.write_bytes(b"half a download")
-    with pytest.raises(ConfigurationError, match="refused"):
-        downloaded_images("mnist")
+    assert "refused" in refusal(downloaded_images, "mnist")

@@ -2,19 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
 from nnlo_opt.data.ragged import Ragged
 from nnlo_opt.data.weights import check_sample_weights, class_tables, parse_class_weights
-from nnlo_opt.errors import ConfigurationError
-
-
-def refused(function, *arguments):
-    with pytest.raises(ConfigurationError) as caught:
-        function(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "Received: " in message
-    return message
 
 
 def test_weights_are_read_as_they_are_written():
@@ -26,18 +17,18 @@ def test_weights_are_read_as_they_are_written():
     "text", ["", "Balanced", "{}", "[1]", "{'a': 1}", "{True: 1}", "{1.5: 1}", "{0: 1", "(" * 500, "1" * 5000]
 )
 def test_what_is_no_dictionary_of_classes_is_refused(text):
-    assert "must be balanced, or a dictionary" in refused(parse_class_weights, text)
+    assert "must be balanced, or a dictionary" in refusal(parse_class_weights, text)
 
 
 @pytest.mark.parametrize("weight", ["-1", "'x'", "1e999", "None", "True"])
 def test_a_weight_that_is_none_is_refused_with_its_class(weight):
-    assert "for class 3" in refused(parse_class_weights, f"{{2: 1, 3: {weight}}}")
+    assert "for class 3" in refusal(parse_class_weights, f"{{2: 1, 3: {weight}}}")
 
 
 def test_weights_that_are_all_0_are_refused():
-    assert "above 0" in refused(parse_class_weights, "{0: 0}")
+    assert "above 0" in refusal(parse_class_weights, "{0: 0}")
     labels = np.array([0, 0, 1])
-    assert "training samples" in refused(class_tables, {0: 0.0}, labels, [np.arange(2)])
+    assert "training samples" in refusal(class_tables, {0: 0.0}, labels, [np.arange(2)])
 
 
 @pytest.mark.parametrize(
@@ -76,16 +67,16 @@ def test_each_fold_is_balanced_by_its_own_training_samples():
 
 
 def test_classes_that_are_not_there_and_labels_that_are_no_classes():
-    assert "Received: 7" in refused(class_tables, {0: 1.0, 7: 1.0}, np.array([0, 1]), [np.arange(2)])
-    assert "0, 1" in refused(class_tables, {7: 1.0}, np.array([0, 1]), [np.arange(2)])
-    assert "50 from 0 to 49" in refused(class_tables, {77: 1.0}, np.arange(50), [np.arange(50)])
-    assert "labels that are classes" in refused(class_tables, "balanced", np.array([0.5, 1]), [np.arange(2)])
+    assert "Received: 7" in refusal(class_tables, {0: 1.0, 7: 1.0}, np.array([0, 1]), [np.arange(2)])
+    assert "0, 1" in refusal(class_tables, {7: 1.0}, np.array([0, 1]), [np.arange(2)])
+    assert "50 from 0 to 49" in refusal(class_tables, {77: 1.0}, np.arange(50), [np.arange(50)])
+    assert "labels that are classes" in refusal(class_tables, "balanced", np.array([0.5, 1]), [np.arange(2)])
 
 
 def test_weights_of_samples_are_finite_and_not_negative():
     assert check_sample_weights("w", np.array([True, False])).tolist() == [1, 0]
     assert check_sample_weights("w", np.zeros(2), some=True).dtype == np.float32
     for wrong in ([1, -1], [1, np.nan], [1, np.inf]):
-        assert f"with {float(wrong[1])} for sample 1" in refused(check_sample_weights, "w", np.array(wrong, float))
-    assert "only 0" in refused(check_sample_weights, "w", np.zeros(2))
-    assert "text" in refused(check_sample_weights, "w", np.array(["a"]))
+        assert f"with {float(wrong[1])} for sample 1" in refusal(check_sample_weights, "w", np.array(wrong, float))
+    assert "only 0" in refusal(check_sample_weights, "w", np.zeros(2))
+    assert "text" in refusal(check_sample_weights, "w", np.array(["a"]))

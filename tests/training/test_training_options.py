@@ -1,26 +1,21 @@
 import json
 import math
-from dataclasses import FrozenInstanceError
 
 import pytest
+from refusals import refusal
 
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
 
 
 @pytest.mark.parametrize("name", ["batch", "epochs", "sync_every", "checkpoint_interval"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "3", True, None, math.nan])
 def test_a_count_that_is_no_positive_whole_number_is_refused_with_option_and_value(name, value):
-    with pytest.raises(ConfigurationError) as refused:
-        TrainingOptions(**{name: value})
-    assert option_name(name) in str(refused.value)
-    assert f"Received: {value!r}" in str(refused.value)
+    refusal(TrainingOptions, **{name: value}, says=(option_name(name), f"Received: {value!r}"))
 
 
 @pytest.mark.parametrize("value", [0, -0.1, math.nan, math.inf, "0.1", True])
 def test_a_learning_rate_must_be_a_finite_number_above_zero(value):
-    with pytest.raises(ConfigurationError, match="--learning-rate"):
-        TrainingOptions(learning_rate=value)
+    refusal(TrainingOptions, learning_rate=value, says=["--learning-rate"])
 
 
 @pytest.mark.parametrize("value", [None, 1, 1e-9, 10.0])
@@ -41,10 +36,7 @@ def test_a_learning_rate_may_be_left_to_the_optimizer(value):
 )
 def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, option):
     (value,) = changes.values()
-    with pytest.raises(ConfigurationError) as refused:
-        TrainingOptions(**changes)
-    assert option in str(refused.value)
-    assert repr(value) in str(refused.value)
+    refusal(TrainingOptions, **changes, says=(option, repr(value)))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +52,7 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
-    with pytest.raises(ConfigurationError, match=f"`{option}`.*Received: .*mode"):
-        TrainingOptions(**changes)
+    assert "mode" in refusal(TrainingOptions, **changes, says=[f"`{option}`"]).partition("Received: ")[2]
 
 
 def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():
@@ -70,11 +61,6 @@ def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():
     assert not TrainingOptions(mode="allreduce").overlaps
     assert not TrainingOptions(overlap=False).overlaps
     assert TrainingOptions(mode="easgd", overlap=True).overlaps
-
-
-def test_options_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        TrainingOptions().batch = 3  # type: ignore[misc]
 
 
 def test_options_are_plain_data():
@@ -111,16 +97,12 @@ def test_every_option_of_a_training_may_be_searched(option):
 
 @pytest.mark.parametrize("name", ["train.", "train.speed", "train.optimizer_params", "train.checkpoint_interval"])
 def test_a_train_parameter_that_is_no_option_is_refused_with_those_that_are(name):
-    with pytest.raises(ConfigurationError) as refused:
-        TrainingOptions().with_point({name: 1})
-    assert repr(name) in str(refused.value)
-    assert "train.batch" in str(refused.value)
+    refusal(TrainingOptions().with_point, {name: 1}, says=(repr(name), "train.batch"))
 
 
 @pytest.mark.parametrize(("name", "value"), [("train.batch", 0), ("train.optimizer", "x"), ("train.epochs", 1.5)])
 def test_a_value_that_its_option_does_not_take_is_refused(name, value):
-    with pytest.raises(ConfigurationError, match="--" + name.removeprefix("train.")):
-        TrainingOptions().with_point({name: value})
+    refusal(TrainingOptions().with_point, {name: value}, says=["--" + name.removeprefix("train.")])
 
 
 def test_the_model_gets_what_does_not_begin_with_train():
@@ -129,7 +111,3 @@ def test_the_model_gets_what_does_not_begin_with_train():
         "training": 5,
         "train": 6,
     }
-
-
-def test_options_are_named_as_on_the_command_line():
-    assert option_name("checkpoint_interval") == "--checkpoint-interval"
