@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
-from nnlo_opt.data.folds import Fold, classes_of, make_folds, single_fold
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.data.folds import Fold, classes_of, make_folds, shard, single_fold
 
 SEEDS = st.integers(0, 2**32)
 CLASSES = st.lists(st.integers(-2, 3), min_size=2, max_size=60)
@@ -78,13 +78,10 @@ def test_labels_of_a_regression_are_no_classes() -> None:
 
 
 def test_too_many_or_too_few_folds() -> None:
-    with pytest.raises(ConfigurationError, match=r"number of samples, 3\. Received: 4"):
-        make_folds(4, n_samples=3, seed=0)
-    with pytest.raises(ConfigurationError, match="number of groups"):
-        make_folds(3, n_samples=4, seed=0, groups=[0, 0, 1, 1])
+    refusal(make_folds, 4, n_samples=3, seed=0, says=["number of samples, 3. Received: 4"])
+    refusal(make_folds, 3, n_samples=4, seed=0, groups=[0, 0, 1, 1], says=["number of groups"])
     for n_fold in (1, 0, -1):
-        with pytest.raises(ConfigurationError, match=f"Received: {n_fold}"):
-            make_folds(n_fold, n_samples=3, seed=0)
+        refusal(make_folds, n_fold, n_samples=3, seed=0, says=[f"Received: {n_fold}"])
     with pytest.raises(ValueError, match="labels"):
         make_folds(2, n_samples=3, seed=0, labels=np.zeros(4, int))
 
@@ -128,3 +125,26 @@ def test_binary_labels_are_classes() -> None:
 )
 def test_other_labels_are_no_classes(labels: np.ndarray) -> None:
     assert classes_of(labels) is None
+
+
+# ---------------------------------------------------------------- shards
+
+
+@given(st.integers(1, 20), st.integers(0, 100))
+def test_shards_are_all_samples_in_nearly_equal_parts(n_workers: int, surplus: int) -> None:
+    indices = np.arange(n_workers + surplus) * 3
+    shards = [shard(indices, n_workers, worker) for worker in range(n_workers)]
+    assert np.array_equal(np.concatenate(shards), indices)
+    sizes = [len(part) for part in shards]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_fewer_samples_than_workers() -> None:
+    refusal(shard, np.arange(2), 3, 0, says=["2 samples for 3 workers"])
+
+
+@pytest.mark.parametrize("worker", [-1, 3])
+def test_a_worker_that_is_not_there(worker: int) -> None:
+    with pytest.raises(ValueError, match="worker"):
+        shard(np.arange(9), 3, worker)
