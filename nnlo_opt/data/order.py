@@ -48,7 +48,7 @@ class Cut:
 
 
 class Order:
-    """Order of samples in every pass; it stores only the blocks of the last pass requested.
+    """Order of samples in every pass, for any number of threads; it stores only the blocks of the last pass requested.
 
     Args:
         n_samples: number of samples, at least 1.
@@ -66,10 +66,6 @@ class Order:
         self._cut = cut or Cut(block=n_samples, n_blocks=1)
         #: number of a pass, and its blocks in order
         self._blocks: tuple[int, Indices] | None = None
-
-    def twin(self) -> "Order":
-        """Return the same order for another thread."""
-        return Order(self.n_samples, self._rng_key, shuffle=self.shuffle, cut=self._cut)
 
     @property
     def n_windows(self) -> int:
@@ -97,12 +93,13 @@ class Order:
         return samples, np.random.default_rng(seed).permutation(len(samples))
 
     def _blocks_of(self, pass_number: int) -> Indices:
-        if self._blocks is None or self._blocks[0] != pass_number:
+        known = self._blocks  # another thread may replace it
+        if known is None or known[0] != pass_number:
             n_blocks = -(-self.n_samples // self._cut.block)
             shuffled = self.shuffle and self.n_windows > 1
             blocks = self._rng(pass_number).permutation(n_blocks) if shuffled else np.arange(n_blocks)
-            self._blocks = pass_number, blocks
-        return self._blocks[1]
+            known = self._blocks = pass_number, blocks
+        return known[1]
 
     def _sizes(self, blocks: Indices) -> Indices:
         return np.minimum((blocks + 1) * self._cut.block, self.n_samples) - blocks * self._cut.block

@@ -5,9 +5,12 @@ copied together, if a rank has a second core. While a window is trained, up to `
 further windows are read, so 1 + `n_ahead` windows are in memory.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,9 +19,9 @@ from nnlo_opt.data.order import Order
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import NnloError, TrialError
 
-#: pass and number of a window
-Key = tuple[int, int]
 Result = TypeVar("Result")
+#: number to be read with its result; None to end the thread
+_Task: TypeAlias = tuple[int, Future[Any]] | None
 #: seconds to wait for a running read when the thread must end; a file system that hangs must not block this process
 _CLOSE_TIMEOUT_S = 30.0
 #: bytes of samples gathered at once
@@ -26,92 +29,81 @@ PIECE_BYTES = 4 << 20
 
 
 class ReadAhead(Generic[Result]):
-    """Calls `read(key)` in a thread for the keys that follow the last key requested.
+    """Calls `read(number)` in a thread for the numbers that follow the last number requested.
 
-    The thread starts with the first `get`, and ends with `close`.
+    The thread starts with a `get`, and ends with `close` or with a failure.
 
     Args:
-        read: reads the result of a key.
-        following: returns the key that will be requested after a key, None for none.
+        read: reads the result of a number, which is at least 0.
         n_ahead: number of results to be read ahead; 0 for no thread.
+        n_results: number of all results.
     """
 
-    def __init__(self, read: Callable[[Key], Result], following: Callable[[Key], Key | None], n_ahead: int) -> None:
+    def __init__(self, read: Callable[[int], Result], n_ahead: int, n_results: int = sys.maxsize) -> None:
         self._read = read
-        self._following = following
         self._n_ahead = n_ahead
-        self._thread: threading.Thread | None = None
-        #: guards the fields below
-        self._changed = threading.Condition()
-        #: keys to be read, in this order; the first may be in progress
-        self._wanted: list[Key] = []
-        #: results of keys of `_wanted` that were read and not yet requested
-        self._results: dict[Key, Result | BaseException] = {}
-        #: incremented by every `close`; a thread with another number ends
-        self._number = 0
+        self._n_results = n_results
+        #: results that are read, or will be, and were not requested yet, in the order of their numbers
+        self._futures: dict[int, Future[Result]] = {}
+        #: thread, and what it reads in this order; None before the first `get`
+        self._worker: tuple[threading.Thread, SimpleQueue[_Task]] | None = None
 
-    def get(self, key: Key) -> Result:
-        """Return `read(key)`, after waiting if needed; foreign exceptions are raised as `TrialError`."""
-        if self._n_ahead == 0:
-            return _given(_attempt(self._read, key))
-        with self._changed:
-            if key not in self._wanted:
-                self._wanted, self._results = [key], {}  # another key than expected
-                self._changed.notify_all()
-            self._start()
-            self._changed.wait_for(lambda: key in self._results)
-            result = self._results[key]
-            if isinstance(result, BaseException):
-                self._wanted, self._results = [], {}  # the next request tries again
-            else:
-                self._wanted = self._from(key)[1:]
-                self._results = {known: self._results[known] for known in self._wanted if known in self._results}
-            self._changed.notify_all()
-        return _given(result)
+    def get(self, number: int) -> Result:
+        """Return `read(number)`, after waiting if needed; foreign exceptions are raised as `TrialError`."""
+        if number != next(iter(self._futures), None):
+            self.close()  # another number than expected
+            self._submit(number)
+        future = self._futures.pop(number)
+        error = future.exception()
+        if error is not None:
+            self.close()  # the next request tries again
+            if isinstance(error, NnloError | MemoryError | KeyboardInterrupt):
+                raise error
+            raise TrialError(f"Samples could not be read: {type(error).__name__}: {error}") from error
+        for following in range(number + 1 + len(self._futures), min(number + 1 + self._n_ahead, self._n_results)):
+            self._submit(following)
+        return future.result()
 
     def close(self) -> None:
         """End the thread and drop its results; `get` starts it again."""
-        with self._changed:
-            thread, self._thread = self._thread, None
-            self._number += 1
-            self._wanted, self._results = [], {}
-            self._changed.notify_all()
-        if thread is not None:
+        worker, self._worker = self._worker, None
+        futures, self._futures = self._futures, {}
+        for future in futures.values():
+            future.cancel()
+        if worker is not None:
+            thread, tasks = worker
+            tasks.put(None)
             thread.join(_CLOSE_TIMEOUT_S)
 
-    def _from(self, key: Key) -> list[Key]:
-        keys = [key]
-        while len(keys) <= self._n_ahead and (after := self._following(keys[-1])) is not None:
-            keys.append(after)
-        return keys
-
-    def _start(self) -> None:
-        if self._thread is None:
+    def _submit(self, number: int) -> None:
+        future: Future[Result] = Future()
+        self._futures[number] = future
+        if self._n_ahead == 0:
+            self._fulfil(number, future)
+            return
+        if self._worker is None:
+            tasks: SimpleQueue[_Task] = SimpleQueue()
             # The thread is a daemon, because it holds nothing that must be closed.
-            self._thread = threading.Thread(target=self._work, args=(self._number,), name="read-ahead", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, args=(tasks,), name="read-ahead", daemon=True)
+            thread.start()
+            self._worker = thread, tasks
+        self._worker[1].put((number, future))
 
-    def _work(self, number: int) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._number != number or self._next() is not None)
-                key = self._next()
-                if self._number != number or key is None:
-                    return
-            result = _attempt(self._read, key)
-            with self._changed:
-                if self._number != number:
-                    return
-                if key in self._wanted:
-                    self._results[key] = result
-                    self._changed.notify_all()
-            del result  # so that no further window is in memory while the thread waits
+    def _work(self, tasks: SimpleQueue[_Task]) -> None:
+        while (task := tasks.get()) is not None:
+            number, future = task
+            if future.set_running_or_notify_cancel() and not self._fulfil(number, future):
+                return
+            del task, future  # so that no further window is in memory while the thread waits
 
-    def _next(self) -> Key | None:
-        """Return the key to be read next; None after a failure."""
-        if any(isinstance(result, BaseException) for result in self._results.values()):
-            return None
-        return next((key for key in self._wanted if key not in self._results), None)
+    def _fulfil(self, number: int, future: Future[Result]) -> bool:
+        """Read the result of `number`; return False after a failure."""
+        try:
+            future.set_result(self._read(number))
+        except BaseException as error:
+            future.set_exception(error)
+            return False
+        return True
 
 
 class StreamedWindows:
@@ -126,28 +118,22 @@ class StreamedWindows:
     def __init__(self, read: Callable[[Indices], Samples], order: Order, n_ahead: int) -> None:
         self.n_samples = order.n_samples
         self._read = read
-        # Each thread has its own order, because an order stores its last pass.
         self._order = order
-        self._order_of_thread = order.twin()
-        self._ahead: ReadAhead[Window] = ReadAhead(self._window, self._following, n_ahead)
+        self._ahead: ReadAhead[Window] = ReadAhead(self._window, n_ahead)
 
     def starts(self, pass_number: int) -> Indices:
         return self._order.starts(pass_number)
 
     def get(self, pass_number: int, number: int) -> Window:
-        return self._ahead.get((pass_number, number))
+        return self._ahead.get(pass_number * self._order.n_windows + number)
 
     def close(self) -> None:
         self._ahead.close()
 
-    def _window(self, key: Key) -> Window:
-        samples, order = self._order_of_thread.window(*key)
+    def _window(self, number: int) -> Window:
+        samples, order = self._order.window(*divmod(number, self._order.n_windows))
         rows = slice(0, len(samples)) if order is None else order
         return Window(self._read(samples).tree(), rows)
-
-    def _following(self, key: Key) -> Key:
-        pass_number, number = key
-        return (pass_number, number + 1) if number + 1 < self._order.n_windows else (pass_number + 1, 0)
 
 
 class GatheredWindows:
@@ -163,29 +149,27 @@ class GatheredWindows:
     def __init__(self, windows: Windows, n_at_once: int) -> None:
         self.n_samples = windows.n_samples
         self._n_at_once = n_at_once
+        self._n_pieces = -(-self.n_samples // n_at_once)
         self._stream = BatchStream(windows, n_at_once)
-        self._ahead: ReadAhead[Window] = ReadAhead(self._gather, self._following, n_ahead=1)
+        self._ahead: ReadAhead[Window] = ReadAhead(self._gather, n_ahead=1)
 
     def starts(self, pass_number: int) -> Indices:
         return np.append(np.arange(0, self.n_samples, self._n_at_once), self.n_samples)
 
     def get(self, pass_number: int, number: int) -> Window:
-        return self._ahead.get((pass_number, number))
+        return self._ahead.get(pass_number * self._n_pieces + number)
 
     def close(self) -> None:
         self._ahead.close()
         self._stream.close()
 
-    def _gather(self, key: Key) -> Window:
-        place = key[0], key[1] * self._n_at_once
+    def _gather(self, number: int) -> Window:
+        pass_number, piece_number = divmod(number, self._n_pieces)
+        place = pass_number, piece_number * self._n_at_once
         if self._stream.position != place:
             self._stream.seek(*place)
         tree, n_samples, _ = self._stream.next_samples()
         return Window(tree, slice(0, n_samples))
-
-    def _following(self, key: Key) -> Key:
-        pass_number, number = key
-        return (pass_number, number + 1) if (number + 1) * self._n_at_once < self.n_samples else (pass_number + 1, 0)
 
 
 def piece(batch: int, sample_bytes: int) -> int:
@@ -199,27 +183,12 @@ def read_in_order(
     """Yield all samples once in order, `n_at_once` at a time, and read ahead meanwhile."""
     n_parts = -(-n_samples // n_at_once)
 
-    def part(key: Key) -> Samples:
-        return read(np.arange(key[1] * n_at_once, min((key[1] + 1) * n_at_once, n_samples)))
+    def part(number: int) -> Samples:
+        return read(np.arange(number * n_at_once, min((number + 1) * n_at_once, n_samples)))
 
-    ahead = ReadAhead(part, lambda key: (0, key[1] + 1) if key[1] + 1 < n_parts else None, n_ahead)
+    ahead = ReadAhead(part, n_ahead, n_parts)
     try:
         for number in range(n_parts):
-            yield ahead.get((0, number))
+            yield ahead.get(number)
     finally:
         ahead.close()
-
-
-def _attempt(read: Callable[[Key], Result], key: Key) -> Result | BaseException:
-    try:
-        return read(key)
-    except BaseException as error:
-        return error
-
-
-def _given(result: Result | BaseException) -> Result:
-    if not isinstance(result, BaseException):
-        return result
-    if isinstance(result, NnloError | MemoryError | KeyboardInterrupt):
-        raise result
-    raise TrialError(f"Samples could not be read: {type(result).__name__}: {result}") from result

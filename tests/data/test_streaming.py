@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from nnlo_opt.data.batches import BatchStream, Samples, WindowsInMemory
 from nnlo_opt.data.order import Cut, Order
-from nnlo_opt.data.streaming import ReadAhead, StreamedWindows, read_in_order
+from nnlo_opt.data.ragged import Ragged, take
+from nnlo_opt.data.streaming import PIECE_BYTES, GatheredWindows, ReadAhead, StreamedWindows, piece, read_in_order
 from nnlo_opt.errors import TrialError
-
-
-def following(key):
-    return (key[0], key[1] + 1)
 
 
 class Reader:
@@ -24,13 +21,13 @@ class Reader:
         self.fails = {}
         self.changed = threading.Condition()
 
-    def __call__(self, key):
+    def __call__(self, number):
         with self.changed:
-            self.read.append(key)
+            self.read.append(number)
             self.changed.notify_all()
-        if key in self.fails:
-            raise self.fails[key]
-        return f"window {key}"
+        if number in self.fails:
+            raise self.fails[number]
+        return f"window {number}"
 
     def wait_for(self, n):
         with self.changed:
@@ -44,113 +41,122 @@ def names_of_threads():
 @pytest.mark.parametrize("n_ahead", [0, 1, 2, 5])
 def test_results_come_in_order_and_no_more_than_asked_for_are_read_ahead(n_ahead):
     reader = Reader()
-    ahead = ReadAhead(reader, following, n_ahead)
+    ahead = ReadAhead(reader, n_ahead)
     for number in range(6):
-        assert ahead.get((0, number)) == f"window {(0, number)}"
+        assert ahead.get(number) == f"window {number}"
         reader.wait_for(number + 1 + n_ahead)
-        assert reader.read == [(0, i) for i in range(number + 1 + n_ahead)]
+        assert reader.read == [*range(number + 1 + n_ahead)]
     ahead.close()
     assert "read-ahead" not in names_of_threads()
 
 
 def test_another_place_than_foreseen_is_read_at_once_and_what_was_read_for_nothing_is_let_go():
     reader = Reader()
-    ahead = ReadAhead(reader, following, 2)
-    ahead.get((0, 0))
+    ahead = ReadAhead(reader, 2)
+    ahead.get(0)
     reader.wait_for(3)
-    assert ahead.get((5, 7)) == "window (5, 7)"
-    assert ahead.get((5, 8)) == "window (5, 8)"
-    assert ahead.get((0, 1)) == "window (0, 1)"  # anew
-    assert reader.read.count((0, 1)) == 2
+    assert ahead.get(57) == "window 57"
+    assert ahead.get(58) == "window 58"
+    assert ahead.get(1) == "window 1"  # anew
+    assert reader.read.count(1) == 2
     ahead.close()
 
 
 @pytest.mark.parametrize("n_ahead", [0, 1, 2])
 def test_a_failure_is_raised_where_the_window_is_needed_and_tried_again_when_asked_again(n_ahead):
     reader = Reader()
-    ahead = ReadAhead(reader, following, n_ahead)
-    reader.fails[0, 1] = OSError("gone")
-    assert ahead.get((0, 0)) == "window (0, 0)"
+    ahead = ReadAhead(reader, n_ahead)
+    reader.fails[1] = OSError("gone")
+    assert ahead.get(0) == "window 0"
     with pytest.raises(TrialError, match="OSError: gone") as caught:
-        ahead.get((0, 1))
+        ahead.get(1)
     assert isinstance(caught.value.__cause__, OSError)
-    assert (0, 2) not in reader.read
+    assert 2 not in reader.read
     reader.fails.clear()
-    assert ahead.get((0, 1)) == "window (0, 1)"
-    reader.fails[0, 2] = TrialError("as it is")
-    reader.fails[0, 3] = MemoryError()
+    assert ahead.get(1) == "window 1"
+    reader.fails[2] = TrialError("as it is")
+    reader.fails[3] = MemoryError()
+    reader.fails[4] = SystemExit(3)
     ahead.close()
     with pytest.raises(TrialError, match="as it is"):
-        ahead.get((0, 2))
+        ahead.get(2)
     with pytest.raises(MemoryError):
-        ahead.get((0, 3))
-    ahead.close()
-
-
-def test_code_that_exits_in_the_thread_fails_the_window_and_not_the_thread():
-    reader = Reader()
-    reader.fails[0, 0] = SystemExit(3)
-    ahead = ReadAhead(reader, following, 1)
+        ahead.get(3)
     with pytest.raises(TrialError, match="SystemExit"):
-        ahead.get((0, 0))
+        ahead.get(4)
     ahead.close()
 
 
-def test_after_closing_it_begins_anew():
+def test_a_failure_that_nobody_asked_for_does_not_keep_another_place_from_being_read():
     reader = Reader()
-    ahead = ReadAhead(reader, following, 1)
-    for _ in range(3):
-        assert ahead.get((0, 0)) == "window (0, 0)"
-        ahead.close()
-        ahead.close()
-        assert "read-ahead" not in names_of_threads()
+    ahead = ReadAhead(reader, 2)
+    reader.fails[1] = OSError("gone")
+    ahead.get(0)
+    reader.wait_for(2)
+    assert ahead.get(7) == "window 7"
+    ahead.close()
 
 
-def streams(n, batch_size, cut, n_ahead, shuffle=True):
-    """One stream from memory and one that reads, of the same samples."""
-    x, y = np.arange(n, dtype=np.float32)[:, None], np.arange(n)
-    order = Order(n, (1, 2, 3), shuffle=shuffle, cut=cut)
+# ---------------------------------------------------------------- windows
+
+
+def order_of(n, cut, *, shuffle=True):
+    return Order(n, (1, 2, 3), shuffle=shuffle, cut=cut)
+
+
+def samples_of(n):
+    """A column, sequences of different lengths, labels and weights."""
+    numbers = np.arange(n, dtype=np.float32)
+    sequences = Ragged(np.arange(n * (n + 1) // 2, dtype=np.float32), np.arange(1, n + 1))
+    return Samples([numbers[:, None], sequences], np.arange(n), numbers)
+
+
+def streamed(order, n_ahead=1):
+    samples = samples_of(order.n_samples)
 
     def read(numbers):
         assert np.all(np.diff(numbers) > 0)
-        return Samples([x[numbers]], y[numbers])
+        return Samples(*take(samples.tree(), numbers))
 
-    return (
-        BatchStream(WindowsInMemory(Samples([x], y), order), batch_size),
-        BatchStream(StreamedWindows(read, order.twin(), n_ahead), batch_size),
-    )
+    return StreamedWindows(read, order, n_ahead)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(deadline=None, max_examples=examples(110))
 @given(
-    st.integers(1, 40),
-    st.integers(1, 50),
-    st.builds(Cut, block=st.integers(1, 5), n_blocks=st.integers(1, 4)),
-    st.integers(0, 3),
-    st.booleans(),
-    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    n=st.integers(1, 40),
+    batch=st.integers(1, 50),
+    cut=st.builds(Cut, block=st.integers(1, 5), n_blocks=st.integers(1, 4)),
+    n_ahead=st.none() | st.integers(0, 3),
+    n_at_once=st.none() | st.integers(1, 60),
+    shuffle=st.booleans(),
+    jumps=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
-def test_what_is_read_and_what_is_held_come_in_the_same_batches(n, batch_size, cut, n_ahead, shuffle, jumps):
-    held, read = streams(n, batch_size, cut, n_ahead, shuffle)
+def test_what_is_read_or_gathered_ahead_comes_in_the_same_batches(*, n, batch, cut, n_ahead, n_at_once, shuffle, jumps):
+    order = order_of(n, cut, shuffle=shuffle)
+    plain = BatchStream(WindowsInMemory(samples_of(n), order), batch)
+    windows = WindowsInMemory(samples_of(n), order) if n_ahead is None else streamed(order, n_ahead)
+    ahead = BatchStream(windows if n_at_once is None else GatheredWindows(windows, n_at_once), batch)
     try:
         for n_batches in jumps:
             for _ in range(n_batches):
-                expected, got = held.next(), read.next()
-                assert np.array_equal(expected.x[0], got.x[0])
-                assert np.array_equal(expected.y, got.y)
-                assert (expected.end_of_pass, held.position) == (got.end_of_pass, read.position)
-            position = held.position
-            held.next(), read.next()
-            held.seek(*position), read.seek(*position)
+                expected, got = plain.next(), ahead.next()
+                # Sequences are as long as the longest of the batch, not of all that were gathered with it.
+                for array, other in zip((*expected.x, expected.y), (*got.x, got.y), strict=True):
+                    assert np.array_equal(array, other)
+                assert np.array_equal(expected.weights, got.weights)
+                assert (expected.end_of_pass, plain.position) == (got.end_of_pass, ahead.position)
+            position = plain.position
+            plain.next(), ahead.next()
+            plain.seek(*position), ahead.seek(*position)
     finally:
-        read.close()
+        ahead.close()
 
 
 def test_a_batch_that_could_not_be_read_is_the_next_one_when_asked_again():
-    _, stream = streams(30, 7, Cut(block=2, n_blocks=2), 1)
+    stream = BatchStream(streamed(order_of(30, Cut(block=2, n_blocks=2))), 7)
     first = stream.next()
     position = stream.position
-    stream._windows._ahead._read, good = lambda key: 1 / 0, stream._windows._ahead._read
+    stream._windows._ahead._read, good = lambda number: 1 / 0, stream._windows._ahead._read
     stream.close()
     with pytest.raises(TrialError, match="ZeroDivisionError"):
         stream.next()
@@ -172,3 +178,36 @@ def test_reading_in_order_is_every_sample_once(n_ahead):
     next(given_up)
     given_up.close()
     assert "read-ahead" not in names_of_threads()
+
+
+# ---------------------------------------------------------------- gathering
+
+
+def test_its_thread_ends_with_it_and_begins_anew():
+    stream = BatchStream(GatheredWindows(streamed(order_of(20, Cut(block=2, n_blocks=3))), 4), 2)
+    for _ in range(2):
+        stream.next()
+        assert "read-ahead" in names_of_threads()
+        stream.close()
+        stream.close()
+        assert "read-ahead" not in names_of_threads()
+
+
+def test_what_cannot_be_read_fails_where_it_is_needed():
+    def read(numbers):
+        raise OSError("gone")
+
+    order = order_of(20, Cut(block=2, n_blocks=3))
+    stream = BatchStream(GatheredWindows(StreamedWindows(read, order, n_ahead=1), 4), 2)
+    for _ in range(2):
+        with pytest.raises(TrialError, match="OSError: gone"):
+            stream.next()
+        assert stream.position == (0, 0)
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("batch", "sample_bytes", "batches"), [(100, 3176, 13), (1, PIECE_BYTES, 1), (7, PIECE_BYTES, 1), (10, 0, 419430)]
+)
+def test_a_piece_is_some_megabytes_of_whole_batches(batch, sample_bytes, batches):
+    assert piece(batch, sample_bytes) == batch * batches
