@@ -1,15 +1,14 @@
 """Data source in memory, the counterpart of the adapters that read files."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nnlo_opt.data.ragged import Ragged, n_bytes, take
-from nnlo_opt.data.source import DataInfo, FileInfo, Indices, check_indices, dtype_as_read
+from nnlo_opt.data.ragged import Ragged, take
+from nnlo_opt.data.source import DataInfo, Indices, checked_indices, dtype_as_read
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.trees import Arrays, leaves, map_tree, shapes_of
+from nnlo_opt.trees import Arrays, leaves, map_tree
 
 
 class ArraySource:
@@ -36,25 +35,18 @@ class ArraySource:
                         f"All arrays of a data source must have one row for each sample. Received: {n_samples} "
                         f"features, {len(leaf)} rows of {name}."
                     )
-        self._info = DataInfo(
-            files=(FileInfo(Path("memory"), n_samples),),
-            feature_shape=shapes_of(self._x),
-            label_shape=shapes_of(self._y),
-            feature_dtype=map_tree(lambda leaf: leaf.dtype.name, self._x),
-            label_dtype=map_tree(lambda leaf: leaf.dtype.name, self._y),
-            sample_bytes=n_bytes([self._x, self._y]) // max(1, n_samples),
-        )
+        self._info = DataInfo.of("memory", self._x, self._y)
 
     @property
     def info(self) -> DataInfo:
         return self._info
 
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
-        check_indices(indices, self._info.n_samples)
+        indices = checked_indices(indices, self._info.n_samples)
         return take(self._x, indices), take(self._y, indices)
 
     def read_labels(self, indices: Indices | None = None) -> Arrays:
-        return take(self._y, np.arange(self._info.n_samples) if indices is None else indices)
+        return take(self._y, checked_indices(indices, self._info.n_samples))
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         if name not in self._columns:
@@ -62,7 +54,7 @@ class ArraySource:
                 f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. The data sets "
                 f"are: {', '.join(sorted(self._columns))}."
             )
-        return self._columns[name].copy() if indices is None else self._columns[name][indices]
+        return self._columns[name][checked_indices(indices, self._info.n_samples)]
 
 
 def _as(leaf: NDArray | Ragged, dtype: DTypeLike) -> NDArray | Ragged:

@@ -7,24 +7,22 @@ takes the batches of its turn.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
+from itertools import compress, cycle, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from nnlo_opt.data.batches import Batch, Samples
-from nnlo_opt.data.source import DataInfo, FileInfo, dtype_as_read
+from nnlo_opt.data.source import DataInfo, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.trees import leaves, map_tree, n_samples, shapes_of
+from nnlo_opt.trees import leaves
 
 #: generator of (x, y) or (x, y, sample weights); x and y are arrays, or lists of arrays
 Generate = Callable[[], Iterable[Any]]
 
 _RULE = "`generate_data` must yield batches ([x1, …], [y1, …])"
 _ENDLESS = "`generate_data` must return after one epoch of batches"
-_NO_FILE = Path("generated")
 
 
 # ---------------------------------------------------------------- distribution
@@ -41,12 +39,8 @@ class Deal:
 def dealt(items: Iterable[Any], deals: Iterable[Deal]) -> Iterator[Any]:
     """Return the items that are left after all deals in turn."""
     for deal in deals:
-        items = _turns(items, deal)
+        items = compress(items, cycle([turn in deal.turns for turn in range(deal.n)]))
     return iter(items)
-
-
-def _turns(items: Iterable[Any], deal: Deal) -> Iterator[Any]:
-    return (item for number, item in enumerate(items) if number % deal.n in deal.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +111,7 @@ def _in_words(value: Any) -> str:
 
 def info_of(samples: Samples) -> DataInfo:
     """Return the description of all batches, judging by one batch."""
-    return DataInfo(
-        files=(FileInfo(_NO_FILE, n_samples(samples.x)),),
-        feature_shape=shapes_of(samples.x),
-        label_shape=shapes_of(samples.y),
-        feature_dtype=map_tree(lambda leaf: leaf.dtype.name, samples.x),
-        label_dtype=map_tree(lambda leaf: leaf.dtype.name, samples.y),
-    )
+    return DataInfo.of("generated", samples.x, samples.y)
 
 
 def count_batches(generate: Generate, most: int) -> list[int]:

@@ -7,15 +7,15 @@ Features and labels are a data set each, or a group: a list of its members in al
 Names separated by commas are a list in their order. `hdf5_parts` describes sequences of variable length.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.hdf5_parts import Adaptor, Part, find_dataset, open_file, reading
-from nnlo_opt.data.source import DataInfo, FileInfo, Indices, check_indices
+from nnlo_opt.data.hdf5_parts import Adaptor, Part, Target, common_count, find_dataset, open_file, reading
+from nnlo_opt.data.source import DataInfo, FileInfo, Indices, checked_indices
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.trees import Arrays, map_tree
@@ -79,48 +79,37 @@ class Hdf5Source:
         return x, y
 
     def read_labels(self, indices: Indices | None = None) -> Arrays:
-        if indices is None:
-            indices = np.arange(self._info.n_samples)
         # Every rank reads all labels but trains on few files, so copies of all files would not pay off.
         return self._read(indices, (self._labels,), lambda path: path)[0]
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
-        if indices is None:
-            indices = np.arange(self._info.n_samples)
-        check_indices(indices, self._info.n_samples)
-        edges = np.searchsorted(indices, self._starts)
         columns = [np.empty(0)]
-        for number in np.flatnonzero(np.diff(edges)):
-            info = self._info.files[number]
+        for info, rows in self._rows_by_file(checked_indices(indices, self._info.n_samples)):
             with open_file(info.path, ConfigurationError) as file:
-                rows = indices[edges[number] : edges[number + 1]] - self._starts[number]
                 columns.append(_column(find_dataset(file, name, info.path), info)[rows])
         return np.concatenate(columns[1:] or columns)
 
     def _scan(self, path: Path) -> int:
         """Check the headers of one file, and return its number of samples."""
         with open_file(path, ConfigurationError) as file:
-            n_samples, n_labels = self._features.scan(file, path), self._labels.scan(file, path)
-        if n_samples != n_labels:
-            raise ConfigurationError(
-                f"Features and labels must have one row for each sample. Received: {path} with {n_samples} rows of "
-                f"{self._features.name!r} and {n_labels} rows of {self._labels.name!r}. Correct the file or "
-                "leave it out."
-            )
-        return n_samples
+            counts = {part.name: part.scan(file, path) for part in (self._features, self._labels)}
+        return common_count(counts, path)
 
-    def _read(self, indices: Indices, parts: Sequence[Part], locate: Callable[[Path], Path]) -> list[Arrays]:
+    def _read(self, indices: Indices | None, parts: Sequence[Part], locate: Callable[[Path], Path]) -> list[Arrays]:
         """Return the samples `indices` of each part."""
-        check_indices(indices, self._info.n_samples)
-        targets = [part.empty(len(indices)) for part in parts]
+        indices = checked_indices(indices, self._info.n_samples)
+        targets = [Target(part.shape, part.dtype, len(indices)) for part in parts]
+        for info, rows in self._rows_by_file(indices):
+            with open_file(locate(info.path), TrialError) as file:
+                for part, target in zip(parts, targets, strict=True):
+                    part.read(file, info.path, rows, target)
+        return [target.tree() for target in targets]
+
+    def _rows_by_file(self, indices: Indices) -> Iterator[tuple[FileInfo, Indices]]:
+        """Yield each file that holds some of the samples `indices`, and their rows in it."""
         edges = np.searchsorted(indices, self._starts)
         for number in np.flatnonzero(np.diff(edges)):
-            rows = indices[edges[number] : edges[number + 1]] - self._starts[number]
-            path = self._info.files[number].path
-            with open_file(locate(path), TrialError) as file:
-                for part, target in zip(parts, targets, strict=True):
-                    part.read(file, path, rows, target)
-        return [target.tree() for target in targets]
+            yield self._info.files[number], indices[edges[number] : edges[number + 1]] - self._starts[number]
 
 
 def write_hdf5(path: Path, arrays: Mapping[str, NDArray]) -> None:

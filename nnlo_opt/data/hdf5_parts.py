@@ -11,9 +11,9 @@ A row is a sample. Rows of variable length become a `Ragged`; they can be stored
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from nnlo_opt.data.ragged import Ragged, concatenate, take
 from nnlo_opt.data.source import Indices, Shape, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree
+from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 
 
 @contextmanager
@@ -49,9 +49,7 @@ def reading(name: str, path: Path, blame: type[NnloError]) -> Iterator[None]:
     """Turn every exception inside the context into a `blame` that names data set and file."""
     try:
         yield
-    except NnloError:
-        raise
-    except MemoryError:
+    except (NnloError, MemoryError):
         raise
     except Exception as error:
         raise blame(
@@ -81,6 +79,18 @@ def find_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
     )
 
 
+def common_count(counts: Mapping[str, int], path: Path) -> int:
+    """Return the number of rows that all data sets of `counts`, the numbers by name, have in a file."""
+    (name, n_rows), *others = counts.items()
+    for other, n_others in others:
+        if n_others != n_rows:
+            raise ConfigurationError(
+                f"Features and labels must have one row for each sample. Received: {path} with {n_rows} rows of "
+                f"{name!r} and {n_others} rows of {other!r}. Correct the file or leave it out."
+            )
+    return n_rows
+
+
 def reason_of(error: Exception) -> str:
     """Return the reason in a few words; HDF5's own text hides it among times and addresses."""
     number = error.errno if isinstance(error, OSError) else None
@@ -100,18 +110,6 @@ LENGTH_SUFFIX = "_length"
 _N_HINT = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    n_rows: int
-    #: shape of a row; shape of a step with None before it if rows are variable
-    row_shape: Shape
-    dtype: np.dtype
-    #: True if stored as variable-length arrays
-    is_vlen: bool
-    #: rows of a chunk, 1 if there are no chunks
-    chunk: int
-
-
 class Leaf:
     """Data set with the same name, row shape and kind of numbers in every file.
 
@@ -127,43 +125,41 @@ class Leaf:
         self._role = role
         self._as_stored = as_stored
         self._heeds_lengths = alone and not as_stored
-        #: header of the first file, and the file; None before the first scan
-        self._first: tuple[_Header, Path] | None = None
+        #: first file; None before the first scan
+        self._first: Path | None = None
+        #: shape of a row in memory; shape of a step with None before it if rows are variable, which are read as a
+        #: `Ragged`, or as an array of arrays for an adaptor
+        self.row_shape: Shape = ()
+        #: True if stored as variable-length arrays
+        self._is_vlen = False
         #: type that can hold the numbers of all scanned files
         self.dtype = np.dtype(np.uint8)
         #: rows of the largest chunk of all files
         self.chunk = 1
 
-    @property
-    def row_shape(self) -> Shape:
-        """Shape of a row in memory; (None, ...) if rows are variable."""
-        assert self._first is not None
-        return self._first[0].row_shape
-
-    @property
-    def is_variable(self) -> bool:
-        """True if rows are read as a `Ragged`, or as an array of arrays for an adaptor."""
-        return bool(self.row_shape) and self.row_shape[0] is None
-
     def scan(self, file: h5py.File, path: Path) -> int:
         """Check the header in one file, and return its number of rows."""
-        header = self._header(find_dataset(file, self.name, path), file, path)
+        dataset = find_dataset(file, self.name, path)
+        row_shape, dtype, is_vlen = self._header(dataset, file, path)
         if self._first is None:
-            self._first, self.dtype = (header, path), header.dtype
-        known, first = self._first
-        if (header.row_shape, header.is_vlen) != (known.row_shape, known.is_vlen):
+            self._first, self.row_shape, self.dtype, self._is_vlen = path, row_shape, dtype, is_vlen
+        if (row_shape, is_vlen) != (self.row_shape, self._is_vlen):
             raise ConfigurationError(
-                f"All files must hold rows of one shape in data set {self.name!r}, {known.row_shape} as in {first}. "
-                f"Received: {header.row_shape} in {path}. Leave one of them out."
+                f"All files must hold rows of one shape in data set {self.name!r}, {self.row_shape} as in "
+                f"{self._first}. Received: {row_shape} in {path}. Leave one of them out."
             )
-        self.dtype = np.result_type(self.dtype, header.dtype)
-        self.chunk = max(self.chunk, header.chunk)
-        return header.n_rows
+        self.dtype = np.result_type(self.dtype, dtype)
+        self.chunk = max(self.chunk, dataset.chunks[0] if dataset.chunks else 1)
+        return len(dataset)
 
     def row_bytes(self, file: h5py.File) -> int:
         """Return the bytes of a row in memory; an estimate from the first rows of a file if lengths differ."""
         step = math.prod(n for n in self.row_shape if n is not None) * self.dtype.itemsize
-        return int(step * self._mean_steps(file)) if self.is_variable else step
+        if None not in self.row_shape:
+            return step
+        rows = self.rows(file, 0, min(_N_HINT, len(file[self.name])))
+        lengths = rows.lengths if isinstance(rows, Ragged) else [len(row) for row in rows]
+        return int(step * max(1.0, float(np.mean(lengths))))
 
     def rows(self, file: h5py.File, start: int, stop: int) -> NDArray | Ragged:
         """Return rows `start` to `stop`: an array (n, ...), a `Ragged`, or an array (n,) of arrays for an adaptor."""
@@ -171,9 +167,9 @@ class Leaf:
         if stop > len(dataset):
             raise ValueError(f"it has {len(dataset)} rows now, but had more when the run began")
         stored = dataset[start:stop]
-        if not self.is_variable:
+        if None not in self.row_shape:
             return stored.astype(self.dtype, copy=False)
-        if self._first is not None and self._first[0].is_vlen:
+        if self._is_vlen:
             return self._of_vlen(stored, start)
         lengths = file[self.name + LENGTH_SUFFIX][start:stop].astype(np.int64)
         wrong = np.flatnonzero((lengths < 0) | (lengths > stored.shape[1]))
@@ -202,12 +198,8 @@ class Leaf:
         numbers = np.concatenate([np.empty(0, self.dtype), *stored]).astype(self.dtype, copy=False)
         return Ragged(numbers.reshape(-1, *step_shape), sizes // step_size)
 
-    def _mean_steps(self, file: h5py.File) -> float:
-        rows = self.rows(file, 0, min(_N_HINT, len(file[self.name])))
-        lengths = rows.lengths if isinstance(rows, Ragged) else [len(row) for row in rows]
-        return max(1.0, float(np.mean(lengths)))
-
-    def _header(self, dataset: h5py.Dataset, file: h5py.File, path: Path) -> _Header:
+    def _header(self, dataset: h5py.Dataset, file: h5py.File, path: Path) -> tuple[Shape, np.dtype, bool]:
+        """Return the shape of a row, the type of its numbers, and True if rows are variable-length arrays."""
         name, remedy = self.name, f"Choose another data set as {self._role}."
         if not dataset.shape:
             raise ConfigurationError(
@@ -221,7 +213,7 @@ class Leaf:
             raise ConfigurationError(
                 f"Data set {name!r} must hold numbers. Received: values of type {dataset.dtype} in {path}. {remedy}"
             ) from error
-        n_rows, row_shape = dataset.shape[0], dataset.shape[1:]
+        row_shape = dataset.shape[1:]
         if is_vlen:
             if row_shape:
                 raise ConfigurationError(
@@ -232,7 +224,7 @@ class Leaf:
         elif self._heeds_lengths and name + LENGTH_SUFFIX in file:
             self._check_lengths(dataset, file, path)
             row_shape = (None, *row_shape[1:])
-        return _Header(n_rows, row_shape, dtype, is_vlen, dataset.chunks[0] if dataset.chunks else 1)
+        return row_shape, dtype, is_vlen
 
     def _check_lengths(self, dataset: h5py.Dataset, file: h5py.File, path: Path) -> None:
         name = self.name + LENGTH_SUFFIX
@@ -284,8 +276,9 @@ class Part:
         self.name = name
         self._adaptor = adaptor
         self._as_float32 = as_float32
-        #: data sets, and the first file in which they were found; None before the first scan
-        self._tree: tuple[Any, Path] | None = None
+        #: first file, and the tree of the data sets that were found in it; None before the first scan
+        self._first: Path | None = None
+        self._leaves: Any = None
         #: trees of shapes and dtypes of a returned sample; known after `settle`
         self.shape: Shapes = ()
         self.dtype: Any = np.dtype(np.float32)
@@ -298,59 +291,37 @@ class Part:
         """Rows of the largest chunk."""
         return max(leaf.chunk for leaf in leaves(self._leaves))
 
-    @property
-    def _leaves(self) -> Any:
-        assert self._tree is not None
-        return self._tree[0]
-
     def scan(self, file: h5py.File, path: Path) -> int:
         """Check the headers in one file, and return its number of rows."""
         found = self._find(file, path)
-        if self._tree is None:
-            self._tree = found, path
-        known, first = self._tree
-        names, expected = (map_tree(lambda leaf: leaf.name, tree) for tree in (found, known))
+        if self._first is None:
+            self._first, self._leaves = path, found
+        names, expected = (map_tree(lambda leaf: leaf.name, tree) for tree in (found, self._leaves))
         if names != expected:
             raise ConfigurationError(
-                f"All files must hold the same data sets as {self.role}, {expected} as in {first}. Received: {names} "
-                f"in {path}. Leave one of them out."
+                f"All files must hold the same data sets as {self.role}, {expected} as in {self._first}. Received: "
+                f"{names} in {path}. Leave one of them out."
             )
-        counts = {leaf.name: leaf.scan(file, path) for leaf in leaves(known)}
-        name, n_rows = next(iter(counts.items()))
-        for other, n_others in counts.items():
-            if n_others != n_rows:
-                raise ConfigurationError(
-                    f"Features and labels must have one row for each sample. Received: {path} with {n_rows} rows of "
-                    f"{name!r} and {n_others} rows of {other!r}. Correct the file or leave it out."
-                )
-        return n_rows
+        return common_count({leaf.name: leaf.scan(file, path) for leaf in leaves(self._leaves)}, path)
 
     def settle(self, file: h5py.File, path: Path) -> None:
         """Find out shape and dtype of a sample from the first row, after all files were scanned."""
         with reading(self.name, path, ConfigurationError):
-            row_bytes = {leaf.name: leaf.row_bytes(file) for leaf in leaves(self._leaves)}
-            self._row_bytes = sum(row_bytes.values())
+            row_bytes = [leaf.row_bytes(file) for leaf in leaves(self._leaves)]
+            self._row_bytes = sum(row_bytes)
             rows = map_tree(lambda leaf: leaf.rows(file, 0, 1), self._leaves)
             sample = self._adapted(rows, ConfigurationError)
-            self.shape = map_tree(lambda array: tuple(array.shape[1:]), sample)
+            self.shape = shapes_of(sample)
             self.dtype = map_tree(
                 lambda array: np.dtype(np.float32) if self._as_float32 else dtype_as_read(array.dtype), sample
             )
-        for array, dtype, leaf in zip(leaves(sample), leaves(self.dtype), self._same_leaves(sample), strict=True):
-            if leaf is not None:
-                self.sample_bytes += row_bytes[leaf.name] * dtype.itemsize // leaf.dtype.itemsize
-            else:
-                self.sample_bytes += int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
-
-    def _same_leaves(self, sample: Arrays) -> list[Leaf | None]:
-        """Return the data set of each leaf of a sample; None if an adaptor makes the leaf."""
+        item_bytes = [dtype.itemsize for dtype in leaves(self.dtype)]
         if self._adaptor is None:
-            return list(leaves(self._leaves))
-        return [None] * sum(1 for _ in leaves(sample))
-
-    def empty(self, n_samples: int) -> "Target":
-        """Return the target for reading `n_samples` samples."""
-        return Target(self.shape, self.dtype, n_samples)
+            stored = [leaf.dtype.itemsize for leaf in leaves(self._leaves)]
+            sizes = [n * new // old for n, new, old in zip(row_bytes, item_bytes, stored, strict=True)]
+        else:
+            sizes = [math.prod(shape) * n for shape, n in zip(leaves(self.shape), item_bytes, strict=True)]
+        self.sample_bytes = sum(sizes)
 
     def read(self, file: h5py.File, path: Path, rows: Indices, target: "Target") -> None:
         """Read `rows` (ascending, at least one) into `target`."""
@@ -431,52 +402,31 @@ class Target:
 
     def __init__(self, shape: Shapes, dtype: Any, n_samples: int) -> None:
         self._shape = shape
-        self._dtype = dtype
-        #: arrays; lists of pieces for leaves of variable length
-        self._filled = map_tree(lambda s, t: [] if _variable(s) else np.empty((n_samples, *s), t), shape, dtype)
-        self._slots = list(self._collect())
+
+        def slot(sample: Any, kind: np.dtype) -> NDArray | deque[Ragged]:
+            if None not in sample:
+                return np.empty((n_samples, *sample), kind)
+            return deque([Ragged(np.empty((0, *sample[1:]), kind), np.empty(0, np.int64))])
+
+        #: arrays; for leaves of variable length their pieces, in a deque because a list would be a branch
+        self._slots = map_tree(slot, shape, dtype)
         self._n_done = 0
-
-    def _collect(self) -> Any:
-        # A leaf's list of pieces is not a branch, so the walk follows the shapes.
-        def walk(shape: Any, filled: Any) -> Any:
-            if isinstance(shape, list):
-                for branch in zip(shape, filled, strict=True):
-                    yield from walk(*branch)
-            else:
-                yield shape, filled
-
-        return walk(self._shape, self._filled)
 
     def add(self, samples: Arrays) -> None:
         """Add samples that follow the ones added before; ValueError if their shape differs."""
-        shapes = map_tree(lambda array: tuple(array.shape[1:]), samples)
-        if shapes != self._shape:
-            raise ValueError(f"samples of shape {self._shape} are expected, not {shapes}")
+        if shapes_of(samples) != self._shape:
+            raise ValueError(f"samples of shape {self._shape} are expected, not {shapes_of(samples)}")
         n = len(next(leaves(samples)))
-        for (_, slot), array, dtype in zip(self._slots, leaves(samples), leaves(self._dtype), strict=True):
-            if isinstance(slot, list):
-                slot.append(array.astype(dtype, copy=False))
+        for slot, array in zip(leaves(self._slots), leaves(samples), strict=True):
+            if isinstance(slot, deque):
+                slot.append(array.astype(slot[0].dtype, copy=False))
             else:
                 np.copyto(slot[self._n_done : self._n_done + n], array, casting="same_kind")
         self._n_done += n
 
     def tree(self) -> Arrays:
         """Return all samples added."""
-
-        def build(shape: Any, dtype: Any, filled: Any) -> Any:
-            if isinstance(shape, list):
-                return [build(*branches) for branches in zip(shape, dtype, filled, strict=True)]
-            if not _variable(shape):
-                return filled
-            none = Ragged(np.empty((0, *shape[1:]), dtype), np.empty(0, np.int64))
-            return concatenate([none, *filled])
-
-        return build(self._shape, self._dtype, self._filled)
-
-
-def _variable(shape: tuple[int | None, ...]) -> bool:
-    return bool(shape) and shape[0] is None
+        return map_tree(lambda slot: concatenate([*slot]) if isinstance(slot, deque) else slot, self._slots)
 
 
 def _as_tree(value: Any) -> Arrays:

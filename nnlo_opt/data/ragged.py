@@ -5,11 +5,12 @@ its longest sample, padded with 0, which `keras.layers.Masking` and `Embedding(m
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.trees import Arrays, leaves, map_tree
+from nnlo_opt.trees import Arrays, map_tree
 
 Rows = NDArray[np.int64] | slice
 
@@ -54,7 +55,7 @@ class Ragged:
         """Bytes of steps and lengths."""
         return self.steps.nbytes + 2 * self.lengths.nbytes
 
-    def take(self, rows: Rows) -> "Ragged":
+    def __getitem__(self, rows: Rows) -> "Ragged":
         """Return the samples `rows`: a view for a slice of step 1, a copy for an array of numbers."""
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
@@ -65,9 +66,6 @@ class Ragged:
         # Number of each step here, plus the distance of its sample's position there.
         numbers = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self._starts[rows] - (ends - lengths), lengths)
         return Ragged(np.take(self.steps, numbers, axis=0), lengths)
-
-    def __getitem__(self, rows: Rows) -> "Ragged":
-        return self.take(rows)
 
     def astype(self, dtype: np.dtype, copy: bool = True) -> "Ragged":
         """Return the same samples in another type."""
@@ -89,21 +87,16 @@ def take(tree: Arrays, rows: Rows) -> Arrays:
     # This runs once for each batch, and `map_tree` would take as long as the copy.
     if isinstance(tree, list):
         return [take(branch, rows) for branch in tree]
-    if isinstance(tree, Ragged):
-        return tree.take(rows)
-    return tree[rows] if isinstance(rows, slice) else tree.take(rows, axis=0)
+    return tree[rows] if isinstance(rows, slice) or isinstance(tree, Ragged) else tree.take(rows, axis=0)
 
 
 def concatenate(trees: Sequence[Arrays]) -> Arrays:
     """Return the samples of all trees, one tree after another; a single tree is not copied."""
 
-    def of_leaves(*parts: NDArray | Ragged) -> NDArray | Ragged:
-        ragged = [part for part in parts if isinstance(part, Ragged)]
-        if ragged:
-            return Ragged(
-                np.concatenate([part.steps for part in ragged]), np.concatenate([part.lengths for part in ragged])
-            )
-        return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
+    def of_leaves(*parts: Any) -> NDArray | Ragged:
+        if not isinstance(parts[0], Ragged):
+            return np.concatenate(parts)
+        return Ragged(np.concatenate([part.steps for part in parts]), np.concatenate([part.lengths for part in parts]))
 
     return trees[0] if len(trees) == 1 else map_tree(of_leaves, trees[0], *trees[1:])
 
@@ -113,8 +106,3 @@ def padded(tree: Arrays) -> Arrays:
     if isinstance(tree, list):
         return [padded(branch) for branch in tree]
     return tree.padded() if isinstance(tree, Ragged) else tree
-
-
-def n_bytes(tree: Arrays) -> int:
-    """Return the bytes of all leaves."""
-    return sum(leaf.nbytes for leaf in leaves(tree))

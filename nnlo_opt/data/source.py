@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nnlo_opt.trees import Arrays, Shapes, map_tree
+from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 
 Shape = tuple[int | None, ...]
 Indices = NDArray[np.int64]
@@ -50,29 +50,17 @@ class DataInfo:
         """Return the file number of every sample, (n_samples,), which is its group for folds by files."""
         return np.repeat(np.arange(len(self.files)), [file.n_samples for file in self.files])
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "files": [[str(file.path), file.n_samples] for file in self.files],
-            "feature_shape": map_tree(list, self.feature_shape),
-            "label_shape": map_tree(list, self.label_shape),
-            "feature_dtype": self.feature_dtype,
-            "label_dtype": self.label_dtype,
-            "sample_bytes": self.sample_bytes,
-            "chunk_samples": self.chunk_samples,
-        }
-
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "DataInfo":
-        """Return the description that `to_json` wrote."""
+    def of(cls, name: str, x: Arrays, y: Arrays) -> "DataInfo":
+        """Return the description of samples in memory, as of a single file called `name`."""
+        n_samples = len(next(leaves(x)))
         return cls(
-            files=tuple(FileInfo(Path(path), n_samples) for path, n_samples in data["files"]),
-            feature_shape=_shapes_from_json(data["feature_shape"]),
-            label_shape=_shapes_from_json(data["label_shape"]),
-            feature_dtype=data["feature_dtype"],
-            label_dtype=data["label_dtype"],
-            sample_bytes=data["sample_bytes"],
-            chunk_samples=data["chunk_samples"],
+            files=(FileInfo(Path(name), n_samples),),
+            feature_shape=shapes_of(x),
+            label_shape=shapes_of(y),
+            feature_dtype=map_tree(lambda leaf: leaf.dtype.name, x),
+            label_dtype=map_tree(lambda leaf: leaf.dtype.name, y),
+            sample_bytes=sum(leaf.nbytes for leaf in leaves([x, y])) // max(1, n_samples),
         )
 
 
@@ -123,14 +111,10 @@ def dtype_as_read(stored: DTypeLike) -> np.dtype:
             raise TypeError(f"Numbers are expected. Received: values of type {stored}.")
 
 
-def check_indices(indices: Indices, n_samples: int) -> None:
-    """Raise `ValueError` unless `indices` ascend without repetition and lie in 0 .. n_samples - 1."""
+def checked_indices(indices: Indices | None, n_samples: int) -> Indices:
+    """Return `indices`, or all numbers of samples for None; `ValueError` unless they ascend without repetition."""
+    if indices is None:
+        return np.arange(n_samples)
     if len(indices) and (indices[0] < 0 or indices[-1] >= n_samples or np.any(np.diff(indices) <= 0)):
         raise ValueError(f"Sample numbers must ascend without repetition from 0 to at most {n_samples - 1}.")
-
-
-def _shapes_from_json(data: list[Any]) -> Shapes:
-    """Return a tree of shapes: a list of lists is a branch, which is never empty; any other list is a shape."""
-    if data and isinstance(data[0], list):
-        return [_shapes_from_json(branch) for branch in data]
-    return tuple(data)
+    return indices

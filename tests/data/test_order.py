@@ -1,12 +1,11 @@
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.data.order import BLOCK_BYTES, WINDOW_BYTES, Cut, Order
-from nnlo_opt.data.source import DataInfo, FileInfo
+from nnlo_opt.data.source import DataInfo
 
 CUTS = st.builds(Cut, block=st.integers(1, 9), n_blocks=st.integers(1, 5))
 
@@ -68,27 +67,11 @@ def test_a_window_of_data_sorted_by_class_holds_all_classes() -> None:
         assert len(np.unique(classes)) == 10
 
 
-def info(sample_bytes: int, chunk_samples: int = 1) -> DataInfo:
-    return DataInfo(
-        files=(FileInfo(Path("a"), 1),),
-        feature_shape=(),
-        label_shape=(),
-        feature_dtype="float32",
-        label_dtype="float32",
-        sample_bytes=sample_bytes,
-        chunk_samples=chunk_samples,
-    )
-
-
 @given(st.integers(0, 1 << 30), st.integers(0, 1 << 20))
 def test_cuts_are_as_large_as_they_should_be(sample_bytes: int, chunk_samples: int) -> None:
-    cut = Cut.of(info(sample_bytes, chunk_samples))
+    info = replace(DataInfo.of("a", np.zeros(1), np.zeros(1)), sample_bytes=sample_bytes, chunk_samples=chunk_samples)
+    cut = Cut.of(info)
     assert cut.block >= max(1, chunk_samples)
     assert cut.window * max(1, sample_bytes) <= max(WINDOW_BYTES, max(1, chunk_samples) * max(1, sample_bytes))
     if 0 < sample_bytes <= BLOCK_BYTES and chunk_samples <= 1:
         assert cut.n_blocks >= WINDOW_BYTES // BLOCK_BYTES // 2
-
-
-def test_orders_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one sample"):
-        Order(0, (1,), shuffle=True)

@@ -1,7 +1,7 @@
 """What every data source does, whatever it reads from."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 
 from nnlo_opt.data.arrays import ArraySource
 from nnlo_opt.data.hdf5 import Hdf5Source, write_hdf5
 from nnlo_opt.data.ragged import Ragged, padded
 from nnlo_opt.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trees import leaves
 
 N = 23
@@ -46,7 +46,6 @@ def test_info(source: DataSource) -> None:
     info = source.info
     assert (info.n_samples, info.feature_shape, info.label_shape) == (N, (2, 3), ())
     assert (info.feature_dtype, info.label_dtype) == ("float32", "int16")
-    assert DataInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -69,8 +68,7 @@ def test_refuses_numbers_out_of_order_or_range(source: DataSource, indices: list
 def test_labels_and_columns_of_all_samples(source: DataSource) -> None:
     np.testing.assert_array_equal(source.read_labels(), Y)
     np.testing.assert_array_equal(source.read_column("group"), GROUP)
-    with pytest.raises(ConfigurationError, match="group"):
-        source.read_column("grup")
+    refusal(source.read_column, "grup", says=["group"])
 
 
 def test_labels_and_columns_of_some_samples(source: DataSource) -> None:
@@ -104,7 +102,6 @@ def test_trees_of_arrays_and_sequences(make: Make, tmp_path: Path) -> None:
     assert [*leaves(info.feature_shape)] == [(), (2, 3), (None, 3)]
     assert info.label_shape == [(), ()]
     assert info.label_dtype == ["int16", GROUP.dtype.name]
-    assert DataInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
     indices = np.array([1, 5, 22])
     x, y = source.read(indices)
     first, second, third = leaves(x)
@@ -126,13 +123,8 @@ def test_what_is_read_is_the_callers(source: DataSource) -> None:
 
 
 def test_file_numbers() -> None:
-    info = DataInfo(
-        files=(FileInfo(Path("a"), 2), FileInfo(Path("b"), 0), FileInfo(Path("c"), 3)),
-        feature_shape=(),
-        label_shape=(),
-        feature_dtype="float32",
-        label_dtype="float32",
-    )
+    files = (FileInfo(Path("a"), 2), FileInfo(Path("b"), 0), FileInfo(Path("c"), 3))
+    info = replace(DataInfo.of("memory", X, Y), files=files)
     assert info.file_numbers().tolist() == [0, 0, 2, 2, 2]
 
 
@@ -146,7 +138,5 @@ def test_dtypes() -> None:
 
 
 def test_arrays_of_different_lengths() -> None:
-    with pytest.raises(ConfigurationError, match="23 features, 22 rows of labels"):
-        ArraySource(X, Y[1:])
-    with pytest.raises(ConfigurationError, match="21 rows of group"):
-        ArraySource(X, Y, {"group": GROUP[2:]})
+    refusal(ArraySource, X, Y[1:], says=["23 features, 22 rows of labels"])
+    refusal(ArraySource, X, Y, {"group": GROUP[2:]}, says=["21 rows of group"])
