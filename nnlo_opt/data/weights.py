@@ -4,7 +4,6 @@ As in Keras's `fit`, a class without a weight has weight 1, and validation does 
 """
 
 import ast
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from nnlo_opt.data.folds import class_numbers, first_classes
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space.values import is_number
 from nnlo_opt.trees import Arrays
 
 #: weight of each class; "balanced" gives all classes the same total weight
@@ -33,7 +33,7 @@ def parse_class_weights(text: str) -> ClassWeights:
     if not isinstance(value, dict) or not value or not all(_is_whole(key) for key in value):
         raise ConfigurationError(f"{_RULE}. Received: {text}.")
     for key, weight in value.items():
-        if not _is_weight(weight):
+        if not (is_number(weight) and weight >= 0):
             raise ConfigurationError(
                 f"A weight of `--class-weights` must be a finite number, at least 0. Received: {text}, with {weight!r} "
                 f"for class {key}."
@@ -118,7 +118,3 @@ def _named(classes: NDArray[np.int64]) -> str:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

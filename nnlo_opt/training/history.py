@@ -46,20 +46,14 @@ class FoldHistory:
 
     def end_epoch(self) -> dict[str, float]:
         """Close the epoch and return its means."""
-        for worker, (n_samples, sums) in sorted(self._training.items()):
-            for name, value in sums.items():
-                self.workers.setdefault(worker, {}).setdefault(name, []).append(value / n_samples)
-        for worker, load in sorted(self._loads.items()):
-            for name, value in load.items():
+        means = [(worker, _means({worker: part})) for worker, part in sorted(self._training.items())]
+        for worker, values in [*means, *sorted(self._loads.items())]:
+            for name, value in values.items():
                 self.workers.setdefault(worker, {}).setdefault(name, []).append(value)
         metrics = _means(self._training) | {f"val_{n}": value for n, value in _means(self._validation).items()}
         self.epochs.append(metrics)
         self._training, self._validation, self._loads = {}, {}, {}
         return metrics
-
-    def metrics_of(self, epoch_index: int) -> dict[str, float]:
-        """Return the metrics of one epoch, counted from 0."""
-        return self.epochs[epoch_index]
 
     def values(self, metric: str) -> list[float]:
         """Return one value per epoch; TrialError for a metric that is not measured."""

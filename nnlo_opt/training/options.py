@@ -4,12 +4,12 @@ A search space reaches the training by `TrainingOptions.with_point`: a parameter
 option for one trial.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space.values import is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import UpdateRule
@@ -20,6 +20,8 @@ MODES = tuple(RULES)
 #: ways in which the updates of a worker reach the central weights
 EXCHANGES = ("auto", "messages")
 OPTIMIZERS = ("sgd", "adam", "rmsprop", "adadelta")
+#: options that count -> what they count
+_COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,35 +74,20 @@ class TrainingOptions:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        for name, unit in (
-            ("batch", "samples"),
-            ("epochs", "epochs"),
-            ("sync_every", "batches"),
-            ("checkpoint_interval", "epochs"),
-        ):
+        for name, unit in _COUNTS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(
                     f"`{option_name(name)}` must be a whole number of {unit}, at least 1. Received: {value!r}."
                 )
-        if self.optimizer not in OPTIMIZERS:
-            raise ConfigurationError(
-                f"`--optimizer` must be one of {', '.join(OPTIMIZERS)}. Received: {self.optimizer!r}."
-            )
-        if self.learning_rate is not None and not (
-            isinstance(self.learning_rate, int | float)
-            and not isinstance(self.learning_rate, bool)
-            and math.isfinite(self.learning_rate)
-            and self.learning_rate > 0
-        ):
+        for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
+            if getattr(self, name) not in choices:
+                raise ConfigurationError(
+                    f"`{option_name(name)}` must be one of {', '.join(choices)}. Received: {getattr(self, name)!r}."
+                )
+        if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
-            )
-        if self.mode not in RULES:
-            raise ConfigurationError(f"`--mode` must be one of {', '.join(RULES)}. Received: {self.mode!r}.")
-        if self.exchange not in EXCHANGES:
-            raise ConfigurationError(
-                f"`--exchange` must be one of {', '.join(EXCHANGES)}. Received: {self.exchange!r}."
             )
         for name in ("synchronous", "shuffle", "overlap"):
             value = getattr(self, name)
@@ -141,29 +128,26 @@ class TrainingOptions:
 
     def _check_rule(self) -> None:
         """Raise ConfigurationError for options that contradict the update rule."""
-        together, update_rule = "`--synchronous`" if self.synchronous else f"`--mode {self.mode}`", self.rule
-        for option, given, rule in (
+        rule, mode = self.rule, f"`--mode {self.mode}`"
+        together = "`--synchronous`" if self.synchronous else mode
+        for name, given, demand in (
+            ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
+            ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
             (
-                "`--synchronous`",
-                self.synchronous and not update_rule.may_be_synchronous,
-                f"must be left out with `--mode {self.mode}`",
-            ),
-            ("`--overlap`", self.overlap and self.waits, f"must be left out with {together}"),
-            (
-                "`--staleness`",
-                self.staleness != "none" and (self.waits or not update_rule.weighs_staleness),
+                "staleness",
+                self.staleness != "none" and (self.waits or not rule.weighs_staleness),
                 "is for asynchronous `--mode downpour`: drop it, or the option it contradicts",
             ),
             (
-                "`--sync-every`",
-                self.sync_every > 1 and not update_rule.makes_local_steps,
-                f"must be 1 with `--mode {self.mode}`, which averages every batch",
+                "sync_every",
+                self.sync_every > 1 and not rule.makes_local_steps,
+                f"must be 1 with {mode}, which averages every batch",
             ),
         ):
             if given:
-                received = getattr(self, option.strip("`-").replace("-", "_"))
-                raise ConfigurationError(f"{option} {rule}. Received: {received!r} with `--mode {self.mode}`.")
-        update_rule.check(self)
+                value = getattr(self, name)
+                raise ConfigurationError(f"`{option_name(name)}` {demand}. Received: {value!r} with {mode}.")
+        rule.check(self)
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""

@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.space.values import is_number
 
 #: kind -> names of its numbers
 _NUMBERS: dict[str, tuple[str, ...]] = {
@@ -34,14 +35,6 @@ _RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
 _SLACK = 1e-9
 
 
-def progress(n_samples_before: int, n_samples_after: int, n_train: int) -> float:
-    """Return the progress, in epochs, in the middle of an update that covers samples `before` to `after`.
-
-    In the middle, so that neither the first update of a warm-up nor the last one of a decay to 0 is lost.
-    """
-    return (n_samples_before + n_samples_after) / (2 * n_train)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateSchedule:
     """A warm-up and a schedule; `parse` checks what the fields may hold."""
@@ -55,11 +48,7 @@ class LearningRateSchedule:
     @classmethod
     def parse(cls, text: str = "constant", warmup_epochs: float = 0.0) -> "LearningRateSchedule":
         """Read the values of `--lr-schedule` and `--warmup-epochs`."""
-        if (
-            isinstance(warmup_epochs, bool)
-            or not isinstance(warmup_epochs, int | float)
-            or not (math.isfinite(warmup_epochs) and warmup_epochs >= 0)
-        ):
+        if not (is_number(warmup_epochs) and warmup_epochs >= 0):
             raise ConfigurationError(
                 f"`--warmup-epochs` must be a finite number of epochs, at least 0. Received: {warmup_epochs!r}. Leave "
                 "it out to begin with the full learning rate."
@@ -108,8 +97,11 @@ class LearningRateSchedule:
         return 1.0
 
     def factor_of_update(self, n_samples_before: int, n_samples_after: int, n_train: int, epochs: int) -> float:
-        """Return `factor` for an update that covers the samples `before` to `after`, over all workers."""
-        return self.factor(progress(n_samples_before, n_samples_after, n_train), epochs)
+        """Return `factor` in the middle of an update that covers the samples `before` to `after`, over all workers.
+
+        In the middle, so that neither the first update of a warm-up nor the last one of a decay to 0 is lost.
+        """
+        return self.factor((n_samples_before + n_samples_after) / (2 * n_train), epochs)
 
 
 class LearningRates:

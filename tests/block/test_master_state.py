@@ -709,5 +709,5 @@ def test_gone_on_from_a_checkpoint_it_asks_again_about_its_epoch():
     state = MasterState(done.plan, done.history, n_samples=done.n_samples, version=done.version)
     initialise, report = state.handle(1, ready())
     assert initialise == ins.Initialise(epoch=1)
-    assert report == ins.ReportEpoch(epoch=1, metrics=done.history.metrics_of(0), checkpoint=False, waits=True)
+    assert report == ins.ReportEpoch(epoch=1, metrics=done.history.epochs[0], checkpoint=False, waits=True)
     assert state.go_on() == [ins.SendWeights(workers=(1,), version=1, with_state=True)]

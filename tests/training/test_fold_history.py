@@ -37,7 +37,7 @@ def test_an_epoch_begins_with_nothing_of_the_last():
     assert history.end_epoch() == {"loss": 1.0}
     assert history.n_epochs == 2
     assert history.values("loss") == [100.0, 1.0]
-    assert history.metrics_of(0) == {"loss": 100.0, "val_loss": 100.0}
+    assert history.epochs[0] == {"loss": 100.0, "val_loss": 100.0}
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])

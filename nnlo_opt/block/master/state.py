@@ -321,7 +321,7 @@ class MasterState:
         if self.epoch and self.plan.waits_for_decision:
             # The coordinator may have died before it had the report, or before it had sent its decision.
             self.phase = Phase.AWAITING
-            metrics = self.history.metrics_of(self.epoch - 1)
+            metrics = self.history.epochs[self.epoch - 1]
             return [*out, ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
         return [*out, *(self._call_back(None, "") if self.plan.calls_back else self._begin_epoch())]
 
@@ -475,7 +475,7 @@ class MasterState:
     def _finish(self, reason: str) -> list[Instruction]:
         best = self.plan.best_index(self.history)
         index = self.epoch - 1 if best is None else best
-        metrics = self.history.metrics_of(index)
+        metrics = self.history.epochs[index]
         # The figure alone is not known yet.
         self._finished = Finish(
             figure_of_merit=math.nan,
