@@ -12,11 +12,13 @@ import getpass
 import hashlib
 import logging
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,9 +70,7 @@ class FileCache:
         self._mutex = threading.Lock()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            probe = self._folder / f"probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=self._folder).close()
         except OSError as error:
             raise ConfigurationError(
                 f"`--cache-data` must name a folder in which files can be written. Received: `{folder}` "
@@ -128,7 +128,7 @@ class FileCache:
             if self._command is None:
                 shutil.copyfile(path, part)
             else:
-                self._run(path, part)
+                _run(self._command, path, part)
             if not part.is_file() or part.stat().st_size != n_bytes:
                 size = f"{part.stat().st_size} bytes" if part.is_file() else "no file"
                 raise TrialError(
@@ -138,19 +138,6 @@ class FileCache:
             part.rename(copy)
         finally:
             part.unlink(missing_ok=True)
-
-    def _run(self, path: Path, part: Path) -> None:
-        assert self._command is not None
-        places = iter((str(path.absolute()), str(part.absolute())))
-        words = [_filled(word, places) for word in self._command]
-        # A new session keeps away the signals that mpirun passes on to this process's group.
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise TrialError(
-                f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Correct the "
-                "command, or leave it out."
-            )
 
     def _remove_leftovers(self) -> None:
         """Remove the copies of processes that have ended."""
@@ -188,10 +175,18 @@ def _remove_if_unused(copy: Path, lock: int) -> None:
         os.close(lock)
 
 
-def _filled(word: str, places: Iterator[str]) -> str:
-    """Return `word` with each `{}` replaced by the next of `places`."""
-    parts = word.split("{}")
-    return parts[0] + "".join(next(places) + part for part in parts[1:])
+def _run(command: Sequence[str], path: Path, part: Path) -> None:
+    """Copy `path` to `part` by the command; `TrialError` if it fails."""
+    places = iter((str(path.absolute()), str(part.absolute())))
+    words = [re.sub(r"\{\}", lambda _: next(places), word) for word in command]
+    # A new session keeps away the signals that mpirun passes on to this process's group.
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise TrialError(
+            f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Correct the "
+            "command, or leave it out."
+        )
 
 
 def _user() -> str:

@@ -9,6 +9,11 @@ import psutil
 #: share of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
 _GROUPS = Path("/sys/fs/cgroup")
+#: controllers of a group, none in version 2 -> folder of the groups, files of limit and use, name of the cache in use
+_NAMES = {
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "": (".", "memory.max", "memory.current", "inactive_file"),
+}
 
 
 def budget_bytes(n_node_ranks: int) -> int:
@@ -29,18 +34,14 @@ def _of_control_groups() -> Iterator[int]:
     """Yield the bytes left in each control group of this process, and in the groups that contain them."""
     for line in _memberships():
         _, controllers, group = line.split(":", 2)
-        if controllers == "memory":
-            root, limit, used, cache = (
-                _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            )  # fmt: skip
-        elif not controllers:
-            root, limit, used, cache = _GROUPS, "memory.max", "memory.current", "inactive_file"
-        else:
+        if controllers not in _NAMES:
             continue
+        root, limit, used, cache = _NAMES[controllers]
         inside = Path(group.lstrip("/"))
-        for folder in (root / inside, *(root / parent for parent in inside.parents)):
+        for place in (inside, *inside.parents):
             # A container sees its own group at the root, without a path to it.
             with suppress(OSError, ValueError):
+                folder = _GROUPS / root / place
                 statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 left = int((folder / limit).read_text()) - int((folder / used).read_text())
                 yield max(0, left + int(statistics.get(cache, 0)))
