@@ -89,22 +89,15 @@ def test_a_block_that_writes_nothing_is_an_error_and_leaves_the_old_file(tmp_pat
 
 def test_all_bytes_are_written(tmp_path):
     data = bytes(range(256)) * 1000
-    fd = os.open(tmp_path / "a", os.O_WRONLY | os.O_CREAT)
-    try:
-        write_fully(fd, b"")
-        write_fully(fd, data)
-    finally:
-        os.close(fd)
+    with open(tmp_path / "a", "wb") as file:
+        write_fully(file.fileno(), b"")
+        write_fully(file.fileno(), data)
     assert (tmp_path / "a").read_bytes() == data
 
 
 def test_a_full_disk_is_an_error():
-    fd = os.open("/dev/full", os.O_WRONLY)
-    try:
-        with pytest.raises(OSError, match="space"):
-            write_fully(fd, b"x")
-    finally:
-        os.close(fd)
+    with open("/dev/full", "wb") as file, pytest.raises(OSError, match="space"):
+        write_fully(file.fileno(), b"x")
 
 
 def test_a_folder_can_be_synced(tmp_path):
