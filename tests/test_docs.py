@@ -59,8 +59,8 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def commands_of(page: Path) -> list[tuple[str, list[str]]]:
-    """Every command of ours in the code of a page, with its options; lines that end with a backslash are joined."""
+def commands_of(page: Path) -> list[tuple[str, str]]:
+    """Every option of our commands in the code of a page, with its command; a backslash at its end joins a line."""
     blocks = [text for language, text in FENCE.findall(page.read_text()) if language != "python"]
     blocks += [dedent(text) for text in re.findall(r"(?:^    .+\n)+", prose_of(page), re.MULTILINE)]
     found = []
@@ -76,7 +76,7 @@ def commands_of(page: Path) -> list[tuple[str, list[str]]]:
             elif command == "nnlo-opt plan" and word == "--":
                 command = "OptimizationDriver"
             elif command and word.startswith("--") and word != "--":
-                found.append((command, [word.split("=")[0]]))
+                found.append((command, word.split("=")[0]))
     return found
 
 
@@ -152,8 +152,7 @@ def test_options_that_pages_name_exist(page):
 def test_commands_have_the_options_that_pages_give_them(page):
     assert not [
         (command, option)
-        for command, options in commands_of(page)
-        for option in options
+        for command, option in commands_of(page)
         if not is_option(option, options_of(command) | FOREIGN)
     ]
 

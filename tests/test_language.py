@@ -2,15 +2,12 @@
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+from sources import ROOT, SOURCES, house_imports_of, name_of, tree_of
 
-import nnlo_opt
-
-ROOT = Path(nnlo_opt.__file__).parent
-MODULES = sorted(ROOT.rglob("*.py"))
+MODULES = [*SOURCES.values()]
 
 #: the package has fewer modules; most lines of a module
 MAX_MODULES, MAX_LINES = 230, 600
@@ -35,11 +32,6 @@ def folder_of(path: Path) -> str:
     """Return the folder of a module; "" for a module of the root."""
     parts = path.relative_to(ROOT).parts
     return parts[0] if len(parts) > 1 else ""
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def definitions(path: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -102,26 +94,8 @@ def small_modules(path: Path) -> list[str]:
     n_lines = len(path.read_text().splitlines())
     if path.stem == "__init__" or n_lines >= MIN_LINES or folder_of(path) in MAY_BE_SMALL:
         return []
-    found = importers().get(path, set())
-    return [f"{n_lines} lines, for {next(iter(found)).relative_to(ROOT)} alone"] if len(found) == 1 else []
-
-
-@cache
-def importers() -> dict[Path, set[Path]]:
-    """Return the modules that import each module, imports inside functions included."""
-    found: dict[Path, set[Path]] = {}
-    for path in MODULES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ImportFrom):
-                names_of = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
-            elif isinstance(node, ast.Import):
-                names_of = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names_of:
-                other = ROOT.parent / (name.replace(".", "/") + ".py")
-                found.setdefault(other, set()).add(path)
-    return found
+    importers = [other for other in SOURCES if name_of(path) in house_imports_of(other)]
+    return [f"{n_lines} lines, for {importers[0]} alone"] if len(importers) == 1 else []
 
 
 RULES = {

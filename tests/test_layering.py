@@ -7,15 +7,17 @@ import ast
 import json
 import subprocess
 import sys
-from functools import cache
-from pathlib import Path
 
 import pytest
+from sources import ROOT, SOURCES, house_imports_of, imports_of, tree_of
 
-import nnlo_opt
-
-ROOT = Path(nnlo_opt.__file__).parent
 REPOSITORY = ROOT.parent
+
+
+def modules_of(table: dict[str, str]) -> list[str]:
+    """`{"block": "task"}` -> `block.task`; the modules of the root have no folder."""
+    return [f"{folder}.{name}".lstrip(".") for folder, names in table.items() for name in names.split()]
+
 
 #: the folders of the package from the bottom to the top; a module imports from its own folder and from those below it.
 #: The modules of the root are below all of them.
@@ -40,73 +42,31 @@ ORDER = (
     "api",
     "cli",
 )
-#: what is only values, formulas and protocols: no third-party package but NumPy, and msgspec at its door
-PURE_DATA: dict[str, list[str]] = {
-    "": ["__init__", "errors", "clock", "files", "records", "trees", "user_files", "vectors"],
-    "space": ["space"],
-    "training": ["training.options", "training.history", "training.schedules", "training.stopping"],
-    "update_rules": ["update_rules"],
-    "trials": ["trials.trial", "trials.events", "trials.ledger", "trials.objectives", "trials.pareto", "trials.figure"],
-    "comm": [
-        "comm.messages",
-        "comm.objective_messages",
-        "comm.run_messages",
-        "comm.codec",
-        "comm.topology",
-        "comm.transport",
-    ],
-    "data": ["data.source", "data.folds", "data.batches", "data.order", "data.ragged", "data.weights"],
-    "models": ["models.adapter", "models.layout", "models.losses"],
-    "legacy": ["models.legacy_json", "models.legacy_layers"],
-    "search": ["search.base"],
+#: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
+#: third-party package but NumPy, and msgspec at its door
+PURE_DATA: dict[str, str] = {
+    "": "__init__ errors clock files records trees user_files vectors",
+    "training": "options history schedules stopping",
+    "trials": "trial events ledger objectives pareto figure",
+    "comm": "messages objective_messages run_messages codec topology transport",
+    "data": "source folds batches order ragged weights",
+    "models": "adapter layout losses legacy_json legacy_layers",
+    "search": "base",
 }
-#: what decides: besides, no file, clock, process or random state of its own
-PURE_DECISIONS: dict[str, list[str]] = {
-    "coordinator": [
-        "coordinator.ending",
-        "coordinator.instructions",
-        "coordinator.outcomes",
-        "coordinator.policy",
-        "coordinator.membership",
-        "coordinator.state",
-        "coordinator.suggestions",
-    ],
-    "block": [
-        "block.exchange.rounds",
-        "block.master.instructions",
-        "block.master.state",
-        "block.master.submaster_state",
-    ],
-    "objective": [
-        "objective.signature",
-        "objective.values",
-    ],
-    "search": [
-        "search.random",
-        "search.design",
-        "search.encoding",
-        "search.genetic",
-        "search.start_points",
-        "search.curves",
-        "search.pruners",
-        "search.pruning",
-        "search.racing",
-        "search.targets",
-        "search.warm_start",
-        "search.scalarisation",
-    ],
-    "launcher": [
-        "launcher.planning",
-        "launcher.supervisor",
-    ],
-    "simulate": [
-        "simulate.workload",
-    ],
+#: folder -> its modules that decide: besides, no file, clock, process or random state of its own
+PURE_DECISIONS: dict[str, str] = {
+    "coordinator": "ending instructions outcomes policy membership state suggestions",
+    "block": "exchange.rounds master.instructions master.state master.submaster_state",
+    "objective": "signature values",
+    "search": "random design encoding genetic start_points curves pruners pruning racing targets warm_start "
+    "scalarisation",
+    "launcher": "planning supervisor",
+    "simulate": "workload",
 }
 #: folders and modules that stand within those above and touch the world
 NOT_PURE = ["space.loading"]
-DECISIONS = [name for names in PURE_DECISIONS.values() for name in names]
-PURE = [name for names in PURE_DATA.values() for name in names] + DECISIONS
+DECISIONS = modules_of(PURE_DECISIONS)
+PURE = ["space", "update_rules", *modules_of(PURE_DATA), *DECISIONS]
 
 #: third-party packages and the only places that may import them; NumPy may be imported everywhere
 DOORS: dict[str, list[str]] = {
@@ -153,44 +113,8 @@ OWN_PACKAGE = {
 HEAVY = ["keras", "tensorflow", "torch", "jax", "skopt", "sklearn", "scipy", "h5py", "pandas", "optuna"]
 
 
-def name_of(path: Path) -> str:
-    """`nnlo_opt/space/__init__.py` -> `space`, `nnlo_opt/block/task.py` -> `block.task`."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-
-
-SOURCES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 #: the package that tests and extensions share: it may use all but `api` and `cli`, and nobody uses it
 OF_THE_HOUSE = [name for name in SOURCES if name.split(".")[0] != "testing"]
-
-
-@cache
-def imports_of(path: Path) -> frozenset[str]:
-    """Everything a file imports, absolute, wherever the import stands; `-m` programs are imports too."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Import():
-                found.update(alias.name for alias in node.names)
-            case ast.ImportFrom():
-                assert node.level == 0, f"{path} imports relatively"
-                # `from package import module` imports the module.
-                found.update(f"{node.module}.{alias.name}" for alias in node.names)
-            case ast.Constant(value=str(text)) if text.startswith("nnlo_opt."):
-                found.add(text)
-    return frozenset(found)
-
-
-def house_imports_of(name: str) -> set[str]:
-    """The modules of ours that a module of ours imports."""
-    found = set()
-    for imported in imports_of(SOURCES[name]):
-        parts = imported.split(".")
-        if parts[0] != "nnlo_opt":
-            continue
-        candidates = [".".join(parts[1:end]) for end in range(len(parts), 1, -1)]
-        found.add(next((candidate for candidate in candidates if candidate in SOURCES), "__init__"))
-    return found - {name}
 
 
 def is_in(name: str, places: list[str]) -> bool:
@@ -291,7 +215,7 @@ def test_only_cli_and_reports_print():
     prints = [
         f"{name} line {node.lineno}"
         for name, path in SOURCES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         # Its standard output is its protocol.
         if not is_in(name, ["cli", "api", "run.console", "run.roles", "reporting", "search.serve"])

@@ -1,12 +1,10 @@
 """What the README promises: only model and space modules are executed, nothing is unpickled, no shell runs."""
 
 import ast
-from pathlib import Path
 
-import nnlo_opt
+from sources import ROOT, SOURCES, tree_of
 
-ROOT = Path(nnlo_opt.__file__).parent
-SOURCES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+TREES = {str(path.relative_to(ROOT)): tree_of(path) for path in SOURCES.values()}
 
 #: the ways of Python to execute code that is not ours: by name, by attribute
 EXECUTES = {"eval", "exec", "compile", "__import__"}
@@ -33,7 +31,7 @@ SAFE_READERS = {
 
 def calls():
     """(file, line, name or (module, attribute), keyword arguments) of every call in the package."""
-    for file, tree in SOURCES.items():
+    for file, tree in TREES.items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
@@ -78,7 +76,7 @@ def test_no_file_is_given_other_rights_than_the_umask_leaves():
 
 def test_a_module_of_ours_is_imported_by_a_constant_or_from_a_table():
     for file in OURS:
-        for node in ast.walk(SOURCES[file]):
+        for node in ast.walk(TREES[file]):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
                 # A table of the module, in capitals: nothing that a user says.
                 tables = [
@@ -90,7 +88,7 @@ def test_a_module_of_ours_is_imported_by_a_constant_or_from_a_table():
 def test_every_file_is_made_with_rights_for_the_umask_to_take_from():
     made = [
         node
-        for tree in SOURCES.values()
+        for tree in TREES.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.open" and "O_CREAT" in ast.unparse(node)
     ]
