@@ -30,8 +30,11 @@ OPTIONS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write NAME_arch.json, and with `--weights` NAME.weights.h5; return the exit code."""
+    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model as JSON.")
+    parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
+    parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
     try:
-        arguments = _parser().values(argv)
+        arguments = parser.values(argv)
         definition = open_model(arguments.model)
         if definition.kind != "model":
             raise ConfigurationError(
@@ -51,13 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"BuildModel: the output file must be writable. Received: {error}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     return EXIT_OK
-
-
-def _parser() -> Parser:
-    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model as JSON.")
-    parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
-    parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
-    return parser
 
 
 def _parameters(texts: Sequence[str]) -> dict[str, Any]:

@@ -27,15 +27,7 @@ from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Obse
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
-from nnlo_opt.errors import (
-    EXIT_FAILURE,
-    EXIT_OK,
-    ConfigurationError,
-    NnloError,
-    OutOfTimeError,
-    ProtocolError,
-    TrialError,
-)
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
@@ -205,7 +197,6 @@ class Session(ABC):
 
     def run(self) -> int:
         """See the run through; return the exit code, with which every rank leaves."""
-        code = EXIT_FAILURE
         self._preemption.allow(self.options.grace_s)
         try:
             self._check_early()
