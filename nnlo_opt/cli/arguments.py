@@ -34,6 +34,10 @@ class Parser(argparse.ArgumentParser):
             for option in group:
                 container.add_argument(option.flag, **_argument(option))
 
+    def add_rest(self, metavar: str, text: str) -> None:
+        """Have all words from `--` on be the argument `command`; `text`: its help."""
+        self.add_argument("command", metavar=metavar, nargs=argparse.REMAINDER, help=text)
+
     def given(self, argv: Sequence[str] | None) -> dict[str, Any]:
         """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested."""
         return vars(self.parse_args(argv))

@@ -48,16 +48,6 @@ OPTIONS = (
 # fmt: on
 
 
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that follow the options."""
-    parser.add_argument(
-        "command",
-        metavar="-- DRIVER [OPTION ...]",
-        nargs=argparse.REMAINDER,
-        help="OptimizationDriver or TrainingDriver and its options, as after mpirun",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCommand:
     """Driver of a job, with its options."""

@@ -36,16 +36,6 @@ OPTIONS = (
 # fmt: on
 
 
-def add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that follow the options."""
-    parser.add_argument(
-        "command",
-        metavar="-- OPTION ...",
-        nargs=argparse.REMAINDER,
-        help="further options of OptimizationDriver, for the script",
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     if arguments.n_ranks is None:

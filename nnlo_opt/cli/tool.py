@@ -113,7 +113,7 @@ def _launch(argv: Sequence[str]) -> int:
         "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
         "preempted (the same command resumes), 2 wrong request, 1 otherwise.",
     )
-    launch.add_command(parser)
+    parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver or TrainingDriver and its options, as after mpirun")
     return launch.run(parser.values(argv))
 
 
@@ -126,7 +126,7 @@ def _plan(argv: Sequence[str]) -> int:
         description="Print which rank of a search plays which role, what memory nodes need, and a batch script. "
         "Nothing is started.",
     )
-    plan.add_command(parser)
+    parser.add_rest("-- OPTION ...", "further options of OptimizationDriver, for the script")
     return plan.run(parser.values(argv))
 
 
