@@ -26,8 +26,11 @@ def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, Targ
     options.rule.worker_half(options, 1)
     StalenessPolicy.parse(options.staleness)
     if options.loss:
-        for name in options.loss.split(","):
-            _check_loss(name.strip())
+        for name in map(str.strip, options.loss.split(",")):
+            try:
+                torch_losses.check_loss(name)
+            except ConfigurationError:  # the framework may not be known yet
+                losses.check_loss(name)
     return (
         EarlyStopping.parse(options.early_stopping) if options.early_stopping else None,
         TargetMetric.parse(options.target_metric) if options.target_metric else None,
@@ -98,14 +101,6 @@ def elastic_forces(options: Options, findings: Findings) -> list[float]:
     if space is not None and "train.elastic_force" in space.names:
         forces += [value for value in corners(space, "train.elastic_force") if isinstance(value, int | float)]
     return forces
-
-
-def _check_loss(name: str) -> None:
-    """Raise ConfigurationError for a loss that no framework knows; the framework may not be known yet."""
-    try:
-        torch_losses.check_loss(name)
-    except ConfigurationError:
-        losses.check_loss(name)
 
 
 def check_space(space: Space, definition: ModelDefinition, options: Options) -> None:

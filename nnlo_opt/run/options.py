@@ -146,21 +146,17 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     """
     values = read(given, OPTIMIZATION_OPTIONS)
     comparison = _comparison(values)
-    plan = SearchPlan(
-        num_iterations=values.num_iterations,
-        n_fold=values.n_fold,
-        direction=comparison.objectives[0].direction,
-        target_objective=values.target_objective,
-        objectives=comparison.several,
-        budget=Budget(
+    made: dict[str, Any] = {
+        "direction": comparison.objectives[0].direction,
+        "objectives": comparison.several,
+        "budget": Budget(
             timeout_s=values.timeout,
             n_without_improvement=values.stop_after_no_improvement,
             trial_timeout_s=values.trial_timeout,
         ),
-        pruning=_pruning(values, comparison),
-        fold_racing=values.fold_racing,
-        max_attempts=values.max_attempts,
-    )
+        "pruning": _pruning(values, comparison),
+    }
+    plan = SearchPlan(**_same_named(SearchPlan, values) | made)
     if values.fold_racing:
         _check_fold_racing(values, comparison)
     search = SearchOptions(
