@@ -2,7 +2,6 @@
 
 import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,17 +35,6 @@ def manager_of(data=None, algo=None, builder=None, epochs=3, val=("9",), **chang
 def validation_samples():
     batches = [*Circle(20).of(["9"]).generate_data()]
     return np.concatenate([x for (x,), _ in batches]), np.concatenate([y for _, (y,) in batches])
-
-
-def test_the_names_are_there_and_importing_them_costs_nothing_before():
-    program = "import sys, nnlo_opt; print([m for m in ('mpi4py', 'keras', 'h5py', 'numpy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
-    for name in ("MPIManager", "MPIKFoldManager", "Algo", "Data", "H5Data", "ModelBuilder", "ModelFromJson"):
-        assert name in dir(nnlo_opt)
-        assert getattr(nnlo_opt, name).__name__ == name
-    with pytest.raises(AttributeError):
-        _ = nnlo_opt.MPISomething
 
 
 def test_a_training_learns_and_tells_its_history(capsys):

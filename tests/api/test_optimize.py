@@ -42,7 +42,14 @@ def test_the_arguments_are_the_options_of_the_table_with_their_types():
 def test_editors_see_every_name_of_the_package():
     stub = (Path(nnlo_opt.__file__).parent / "__init__.pyi").read_text().splitlines()
     assert {line.rpartition(" as ")[2] for line in stub if line.startswith("from ")} == set(nnlo_opt.__all__)
-    assert all(getattr(nnlo_opt, name) is not None for name in nnlo_opt.__all__)
+    assert all(name in dir(nnlo_opt) and getattr(nnlo_opt, name).__name__ == name for name in nnlo_opt.__all__)
+    with pytest.raises(AttributeError):
+        _ = nnlo_opt.MPISomething
+
+
+def test_importing_the_package_imports_nothing_else(tmp_path):
+    heavy = {"mpi4py", "keras", "h5py", "numpy"}
+    assert python(f"import sys, nnlo_opt; print({heavy} & set(sys.modules))", folder=tmp_path) == "set()\n"
 
 
 # ---------------------------------------------------------------- what is found
