@@ -243,4 +243,3 @@ class SearchAlgorithm(Protocol):
 
     def suggest(self, history: History) -> Point | None:
         """Return the next point as a new dict; None if the history holds every point of the space."""
-        ...

@@ -49,9 +49,15 @@ class GeneticSearch:
             return unseen_point(self._space, history, rng)
         generation = len(complete) // self._population
         parents = self._parents(history, complete[: max(generation * self._population, 2)])
-        barren = _Barren(self._encoding, history)
+        failed = self._encoding.columns_of(history, history.rows(TrialState.FAILED))
+        succeeded = self._encoding.columns_of(history, complete)
         children = (self._space.from_unit(self._child(parents, generation, rng).tolist()) for _ in range(_N_TRIES))
-        return first_new((child for child in children if not barren.holds(child)), history, rng)
+        return first_new((child for child in children if not self._is_barren(child, failed, succeeded)), history, rng)
+
+    def _is_barren(self, child: Point, failed: np.ndarray, succeeded: np.ndarray) -> bool:
+        """Return True if the columns of a failed trial are nearer to the child than those of any complete trial."""
+        column = self._encoding.columns([child])
+        return len(failed) > 0 and _least_square(failed - column) < _least_square(succeeded - column)
 
     def _parents(self, history: History, rows: np.ndarray) -> np.ndarray:
         """Return the quantiles of the best `population` of `rows`, (n, n_parameters), the best first."""
@@ -69,21 +75,6 @@ class GeneticSearch:
         if not mutates.any() and np.array_equal(one, other):
             mutates[rng.integers(len(one))] = True
         return np.clip(np.where(mutates, mutated, child), 0.0, 1.0)
-
-
-class _Barren:
-    """Region in which failed trials are nearer than complete trials."""
-
-    def __init__(self, encoding: Encoding, history: History) -> None:
-        self._encoding = encoding
-        self._failed = encoding.columns_of(history, history.rows(TrialState.FAILED))
-        self._complete = encoding.columns_of(history, history.rows(TrialState.COMPLETE))
-
-    def holds(self, point: Point) -> bool:
-        if not len(self._failed):
-            return False
-        column = self._encoding.columns([point])
-        return _least_square(self._failed - column) < _least_square(self._complete - column)
 
 
 def _least_square(differences: np.ndarray) -> float:

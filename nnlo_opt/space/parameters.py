@@ -486,34 +486,27 @@ class Parameter(Protocol):
     @property
     def condition(self) -> When | None:
         """Condition under which the parameter is in a point; None if it is in every point."""
-        ...
 
     @property
     def n_values(self) -> int | None:
         """Number of values; None if the values are continuous."""
-        ...
 
     def contains(self, value: object) -> bool: ...
 
     def from_unit(self, unit: float) -> Value:
         """Return the value at the quantile `unit` (0 to 1, both included) of the prior."""
-        ...
 
     def to_unit(self, value: object) -> float:
         """Return the quantile of `value`, 0 to 1; `from_unit` returns `value` again, except for rounding of a Real."""
-        ...
 
     def value_at(self, index: int) -> Value:
         """Return value number `index` (0 to `n_values` - 1); ValueError if the values are continuous."""
-        ...
 
     def index(self, value: object) -> int:
         """Return the number of `value`; ValueError if the values are continuous or `value` is not allowed."""
-        ...
 
     def key(self, value: object) -> int | float:
         """Return a number that is equal for two values if and only if they are the same; ValueError if not allowed."""
-        ...
 
     def to_json(self) -> dict[str, Any]: ...
 

@@ -22,12 +22,6 @@ def test_the_figure_is_the_error_rate_else_the_validation_loss_else_the_loss(met
     assert figure_of_merit(metrics) == figure
 
 
-def test_lower_is_better_for_every_figure():
-    assert figure_of_merit({"loss": 1.0, "val_loss": 1.0, "val_acc": 0.9}) < figure_of_merit(
-        {"loss": 0.1, "val_loss": 0.1, "val_acc": 0.8}
-    )
-
-
 @pytest.mark.parametrize(("objective", "index"), [(Objective("loss"), 1), (Objective("loss", "max"), 0)])
 def test_the_best_epoch_is_the_first_of_the_best(objective, index):
     assert best_epoch(objective, [{"loss": 3.0}, {"loss": 1.0}, {"loss": 1.0}, {"loss": 3.0}]) == index

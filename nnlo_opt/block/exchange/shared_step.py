@@ -41,7 +41,6 @@ class Averaging(Protocol):
 
         It blocks until all ranks have called it; RanksLost if a rank cannot.
         """
-        ...
 
 
 class SharedStep:
