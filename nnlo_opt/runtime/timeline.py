@@ -337,8 +337,7 @@ def _metadata(name: str, pid: int, tid: int, arguments: dict[str, Any]) -> dict[
 def _read_facts(path: Path) -> dict[str, Any]:
     with path.open(encoding="utf-8") as file:
         facts = json.loads(file.readline() + "]}")["otherData"]
-    float(facts["zero_unix_s"])
-    return dict(facts)
+    return dict(facts, zero_unix_s=float(facts["zero_unix_s"]))
 
 
 def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:

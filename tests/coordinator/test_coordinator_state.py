@@ -293,14 +293,6 @@ def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     assert of_type(finish(state, 0, 1), ins.Finish)
 
 
-def test_no_more_is_suggested_than_trials_may_begin():
-    state, _ = begin(TWO_BLOCKS, num_iterations=2)
-    suggest(state, n=0)
-    out = suggest(state, n=1)
-    assert not of_type(out, ins.Ask)
-    assert state.phase is Phase.DRAINING
-
-
 # ---------------------------------------------------------------- restarts
 
 
@@ -395,14 +387,6 @@ def test_several_objectives_are_averaged_over_the_folds_and_told_as_losses():
     assert ended.objectives_std == {"val_loss": 1.0, "val_acc": 0.125}
     told = of_type(out, ins.Tell)[0]
     assert (told.value, told.losses) == (2.0, (2.0, -0.625))
-
-
-def test_one_objective_is_told_as_a_value_alone():
-    state, _ = begin()
-    suggest(state, n=1)
-    out = finish(state, 0, 0)
-    assert of_type(out, ins.Tell)[0].losses is None
-    assert events_of(out)[-1].objectives == {}
 
 
 # ---------------------------------------------------------------- folds that race

@@ -85,15 +85,6 @@ def test_what_still_runs_near_the_end_of_the_walltime_stops_and_keeps_its_checkp
     assert again.ledger.trials[0].state is TrialState.RUNNING
 
 
-def test_a_trial_that_ends_at_the_last_moment_is_complete():
-    state, _ = with_budget(deadline_s=100.0, end_s=10.0, num_iterations=1)
-    suggest(state, 0.0, n=1)
-    step(state, Tick(), 90.0)
-    out = finish(state, 0, 0)
-    assert state.ledger.trials[0].state is TrialState.COMPLETE
-    assert of_type(out, ins.Finish)
-
-
 def test_a_complete_search_is_complete_however_little_time_there_is():
     state, out = begin(num_iterations=1)
     out += suggest(state, n=1) + finish(state, 0, 0)

@@ -316,30 +316,20 @@ def test_parts_of_an_earlier_start_can_be_removed(tmp_path):
 def test_ranks_are_named_by_their_roles():
     topology = Topology.plan(6, 3)
     labels = [rank_label(rank, topology.team_of_rank(rank), coordinates=rank == 0) for rank in range(6)]
-    assert labels == [
-        "rank 0 (coordinator)",
-        "rank 1 (master of block 1)",
-        "rank 2 (worker 1 of block 1)",
-        "rank 3 (worker 2 of block 1)",
-        "rank 4 (master of block 2)",
-        "rank 5 (worker 1 of block 2)",
-    ]
+    assert "; ".join(labels) == (
+        "rank 0 (coordinator); rank 1 (master of block 1); rank 2 (worker 1 of block 1); rank 3 (worker 2 of block 1); "
+        "rank 4 (master of block 2); rank 5 (worker 1 of block 2)"
+    )
     team = plan_single_block(3).teams[0]
     assert rank_label(0, team, coordinates=True) == "rank 0 (coordinator, master of block 1)"
     assert rank_label(2, team, coordinates=False) == "rank 2 (worker 2 of block 1)"
     ring = plan_single_block(3, ranks_per_worker=2).teams[0]
     assert rank_label(2, ring, coordinates=False) == "rank 2 (worker 1.2 of block 1)"
     tree = plan_single_block(9, n_masters=3, ranks_per_worker=2).teams[0]
-    assert [rank_label(rank, tree, coordinates=False) for rank in range(9)] == [
-        "rank 0 (top master of block 1)",
-        "rank 1 (sub-master 1 of block 1)",
-        "rank 2 (worker 1.1 of block 1)",
-        "rank 3 (worker 1.2 of block 1)",
-        "rank 4 (sub-master 2 of block 1)",
-        "rank 5 (worker 2.1 of block 1)",
-        "rank 6 (worker 2.2 of block 1)",
-        "rank 7 (worker 3.1 of block 1)",
-        "rank 8 (worker 3.2 of block 1)",
-    ]
+    assert "; ".join(rank_label(rank, tree, coordinates=False) for rank in range(9)) == (
+        "rank 0 (top master of block 1); rank 1 (sub-master 1 of block 1); rank 2 (worker 1.1 of block 1); "
+        "rank 3 (worker 1.2 of block 1); rank 4 (sub-master 2 of block 1); rank 5 (worker 2.1 of block 1); "
+        "rank 6 (worker 2.2 of block 1); rank 7 (worker 3.1 of block 1); rank 8 (worker 3.2 of block 1)"
+    )
     alone = Topology.plan(1, 2).teams[0]
     assert rank_label(0, alone, coordinates=True) == "rank 0 (coordinator, master, worker 1 of block 1)"
