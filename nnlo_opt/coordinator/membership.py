@@ -42,9 +42,9 @@ class Membership:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         #: by team index: the team as it trains, or last did
-        self._teams: list[Team] = list(topology.teams)
+        self.teams: list[Team] = list(topology.teams)
         #: by team index
-        self._states = [TeamState.READY] * len(topology.teams)
+        self.states = [TeamState.READY] * len(topology.teams)
         #: by team index: its ranks that are not known to be dead
         self._alive: list[set[int]] = [set(team.world_ranks) for team in topology.teams]
         #: world rank -> index of its team, as planned
@@ -69,28 +69,20 @@ class Membership:
 
     # ------------------------------------------------------------ teams
 
-    def team(self, index: int) -> Team:
-        """Return the team as it trains now."""
-        return self._teams[index]
-
-    def state(self, index: int) -> TeamState:
-        """Return the state of the team."""
-        return self._states[index]
-
     def ready(self, block: int) -> list[Team]:
         """Return the teams of a block that can train now."""
-        teams = (self._teams[team.index] for team in self._topology.teams_of(block))
-        return [team for team in teams if self._states[team.index] is TeamState.READY]
+        teams = (self.teams[team.index] for team in self._topology.teams_of(block))
+        return [team for team in teams if self.states[team.index] is TeamState.READY]
 
     def may_train(self, block: int) -> bool:
         """Return True if a team of the block trains, or may train after it has reformed."""
-        return any(self._states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))
+        return any(self.states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))
 
     def n_left(self, block: int) -> tuple[int, int]:
         """Return the numbers of ranks of the block that are not known to be dead, and of those that train."""
         teams = [team.index for team in self._topology.teams_of(block)]
-        training = [i for i in teams if self._states[i] in _MAY_TRAIN]
-        n_training = sum(len(self._alive[i] & set(self._teams[i].world_ranks)) for i in training)
+        training = [i for i in teams if self.states[i] in _MAY_TRAIN]
+        n_training = sum(len(self._alive[i] & set(self.teams[i].world_ranks)) for i in training)
         return sum(len(self._alive[i]) for i in teams), n_training
 
     # ------------------------------------------------------------ deaths
@@ -122,7 +114,7 @@ class Membership:
         Raises:
             ProtocolError: a rank would have joined the team.
         """
-        if self._states[index] is TeamState.LOST:
+        if self.states[index] is TeamState.LOST:
             return  # the report left before the last rank died
         if not set(world_ranks) <= set(alive) <= set(self._topology.teams[index].world_ranks):
             raise ProtocolError(f"Team {index} cannot have become {alive}, of which {world_ranks} train.")
@@ -130,7 +122,7 @@ class Membership:
         if not set(alive) <= self._alive[index]:
             return
         if world_ranks:
-            self._teams[index] = replace(self._teams[index], world_ranks=tuple(world_ranks), n_masters=n_masters)
+            self.teams[index] = replace(self.teams[index], world_ranks=tuple(world_ranks), n_masters=n_masters)
         self._enter(index, TeamState.READY if world_ranks else TeamState.SPARE)
 
     def take_unrecorded(self, index: int) -> list[int]:
@@ -142,8 +134,8 @@ class Membership:
         self._unrecorded.setdefault(index, set()).update(ranks)
 
     def _enter(self, index: int, state: TeamState) -> None:
-        self.n_may_train += (state in _MAY_TRAIN) - (self._states[index] in _MAY_TRAIN)
-        self._states[index] = state
+        self.n_may_train += (state in _MAY_TRAIN) - (self.states[index] in _MAY_TRAIN)
+        self.states[index] = state
 
     # ------------------------------------------------------------ blocks
 

@@ -121,7 +121,7 @@ class CoordinatorState:
 
     def _send(self, team_index: int, message: msg.Message) -> None:
         """Send a message to the master of a team, whichever rank that is now."""
-        rank = self.membership.team(team_index).master_rank
+        rank = self.membership.teams[team_index].master_rank
         self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
 
     def _report(self, trial: Trial) -> None:
@@ -288,13 +288,13 @@ class CoordinatorState:
     def _take_deaths(self, ranks: frozenset[int]) -> None:
         """Wait for the rest of each team to reform; do without a team that has no rank left."""
         for team_index in self.membership.died(ranks):
-            if self.membership.state(team_index) is TeamState.LOST:
-                self._take_losses(team_index, self.membership.team(team_index), continued=-1)
+            if self.membership.states[team_index] is TeamState.LOST:
+                self._take_losses(team_index, self.membership.teams[team_index], continued=-1)
             self._place_block(self.membership.block_of(team_index))
 
     def _take_reformed(self, team_index: int, message: msg.TeamReformed) -> None:
         """Take in that a team has reformed without some of its ranks."""
-        before = self.membership.team(team_index)
+        before = self.membership.teams[team_index]
         self.membership.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
         assignment = self.membership.assignment_of_team.get(team_index)
         continued = message.goes_on

@@ -89,7 +89,7 @@ def check_blocks(blocks, topology):
     for team, assignment in blocks.assignment_of_team.items():
         held = blocks.trial_of_block.get(blocks.block_of(team))
         assert held == assignment.trial, "a team runs a trial that its block does not hold"
-        assert blocks.state(team) not in (TeamState.LOST, TeamState.SPARE), "a team runs that cannot train"
+        assert blocks.states[team] not in (TeamState.LOST, TeamState.SPARE), "a team runs that cannot train"
     held = list(blocks.trial_of_block.values())
     assert len(set(held)) == len(held), "two blocks hold the same trial"
     each = sorted([*blocks.idle, *blocks.trial_of_block, *blocks.out])

@@ -244,7 +244,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert self.n_durable > self.index_of(number, ev.FoldAssigned), "sent before it was on disk"
                 if isinstance(instruction.message, msg.FoldRecorded):
                     assert self.ledger.assignments[number].end is not None
-                leader = self.state.membership.team(instruction.team).master_rank
+                leader = self.state.membership.teams[instruction.team].master_rank
                 self.masters[instruction.team].send(leader, instruction.message)
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.

@@ -94,7 +94,7 @@ def test_a_fold_that_does_not_go_on_is_assigned_again_to_what_is_left_of_the_blo
     assert (lost.ranks, ended.assignment, ended.reason) == ([1], 0, "rank 1 died")
     assert (again.trial, again.fold, again.attempt, again.block, again.n_ranks) == (0, 0, 2, 1, 2)
     assert [type(m) for m in sends_to(done, 0)] == [msg.RunFold]
-    assert state.membership.team(0).master_rank == 2
+    assert state.membership.teams[0].master_rank == 2
 
 
 def test_an_order_that_is_on_its_way_to_a_master_that_lives_is_not_lost():

@@ -14,7 +14,7 @@ def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_lef
     membership = Membership(TWO_BLOCKS)
     assert membership.died([2]) == [0]
     assert membership.take_unrecorded(0) == [2]
-    assert (membership.state(0), membership.state(1)) == (TeamState.BROKEN, TeamState.READY)
+    assert (membership.states[0], membership.states[1]) == (TeamState.BROKEN, TeamState.READY)
     assert membership.ready(1) == []
     assert membership.may_train(1)
     membership.reformed(0, [1, 3], [1, 3], 1)
@@ -22,7 +22,7 @@ def test_a_team_is_broken_until_it_has_come_together_and_lost_when_nobody_is_lef
     assert [team.world_ranks for team in membership.ready(1)] == [(1, 3)]
     assert membership.died([1, 2, 3]) == [0]
     assert membership.take_unrecorded(0) == [1, 3], "what was known is no news"
-    assert membership.state(0) is TeamState.LOST
+    assert membership.states[0] is TeamState.LOST
     assert not membership.may_train(1)
     assert membership.n_may_train
     membership.died([4, 5, 6])
@@ -33,10 +33,10 @@ def test_a_team_may_say_who_has_died_before_anybody_sees_it() -> None:
     membership = Membership(TWO_BLOCKS)
     membership.reformed(0, [2, 3], [2, 3], 1)
     assert membership.take_unrecorded(0) == [1]
-    assert membership.team(0).master_rank == 2
+    assert membership.teams[0].master_rank == 2
     assert membership.died([1]) == []
     assert membership.take_unrecorded(0) == []
-    assert membership.state(0) is TeamState.READY
+    assert membership.states[0] is TeamState.READY
 
 
 def test_what_a_team_says_is_old_where_more_have_died_since() -> None:
@@ -45,20 +45,20 @@ def test_what_a_team_says_is_old_where_more_have_died_since() -> None:
     assert membership.take_unrecorded(0) == [1, 2]
     membership.reformed(0, [2, 3], [2, 3], 1)
     assert membership.take_unrecorded(0) == []
-    assert membership.state(0) is TeamState.BROKEN
+    assert membership.states[0] is TeamState.BROKEN
     membership.reformed(0, [3], [3], 1)
-    assert membership.state(0) is TeamState.READY
+    assert membership.states[0] is TeamState.READY
 
 
 def test_a_team_that_cannot_train_is_spare_and_its_block_does_without() -> None:
     membership = Membership(TWO_TEAMS)
     membership.died([1])
     membership.reformed(0, [2], [], 1)
-    assert membership.state(0) is TeamState.SPARE
+    assert membership.states[0] is TeamState.SPARE
     assert [team.index for team in membership.ready(1)] == [1]
     assert membership.n_left(1) == (3, 2)
     membership.died([2])
-    assert membership.state(0) is TeamState.LOST
+    assert membership.states[0] is TeamState.LOST
     assert membership.n_left(1) == (2, 2)
 
 
@@ -68,7 +68,7 @@ def test_what_a_lost_team_had_said_changes_nothing() -> None:
     assert membership.take_unrecorded(0) == [1, 2, 3]
     membership.reformed(0, [2, 3], [2, 3], 1)
     assert membership.take_unrecorded(0) == []
-    assert membership.state(0) is TeamState.LOST
+    assert membership.states[0] is TeamState.LOST
 
 
 def test_a_team_cannot_become_another() -> None:
