@@ -165,18 +165,12 @@ def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:
         )
     for tensor, shape in zip(inputs, shapes, strict=False):
         expected = tuple(tensor.shape[1:])
-        if not _fits(shape, expected):
+        if not losses.fits(shape, expected):
             of = f" for the input {tensor.name!r}" if len(inputs) > 1 else ""
             raise ConfigurationError(
                 f"The model takes samples of shape {expected}{of}. Received: features of shape {tuple(shape)}. Change "
                 "the model's input shape, or the data."
             )
-
-
-def _fits(shape: Shape, expected: Shape) -> bool:
-    return len(shape) == len(expected) and all(
-        m is None or n in (m, None) for n, m in zip(shape, expected, strict=True)
-    )
 
 
 def _in_words(shapes: Sequence[Shape]) -> str:

@@ -225,10 +225,8 @@ class _Graph:
         if name not in self._classes:
             raise Untranslatable(f"takes an input from {name!r}, which is no layer of it", "which")
         history = [name, index - self._skipped.get(name, 0), tensor]
-        return {
-            "class_name": "__keras_tensor__",
-            "config": {"shape": [None], "dtype": "float32", "keras_history": history},
-        }
+        config = {"shape": [None], "dtype": "float32", "keras_history": history}
+        return {"class_name": "__keras_tensor__", "config": config}
 
     def _argument(self, value: Any) -> Any:
         if _is_ref(value):
@@ -257,16 +255,14 @@ def _unfolded(layers: list[Config]) -> Config:
         if _starts_with_branches([first]):
             branches = [_normalised(branch) for branch in first["config"]["layers"]]
             last = add(first, [name for branch in branches for name in chain(_layers_of(branch))])
-        elif first["class_name"] == "InputLayer":
+        else:
+            if first["class_name"] != "InputLayer":
+                shape = _input_shape(first)
+                if shape is None:
+                    raise Untranslatable("has no input shape", f"whose branch at layer {first['name']!r}")
+                first, rest = _input_of(first, shape), [first, *rest]
             inputs.append([first["name"], 0, 0])
             last = add(first, [])
-        else:
-            shape = _input_shape(first)
-            if shape is None:
-                raise Untranslatable("has no input shape", f"whose branch at layer {first['name']!r}")
-            source = _input_of(first, shape)
-            inputs.append([source["name"], 0, 0])
-            last = add(first, add(source, []))
         for item in rest:
             last = add(item, last)
         return last
@@ -308,9 +304,8 @@ def _distinct(items: list[Config]) -> list[Config]:
         name = next(name for name in (base, *(f"{base}_{n}" for n in range(2, len(items) + 2))) if name not in taken)
         taken.add(name)
         config = item["config"]
-        layers.append(
-            {**item, "name": name, "config": {**config, "name": name} if isinstance(config, dict) else config}
-        )
+        config = {**config, "name": name} if isinstance(config, dict) else config
+        layers.append({**item, "name": name, "config": config})
     return layers
 
 
@@ -320,11 +315,8 @@ def _input_of(layer: Config, shape: list[Any]) -> Config:
     dtype = config.get("input_dtype") or config.get("dtype")
     name = f"{layer['name'] or 'model'}_input"
     dtype = dtype if isinstance(dtype, str) and dtype.startswith(("float", "int", "uint")) else "float32"
-    return {
-        "class_name": "InputLayer",
-        "name": name,
-        "config": {"name": name, "batch_input_shape": shape, "dtype": dtype},
-    }
+    arguments = {"name": name, "batch_input_shape": shape, "dtype": dtype}
+    return {"class_name": "InputLayer", "name": name, "config": arguments}
 
 
 def _input_shape(item: Config) -> list[Any] | None:

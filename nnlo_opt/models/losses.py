@@ -197,7 +197,12 @@ def _same(a: Shape, b: Shape) -> bool:
     shorter, longer = sorted((a, b), key=len)
     if len(longer) == len(shorter) + 1 and longer[-1] == 1:
         longer = longer[:-1]
-    return len(shorter) == len(longer) and all(m == n or None in (m, n) for m, n in zip(shorter, longer, strict=True))
+    return fits(shorter, longer)
+
+
+def fits(a: Shape, b: Shape) -> bool:
+    """Return True if two shapes agree; None matches any length."""
+    return len(a) == len(b) and all(m == n or None in (m, n) for m, n in zip(a, b, strict=True))
 
 
 def _all_in(values: NDArray | None, allowed: tuple[int, ...] | None) -> bool:
