@@ -122,9 +122,8 @@ class _Translator:
         first = layers[0]
         shape = None if first["class_name"] == "InputLayer" else _input_shape(first)
         inputs = [] if shape is None else [_input_of(first, shape)]
-        return keras_object(
-            "Sequential", {"name": _valid(name), "layers": [self._layer(layer) for layer in inputs + layers]}, "keras"
-        )
+        translated = [self._layer(layer) for layer in inputs + layers]
+        return keras_object("Sequential", {"name": _valid(name), "layers": translated}, "keras")
 
     def _graph(self, config: Config) -> Config:
         layers = [_normalised(layer) for layer in config["layers"]]
@@ -174,10 +173,9 @@ class _Translator:
         if config.get("sparse") or config.get("ragged"):
             raise Untranslatable("is sparse or ragged, which is not supported", f"whose input {config.get('name')!r}")
         size, *shape = _shape_in(config) or [None]
+        batch_shape = [size if self._fixed_batch else None, *shape]
         dtype = config.get("dtype") or config.get("input_dtype") or "float32"
-        return keras_object(
-            "InputLayer", {"batch_shape": [size if self._fixed_batch else None, *shape], "dtype": dtype}
-        )
+        return keras_object("InputLayer", {"batch_shape": batch_shape, "dtype": dtype})
 
 
 class _Graph:

@@ -226,13 +226,11 @@ class TorchAdapter:
                 torch.jit.save(self._model, str(temporary))
                 return
             # Without copies, every tensor read from the file would be a view of the full vector.
-            torch.save(
-                {
-                    name: value.detach().cpu().clone() if torch.is_tensor(value) else value
-                    for name, value in self._model.state_dict().items()
-                },
-                temporary,
-            )
+            state = {
+                name: value.detach().cpu().clone() if torch.is_tensor(value) else value
+                for name, value in self._model.state_dict().items()
+            }
+            torch.save(state, temporary)
 
     def synced_model(self) -> Any:
         """Return the module itself, which always holds the current weights and state."""
