@@ -134,13 +134,8 @@ class TorchAdapter:
         self.n_weights = self.layout.n_weights
         self._parameters = [*trained.values()]
         #: memory of all parameters, (n_weights,)
-        self._weights: Any = torch.empty(self.n_weights, device=self._device)
-        with torch.no_grad():
-            sizes = [spec.size for spec in self.layout.specs]
-            for parameter, part in zip(self._parameters, self._weights.split(sizes), strict=True):
-                view = part.view(parameter.shape)
-                view.copy_(parameter)
-                parameter.data = view
+        self._weights: Any = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+        torch.nn.utils.vector_to_parameters(self._weights, self._parameters)
         #: names of the tensors of the state, and of the discrete state
         self._state_names, self._counter_names = other_names(model, trained)
         held = held_tensors(model)
