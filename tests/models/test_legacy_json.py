@@ -43,13 +43,6 @@ def refusal(architecture):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_files_of_former_versions_are_translated(path):
-    config = read_architecture(path.read_text(), path.name)
-    assert config["module"] == "keras"
-    assert config["class_name"] in {"Sequential", "Model"}
-
-
 @pytest.mark.parametrize(
     ("class_name", "given", "expected_class", "expected"),
     [
@@ -151,16 +144,7 @@ def test_activations(given, expected):
     assert translated("Activation", activation=given)[1]["activation"] == expected
 
 
-def test_a_layer_may_be_an_activation():
-    activation = translated("Dense", activation=layer("LeakyReLU", alpha=0.3))[1]["activation"]
-    assert (activation["class_name"], activation["config"]["negative_slope"]) == ("LeakyReLU", 0.3)
-
-
 def test_layers_inside_layers():
-    inner = layer("LSTM", output_dim=3, inner_activation="sigmoid")
-    _, config = translated("Bidirectional", layer=inner, merge_mode="sum")
-    assert config["merge_mode"] == "sum"
-    assert config["layer"]["config"]["recurrent_activation"] == "sigmoid"
     _, config = translated("TimeDistributed", layer=sequential(layer("Dense", output_dim=2)))
     assert config["layer"]["config"]["layers"][0]["config"]["units"] == 2
     _, config = translated("RNN", cell=layer("StackedRNNCells", cells=[layer("GRUCell", units=2)]))

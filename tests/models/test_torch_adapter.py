@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, module, state_of, torch, weights_of
+from adapters import N_CLASSES, N_FEATURES, gradient, growth, images, module, samples, state_of, torch, weights_of
 
 from nnlo_opt.errors import TrialError
 from nnlo_opt.models import torch_module
@@ -67,8 +67,7 @@ class TestClassNumbers(TestMlp):
         return adapter_of(mlp(), "sparse_categorical_crossentropy", accuracy="sparse_categorical")
 
     def batch(self, n_samples, seed):
-        x, y = images(n_samples, seed)
-        return x, y.argmax(axis=1)
+        return samples(n_samples, seed)
 
 
 class TestRegression(TestMlp):

@@ -15,7 +15,7 @@ from adapters import gradient, module, torch, weights_of
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import torch_module
 from nnlo_opt.models.builders import open_model
-from nnlo_opt.models.framework import framework_for, framework_named, framework_of
+from nnlo_opt.models.framework import framework_named
 from nnlo_opt.models.losses import Labels, Output, make_terms
 
 pytestmark = [
@@ -26,14 +26,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 
 # ---------------------------------------------------------------- the framework
-
-
-def test_it_is_the_framework_of_its_models():
-    framework = framework_named("torch")
-    assert framework_for(EXAMPLE) is framework_for(Path("saved.pt")) is framework
-    assert framework_of(torch.nn.Linear(1, 1)) is framework
-    assert framework_of("no model") is None
-    assert (framework.SUFFIX, framework.RULES.check_loss("NLL")) == (".pt", "NLLLoss")
 
 
 def test_the_import_is_silent_and_takes_the_threads_it_is_given():
