@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnlo_opt.comm.run_messages import Shutdown
-from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
 from nnlo_opt.objective.rank import BlockComm, Objective, Report
@@ -18,7 +17,7 @@ from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_err
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
-from nnlo_opt.run.search import SearchSession
+from nnlo_opt.run.search import SearchSession, plan_search
 from nnlo_opt.run.session import Script, Session, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point, Space
@@ -72,11 +71,7 @@ def run_search(setup: SearchSetup) -> tuple[Ledger, Path | None]:
 
 def _search(group: RankGroup, setup: SearchSetup) -> tuple[Ledger, Path | None]:
     options = setup.options
-    topology = group.attempt(
-        lambda: Topology.plan(
-            group.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
-        )
-    )
+    topology = group.attempt(lambda: plan_search(group.size, options))
     is_objective = setup.model.kind == "objective"
     with noting_environment() as undo:
         context = ProcessContext() if is_objective else ProcessContext().settled(group, topology, options)

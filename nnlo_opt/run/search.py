@@ -41,10 +41,12 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    topology = Topology.plan(
-        world.size, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes
-    )
-    return run_command(SearchSession, topology, world, options, context)
+    return run_command(SearchSession, plan_search(world.size, options), world, options, context)
+
+
+def plan_search(n_ranks: int, options: Options) -> Topology:
+    """Return the plan of a world of `n_ranks` for a search."""
+    return Topology.plan(n_ranks, options.block_size, options.plan.n_fold, options.n_masters, options.n_processes)
 
 
 class HeldSearch(InlineSearch):
