@@ -55,7 +55,7 @@ class GeneticSearch:
         return first_new((child for child in children if not self._is_barren(child, failed, succeeded)), history, rng)
 
     def _is_barren(self, child: Point, failed: np.ndarray, succeeded: np.ndarray) -> bool:
-        """Return True if the columns of a failed trial are nearer to the child than those of any complete trial."""
+        """Return True if the columns of a failed trial are nearer to the child than the columns of any complete one."""
         column = self._encoding.columns([child])
         return len(failed) > 0 and _least_square(failed - column) < _least_square(succeeded - column)
 
