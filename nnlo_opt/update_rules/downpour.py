@@ -82,8 +82,7 @@ class DownpourMaster(MasterHalf):
     """The master's half: an optimizer follows the gradients of the workers."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._learning_rate = optimizer.learning_rate
+        self._optimizer: Optimizer = optimizer
         self._mean = aligned_empty(0)
 
     @property
@@ -123,15 +122,6 @@ class DownpourMaster(MasterHalf):
         combine(updates, self._mean)
         self._optimizer.apply(central, self._mean)
 
-    def scale_learning_rate(self, factor: float) -> None:
-        self._optimizer.learning_rate = self._learning_rate * factor
-
-    def state(self) -> dict[str, Any]:
-        return self._optimizer.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._optimizer.load_state(state)
-
 
 class DownpourWorker(WorkerHalf):
     """The worker's half with an exchange every batch: the gradient itself is the update."""
@@ -149,8 +139,7 @@ class SummingWorker(WorkerHalf):
     def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
         super().__init__(n_weights)
         self._steps = LocalSteps(n_weights)
-        self._optimizer = optimizer
-        self._learning_rate = optimizer.learning_rate
+        self._optimizer: Optimizer = optimizer
         self._update = aligned_empty(n_weights)
 
     def step(self, n_samples: int) -> bool:
@@ -161,9 +150,6 @@ class SummingWorker(WorkerHalf):
     def finish(self) -> FloatVector:
         self._steps.result(self._update)
         return self._update
-
-    def scale_learning_rate(self, factor: float) -> None:
-        self._optimizer.learning_rate = self._learning_rate * factor
 
     def state(self) -> dict[str, Any]:
         # Plain SGD remembers nothing.

@@ -27,15 +27,13 @@ workers of the group; then it pulls on the central weights as a worker does, wit
 averaging in a tree (Zhang, arXiv:1605.02216, chapter 6).
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.update_rules.optimizers import Optimizer, Slots, make_optimizer
+from nnlo_opt.update_rules.optimizers import Optimizer, Slots, check_fraction, check_positive, is_number, make_optimizer
 from nnlo_opt.update_rules.rule import Answer, GroupHalf, MasterHalf, RuleOptions, SteppingWorker, UpdateRule
 from nnlo_opt.update_rules.vectors import FloatVector, blocks
 from nnlo_opt.vectors import aligned_empty
@@ -46,7 +44,7 @@ ELASTIC_FORCE = 0.9
 
 def moving_rate(elastic_force: float, n_workers: int) -> float:
     """alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta that is out of range."""
-    if not _is_number(elastic_force) or not 0 < elastic_force <= n_workers:
+    if not is_number(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
             f"`--elastic-force` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
@@ -92,10 +90,6 @@ def adopt(local: FloatVector, difference: FloatVector) -> None:
         np.subtract(local, difference, out=local)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _check(central: FloatVector, *others: FloatVector) -> None:
     for vector in others:
         if vector.shape != central.shape or vector.dtype != central.dtype:
@@ -118,16 +112,8 @@ class ElasticMomentum(Optimizer):
 
     def __init__(self, n_weights: int, learning_rate: float = default_learning_rate, momentum: float = 0.0) -> None:
         """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
-        if not _is_number(learning_rate) or not 0 < learning_rate < math.inf:
-            raise ConfigurationError(
-                f"`--elastic-lr` must be a finite number above 0. Received: {learning_rate!r}. "
-                "Leave it out for the learning rate of the local optimizer."
-            )
-        if not _is_number(momentum) or not 0 <= momentum < 1:
-            raise ConfigurationError(
-                f"`--elastic-momentum` must be a number of at least 0 and below 1. Received: {momentum!r}. "
-                "Leave it out for steps without momentum."
-            )
+        check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
+        check_fraction("--elastic-momentum", momentum, "steps without momentum")
         super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum)})
 
     def _slot_names(self) -> tuple[str, ...]:

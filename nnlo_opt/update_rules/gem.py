@@ -23,15 +23,13 @@ Departures from the paper:
 A sub-master adds the updates of its group, as the master adds them: the workers have matched them to each other.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError
 from nnlo_opt.update_rules.downpour import DownpourGroup, gradient_worker
+from nnlo_opt.update_rules.optimizers import check_fraction, check_positive, check_state
 from nnlo_opt.update_rules.rule import Answer, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
 from nnlo_opt.vectors import aligned_empty
@@ -47,16 +45,9 @@ class Gem:
 
     def __init__(self, n_weights: int, learning_rate: float = 0.01, momentum: float = 0.9, kappa: float = 2.0) -> None:
         """ConfigurationError for a value that is out of range."""
-        for option, value, default in (("--gem-lr", learning_rate, 0.01), ("--gem-kappa", kappa, 2.0)):
-            if not _is_number(value) or not 0 < value < math.inf:
-                raise ConfigurationError(
-                    f"`{option}` must be a finite number above 0. Received: {value!r}. Leave it out for {default}."
-                )
-        if not _is_number(momentum) or not 0 <= momentum < 1:
-            raise ConfigurationError(
-                f"`--gem-momentum` must be a number of at least 0 and below 1. Received: {momentum!r}. "
-                "Leave it out for 0.9."
-            )
+        check_positive("--gem-lr", learning_rate, "0.01")
+        check_positive("--gem-kappa", kappa, "2.0")
+        check_fraction("--gem-momentum", momentum, "0.9")
         #: lr of (1), and of local steps; may be set between updates
         self.learning_rate = float(learning_rate)
         self._mu = float(momentum)
@@ -118,20 +109,11 @@ class Gem:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over (copy) what `state` returned. Raises `CheckpointError` on anything else."""
         own = self.state()
-        received = {name: np.shape(value) for name, value in state.items()}
-        if received != {name: np.shape(value) for name, value in own.items()} or str(state["name"]) != self.name:
-            raise CheckpointError(
-                f"The state of `--mode gem` for {len(self._momentum)} weights is expected. Received: "
-                f"`{state.get('name')}` with {received}. Resume with the mode and model of the checkpoint."
-            )
+        check_state(state, own, f"`--mode gem` for {len(self._momentum)} weights", "mode and model")
         self.n_adopted = int(state["n_adopted"])
         self.learning_rate = float(state["learning_rate"])
         for name in ("momentum", "stale", "movement"):
             np.copyto(own[name], state[name])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class GemMaster(MasterHalf):

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,37 @@ from nnlo_opt.errors import CheckpointError, ConfigurationError
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a real number, which a switch is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_positive(option: str, value: Any, otherwise: str) -> None:
+    """Raise ConfigurationError unless the value of `option` is finite and above 0; `otherwise` holds without it."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise ConfigurationError(
+            f"`{option}` must be a finite number above 0. Received: {value!r}. Leave it out for {otherwise}."
+        )
+
+
+def check_fraction(option: str, value: Any, otherwise: str) -> None:
+    """Raise ConfigurationError unless the value of `option` is at least 0 and below 1; see `check_positive`."""
+    if not is_number(value) or not 0 <= value < 1:
+        raise ConfigurationError(
+            f"`{option}` must be a number of at least 0 and below 1. Received: {value!r}. Leave it out for {otherwise}."
+        )
+
+
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any], owner: str, remedy: str) -> None:
+    """Raise CheckpointError unless `state` has the name of `own`, with values of the same names and shapes."""
+    received, expected = ({name: np.shape(value) for name, value in values.items()} for values in (state, own))
+    if received != expected or str(state["name"]) != own["name"]:
+        raise CheckpointError(
+            f"The state of {owner} is expected. Received: `{state.get('name')}` with {received}. "
+            f"Resume with the {remedy} of the checkpoint."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +64,7 @@ class _Parameter:
         if isinstance(self.default, bool):
             valid = isinstance(value, bool | np.bool_)
         else:
-            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            valid = number and math.isfinite(value) and self.holds(float(value))
+            valid = is_number(value) and math.isfinite(value) and self.holds(float(value))
         if not valid:
             raise ConfigurationError(
                 f"The optimizer parameter `{name}` must be {self.rule}. Received: {value!r}. "
@@ -66,8 +97,8 @@ class Optimizer(ABC):
     n_scratch: ClassVar[int] = 1
 
     def __init__(self, n_weights: int, learning_rate: float, values: Mapping[str, float | bool]) -> None:
-        #: step size; may be set between steps
-        self.learning_rate = learning_rate
+        #: step size, now and at first; may be set between steps
+        self.learning_rate = self._first_learning_rate = learning_rate
         #: number of steps made so far
         self.n_steps = 0
         #: a value for every name in `parameters`
@@ -117,6 +148,10 @@ class Optimizer(ABC):
         """The running averages, in the order of their names in `state`."""
         return list(self._slots.values())
 
+    def scale_learning_rate(self, factor: float) -> None:
+        """Take `factor` times the first learning rate from now on."""
+        self.learning_rate = self._first_learning_rate * factor
+
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Take these vectors for `slots` from now on, with what they hold."""
         self._slots = dict(zip(self._slots, memory, strict=True))
@@ -128,13 +163,8 @@ class Optimizer(ABC):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over (copy) what `state` of the same optimizer returned. Raises `CheckpointError` on anything else."""
-        received = {name: np.shape(value) for name, value in state.items()}
-        expected = {name: np.shape(value) for name, value in self.state().items()}
-        if received != expected or str(state["name"]) != self.name:
-            raise CheckpointError(
-                f"The state of the optimizer `{self.name}` for {self._n_weights} weights is expected. Received: "
-                f"`{state.get('name')}` with {received}. Resume with the optimizer and parameters of the checkpoint."
-            )
+        owner = f"the optimizer `{self.name}` for {self._n_weights} weights"
+        check_state(state, self.state(), owner, "optimizer and parameters")
         self.n_steps = int(state["n_steps"])
         self.learning_rate = float(state["learning_rate"])
         for name, slot in self._slots.items():
@@ -286,12 +316,7 @@ class Adadelta(Optimizer):
         weights -= step
 
 
-_OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, RMSprop, Adadelta)}
-
-
-def optimizer_names() -> tuple[str, ...]:
-    """The names `make_optimizer` knows."""
-    return tuple(_OPTIMIZERS)
+OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, RMSprop, Adadelta)}
 
 
 def make_optimizer(
@@ -301,10 +326,10 @@ def make_optimizer(
 
     Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
     """
-    kind = _OPTIMIZERS.get(name)
+    kind = OPTIMIZERS.get(name)
     if kind is None:
         raise ConfigurationError(
-            f"An optimizer must be one of {', '.join(_OPTIMIZERS)}. Received: {name!r}. Take one of these names."
+            f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}. Take one of these names."
         )
     given = dict(parameters or {})
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:

@@ -59,8 +59,30 @@ class RuleOptions(Protocol):
     def gem_kappa(self) -> float: ...
 
 
-class MasterHalf(ABC):
-    """An update rule at the master, for one assignment; here without memory and learning rate."""
+class Half:
+    """One half of an update rule, for one assignment; its memory is the memory of its optimizer, if it has one."""
+
+    _optimizer: Optimizer | None = None
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Take `factor` times the learning rate of the options, if this half makes steps."""
+        if self._optimizer is not None:
+            self._optimizer.scale_learning_rate(factor)
+
+    def state(self) -> dict[str, Any]:
+        """Return scalars and vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
+        return {} if self._optimizer is None else self._optimizer.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the return value of `state` of the same rule."""
+        if self._optimizer is not None:
+            self._optimizer.load_state(state)
+        elif state:
+            raise ProtocolError(f"This half of the update rule has no state. Received: {sorted(state)}.")
+
+
+class MasterHalf(Half, ABC):
+    """An update rule at the master; here without memory and learning rate."""
 
     answers: Answer = Answer.WEIGHTS
 
@@ -99,20 +121,9 @@ class MasterHalf(ABC):
         """
         raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
 
-    def scale_learning_rate(self, factor: float) -> None:
-        """Take `factor` times the learning rate of the options."""
 
-    def state(self) -> dict[str, Any]:
-        """Return scalars and vectors that the next update depends on; empty if there are none."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the return value of `state` of the same rule."""
-        _expect_none(state)
-
-
-class WorkerHalf(ABC):
-    """An update rule at a worker, for one assignment; here without memory and local steps."""
+class WorkerHalf(Half, ABC):
+    """An update rule at a worker; here without memory and local steps."""
 
     #: True if an unfinished period is pushed at the fence of an epoch; else the period continues behind the fence
     drains: bool = True
@@ -127,7 +138,8 @@ class WorkerHalf(ABC):
 
     def adopt(self, kind: Answer, answer: FloatVector) -> None:
         """Take in the weights or the difference that came back for the last update."""
-        _expect_weights(kind)
+        if kind != Answer.WEIGHTS:
+            raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
         if answer is not self.weights:
             np.copyto(self.weights, answer)
 
@@ -152,17 +164,6 @@ class WorkerHalf(ABC):
     def finish(self) -> FloatVector:
         """End the period and return the update, which is valid until the next `step`."""
 
-    def scale_learning_rate(self, factor: float) -> None:
-        """Take `factor` times the learning rate of the options, for local steps."""
-
-    def state(self) -> dict[str, Any]:
-        """Return scalars and vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the return value of `state` of the same rule."""
-        _expect_none(state)
-
 
 class SteppingWorker(WorkerHalf):
     """A worker that trains on its own weights with an optimizer of its own, and pushes the weights."""
@@ -172,8 +173,7 @@ class SteppingWorker(WorkerHalf):
     def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
         super().__init__(n_weights)
         self.answer = aligned_empty(n_weights)
-        self._optimizer = optimizer
-        self._learning_rate = optimizer.learning_rate
+        self._optimizer: Optimizer = optimizer
 
     def step(self, n_samples: int) -> bool:
         self._optimizer.apply(self.weights, self.gradient)
@@ -182,18 +182,9 @@ class SteppingWorker(WorkerHalf):
     def finish(self) -> FloatVector:
         return self.weights
 
-    def scale_learning_rate(self, factor: float) -> None:
-        self._optimizer.learning_rate = self._learning_rate * factor
 
-    def state(self) -> dict[str, Any]:
-        return self._optimizer.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._optimizer.load_state(state)
-
-
-class GroupHalf(ABC):
-    """An update rule at a sub-master, for one assignment; here without memory.
+class GroupHalf(Half, ABC):
+    """An update rule at a sub-master; here without memory.
 
     Inside a group the workers are synchronous; between groups `--synchronous` decides, as it does between workers
     without sub-masters. (Kurth et al., "Deep Learning at 15PF", arXiv:1708.05256, train such groups with a parameter
@@ -213,14 +204,6 @@ class GroupHalf(ABC):
 
     def adopt(self, kind: Answer, answer: FloatVector) -> None:
         """Take in the top master's answer to the last update, or the weights to begin with."""
-
-    def state(self) -> dict[str, Any]:
-        """Return vectors that exist nowhere else, for a checkpoint at a fence; empty if there are none."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the return value of `state` of the same rule."""
-        _expect_none(state)
 
 
 class UpdateRule(ABC):
@@ -260,13 +243,3 @@ class UpdateRule(ABC):
 
     def check(self, options: RuleOptions, n_workers: int = 0) -> None:
         """Raise ConfigurationError if options contradict this rule; `n_workers`: of a master, 0 if not known yet."""
-
-
-def _expect_weights(kind: Answer) -> None:
-    if kind != Answer.WEIGHTS:
-        raise ProtocolError(f"Central weights are expected as the answer of the master. Received: {kind}.")
-
-
-def _expect_none(state: Mapping[str, Any]) -> None:
-    if state:
-        raise ProtocolError(f"This half of the update rule has no state. Received: {sorted(state)}.")
