@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 import msgspec
 from msgspec import field
 
-__all__ = ["Reader", "Record", "checked", "field"]
+__all__ = ["Reader", "Record", "Value", "checked", "field"]
 
 T = TypeVar("T")
 #: without the search for data that holds itself, which takes a tenth of the time: RecursionError finds it as well
@@ -31,12 +31,16 @@ class _RecordType(msgspec.StructMeta):
         return super().__new__(cls, name, bases, namespace, frozen=True, kw_only=True, **settings)
 
 
-class Record(msgspec.Struct, metaclass=_RecordType, tag=True, forbid_unknown_fields=True):
-    """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
+class Value(msgspec.Struct, metaclass=_RecordType):
+    """Base of frozen values."""
 
-    def plain(self) -> dict[str, Any]:
-        """Return the fields by name, with the record's own values, which are to be read only."""
-        return msgspec.structs.asdict(self)
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with other values of some fields, as `dataclasses.replace` does."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class Record(Value, tag=True, forbid_unknown_fields=True):
+    """Base of the classes of one family; their JSON names the class under the `tag_field` of the family."""
 
     def to_json(self) -> str:
         """Return the record as JSON, its class first.
@@ -50,10 +54,6 @@ class Record(msgspec.Struct, metaclass=_RecordType, tag=True, forbid_unknown_fie
             return _ENCODER.encode({config.tag_field: config.tag, **msgspec.structs.asdict(self)})
         except RecursionError as error:
             raise ValueError("data holds itself, or is nested too deeply") from error
-
-    def replaced(self, **changes: Any) -> Self:
-        """Return a copy with other values of some fields, as `dataclasses.replace` does."""
-        return msgspec.structs.replace(self, **changes)
 
 
 class Reader(Generic[T]):

@@ -24,20 +24,15 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def worker_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.WorkerFailed:
-    """Return the message by which a rank that trains reports `error`."""
-    return msg.WorkerFailed(
+def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
+    """Return the message by which a rank reports that `error` has ended an assignment."""
+    return msg.FoldFailed(
         assignment=-1 if assignment is None else assignment,
         reason=reason_of(error),
         traceback="".join(traceback.format_exception(error)),
         world_rank=world_rank,
         host=socket.gethostname(),
     )
-
-
-def fold_failed(failed: msg.WorkerFailed) -> msg.FoldFailed:
-    """Return the message by which a master tells the coordinator of the failure of a rank."""
-    return msg.FoldFailed(**failed.plain())
 
 
 class failures_to:

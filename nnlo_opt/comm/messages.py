@@ -7,10 +7,10 @@ Every message about an assignment repeats its number, so that a late message is 
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed,
                                  TeamReformed
     master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
-    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed
+    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, FoldFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
     leader of a group -> a member    StartFold, Train, GroupStep, Fence, Validate, EndFold
-    member -> leader             WorkerReady, FenceReached, Validated, WorkerFailed
+    member -> leader             WorkerReady, FenceReached, Validated, FoldFailed
 
 Messages about the run as a whole are in `comm.run_messages`, messages between ranks that run an objective in
 `comm.objective_messages`.
@@ -140,7 +140,10 @@ class FoldPaused(Message):
 
 
 class FoldFailed(Message):
-    """Report that the fold cannot be trained: the reason in a sentence, rank, host, text of the traceback."""
+    """Report that the fold cannot be trained: the reason in a sentence, rank, host, text of the traceback.
+
+    A rank that trains sends it to its master, which sends it on to the coordinator.
+    """
 
     assignment: int
     reason: str
@@ -333,15 +336,5 @@ class EndFold(Message):
     assignment: int
 
 
-class WorkerFailed(Message):
-    """Report that this worker cannot train the trial."""
-
-    assignment: int
-    reason: str
-    traceback: str = ""
-    world_rank: int = -1
-    host: str = ""
-
-
 #: messages from workers to their master; all other messages between them go the other way
-FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, WorkerFailed)
+FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, FoldFailed)

@@ -1,7 +1,7 @@
 """Messages between the ranks of a block that runs a user's objective.
 
 root -> another rank    CallObjective, ObjectiveProceed, ObjectiveFailed
-another rank -> root    ObjectiveArrived, ObjectiveReturned; WorkerFailed if the objective raised
+another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
 """
 
 from nnlo_opt.comm.messages import Json, Message

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from nnlo_opt.comm.messages import Message
+from nnlo_opt.errors import ProtocolError
 
 
 class RanksLost(BaseException):
@@ -32,6 +33,13 @@ class Received:
     source: int
     message: Message
     payload: np.ndarray | None
+
+    @property
+    def vector(self) -> np.ndarray:
+        """Return the payload; ProtocolError if the message came without it."""
+        if self.payload is None:
+            raise ProtocolError(f"{type(self.message).__name__} came without its vector.")
+        return self.payload
 
 
 class SharedMemory(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from nnlo_opt.block.answers import Results, fold_failed, worker_failed
+from nnlo_opt.block.answers import Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import (
@@ -109,7 +109,7 @@ class ObjectiveRank:
         #: number of the last epoch reported in this call
         self._last_epoch = 0
         #: failure of the call on any rank; None while it can succeed
-        self._failure: msg.WorkerFailed | None = None
+        self._failure: msg.FoldFailed | None = None
 
     def handle_order(self, message: msg.Message) -> None:
         """Take in one message from the coordinator (block rank 0)."""
@@ -137,7 +137,7 @@ class ObjectiveRank:
         if isinstance(message, CallObjective):
             _, end = self._call(message)
             self._block.send(ROOT, end)
-            if isinstance(end, msg.WorkerFailed) and not wait_until(self._has_failed, GRACE_S):
+            if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, GRACE_S):
                 self._give_up_on_root(end)
         elif not isinstance(message, ObjectiveFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
@@ -147,9 +147,9 @@ class ObjectiveRank:
         self._take_in()
         return self._failure is not None
 
-    def _give_up_on_root(self, failed: msg.WorkerFailed) -> NoReturn:
+    def _give_up_on_root(self, failed: msg.FoldFailed) -> NoReturn:
         """Have the coordinator record the failure, then end the job, as block rank 0 does not answer."""
-        self._orders.send(ROOT, fold_failed(failed))
+        self._orders.send(ROOT, failed)
         self._orders.flush(RECORDED_S)
         time.sleep(RECORDED_S)
         raise StuckBlockError(
@@ -159,7 +159,7 @@ class ObjectiveRank:
 
     # ------------------------------------------------------------ the call, on every rank
 
-    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.WorkerFailed]:
+    def _call(self, call: CallObjective) -> tuple[Any, ObjectiveReturned | msg.FoldFailed]:
         """Return the value of the objective, and the message that the call has ended on this rank."""
         self._assignment = call.assignment
         self._returned, self._arrived, self._proceed, self._failure = set(), {}, None, None
@@ -178,7 +178,7 @@ class ObjectiveRank:
             raise
         except (Exception, SystemExit) as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
-            failed = worker_failed(call.assignment, error, self._world_rank)
+            failed = fold_failed(call.assignment, error, self._world_rank)
             logger.info("the objective raised on this rank: %s", failed.reason)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
@@ -254,9 +254,9 @@ class ObjectiveRank:
         self._spread(self._failed(reason))
         raise TrialError(reason)
 
-    def _failed(self, reason: str) -> msg.WorkerFailed:
+    def _failed(self, reason: str) -> msg.FoldFailed:
         """Return the message that the call has failed on this rank, without an exception of the objective."""
-        return msg.WorkerFailed(
+        return msg.FoldFailed(
             assignment=self._assignment, reason=reason, world_rank=self._world_rank, host=socket.gethostname()
         )
 
@@ -282,7 +282,7 @@ class ObjectiveRank:
             match message:
                 case ObjectiveReturned():
                     self._returned.add(received.source)
-                case msg.WorkerFailed():
+                case msg.FoldFailed():
                     self._returned.add(received.source)
                     if self._failure is None:
                         self._spread(message)
@@ -291,9 +291,11 @@ class ObjectiveRank:
                 case ObjectiveProceed():
                     self._proceed = message
                 case ObjectiveFailed():
-                    self._failure = msg.WorkerFailed(**message.plain())
+                    self._failure = msg.FoldFailed(
+                        assignment=message.assignment, reason=message.reason, world_rank=message.world_rank
+                    )
 
-    def _spread(self, failure: msg.WorkerFailed) -> None:
+    def _spread(self, failure: msg.FoldFailed) -> None:
         """Send every rank the failure of the call."""
         self._failure = failure
         failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.reason, world_rank=failure.world_rank)
@@ -308,7 +310,7 @@ class ObjectiveRank:
         waited_s = None if self._idle_since_s is None else began_s - self._idle_since_s
         self._orders.send(ROOT, msg.FoldStarted(assignment=call.assignment, waited_s=waited_s))
         value, end = self._call(call)
-        if isinstance(end, msg.WorkerFailed) and self._failure is None:
+        if isinstance(end, msg.FoldFailed) and self._failure is None:
             self._spread(end)
         others = self._block.size - 1
 
@@ -328,7 +330,7 @@ class ObjectiveRank:
                 result = msg.FoldStopped(assignment=call.assignment)
             self._orders.send(ROOT, result)
             return
-        self._orders.send(ROOT, fold_failed(self._failure))
+        self._orders.send(ROOT, self._failure)
         if not came_back:
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
@@ -345,7 +347,7 @@ class ObjectiveRank:
         try:
             return finished_fold(self._comparison, self._assignment, value, n_epochs=self._last_epoch, train_s=train_s)
         except TrialError as error:
-            return fold_failed(self._failed(str(error)))
+            return self._failed(str(error))
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

@@ -41,7 +41,7 @@ def validated(loss=1.0, n_samples=4):
     return msg.Validated(assignment=0, n_samples=n_samples, sums={"loss": loss * n_samples})
 
 
-FAILED = msg.WorkerFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
+FAILED = msg.FoldFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
 JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
 OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
 
@@ -435,11 +435,11 @@ def test_a_worker_that_fails_ends_the_fold_in_every_phase(phase):
 
 
 LISTED: dict[str, tuple[type[msg.Message], ...]] = {
-    "STARTING": (msg.WorkerReady, msg.WorkerFailed),
-    "TRAINING": (msg.PushUpdate, msg.WorkerFailed),
-    "FENCING": (msg.PushUpdate, msg.FenceReached, msg.WorkerFailed),
-    "VALIDATING": (msg.Validated, msg.WorkerFailed),
-    "JUDGING": (msg.Judged, msg.WorkerFailed),
+    "STARTING": (msg.WorkerReady, msg.FoldFailed),
+    "TRAINING": (msg.PushUpdate, msg.FoldFailed),
+    "FENCING": (msg.PushUpdate, msg.FenceReached, msg.FoldFailed),
+    "VALIDATING": (msg.Validated, msg.FoldFailed),
+    "JUDGING": (msg.Judged, msg.FoldFailed),
     "OVER": (),
 }
 UNLISTED = [

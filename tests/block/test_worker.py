@@ -130,7 +130,7 @@ def test_a_worker_validates_its_share_at_the_weights_that_came():
 def test_after_a_failure_messages_about_the_assignment_are_dropped_until_the_next_start():
     bench = bench_of()
     failed, _ = bench.start(fault="build")
-    assert failed == msg.WorkerFailed(
+    assert failed == msg.FoldFailed(
         assignment=0, reason="there is no such layer", traceback=failed.traceback, world_rank=7, host=failed.host
     )
     for message in (

@@ -84,7 +84,7 @@ def test_a_message_of_the_master_that_overtakes_the_opening_of_the_run_is_taken_
     settle(server)
     answer = master.poll()
     assert answer is not None
-    assert isinstance(answer.message, msg.WorkerFailed)
+    assert isinstance(answer.message, msg.FoldFailed)
     assert "there is no model here" in answer.message.reason
 
 

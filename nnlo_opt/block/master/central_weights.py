@@ -64,16 +64,18 @@ class CentralWeights:
 
     # ------------------------------------------------------------ at the beginning
 
-    def take_ready(self, worker: int, received: Received) -> None:
-        """Take note that `worker` has built its model; TrialError if it differs from the model of another."""
-        message = received.message
-        assert isinstance(message, msg.WorkerReady)
-        self._first_ready = self._first_ready or message
-        check_same_model(self._ends.led_by(worker)[0], message, self._first_ready)
-        self.n_weights = message.n_weights
-        if received.payload is not None and self._rule is None:  # else ranks have died since: these are no news
-            self.central = aligned_empty(len(received.payload))
-            np.copyto(self.central, received.payload)
+    def take_ready(self, worker: int, ready: msg.WorkerReady, initial: np.ndarray | None) -> None:
+        """Take note that `worker` has built its model; TrialError if it differs from the model of another.
+
+        Args:
+            initial: initial weights and float model state, from worker 1; else None.
+        """
+        self._first_ready = self._first_ready or ready
+        check_same_model(self._ends.led_by(worker)[0], ready, self._first_ready)
+        self.n_weights = ready.n_weights
+        if initial is not None and self._rule is None:  # else ranks have died since: these are no news
+            self.central = aligned_empty(len(initial))
+            np.copyto(self.central, initial)
 
     def initialise(self, resumed: Checkpoint | None, directory: Path) -> None:
         """Begin with the checkpoint `resumed` from `directory`, or with the weights that worker 1 has sent."""
@@ -156,27 +158,26 @@ class CentralWeights:
         if self.shared is not None:
             self.shared.recall()
 
-    def apply(self, received: Received | None, weight: float) -> None:
+    def apply(self, received: Received, weight: float) -> None:
         """Move the weights by the update that has come."""
         self._scale_learning_rate()
-        self.rule.apply(self.central[: self.n_weights], _payload(received), weight)
+        self.rule.apply(self.central[: self.n_weights], received.vector, weight)
 
-    def hold(self, worker: int, n_samples: int, received: Received | None) -> None:
+    def hold(self, worker: int, n_samples: int, received: Received) -> None:
         """Keep the update that has come from `worker` until its round is complete."""
-        if received is not None and received.payload is None:
-            return  # allreduce: the weights of one worker are those of all
-        self._held.keep(worker, n_samples, _payload(received))
+        if received.payload is not None:  # allreduce: the weights of one worker are those of all
+            self._held.keep(worker, n_samples, received.payload)
 
     def apply_round(self, workers: Sequence[int]) -> None:
         """Move the weights by the updates held of `workers`, in this order."""
         self._scale_learning_rate()
         self.rule.apply_round(self.central[: self.n_weights], self._held.of(workers))
 
-    def answer_to(self, worker: int, received: Received | None) -> np.ndarray | None:
+    def answer_to(self, worker: int, received: Received) -> np.ndarray | None:
         """Return the difference that the rule has made of the last update of `worker`; None for any other answer."""
         if self.rule.answers != Answer.DIFFERENCE or self.shared is not None:
             return None
-        return self._held.answer_to(worker) if self._state.plan.synchronous else _payload(received)
+        return self._held.answer_to(worker) if self._state.plan.synchronous else received.vector
 
     def _scale_learning_rate(self) -> None:
         """Set the learning rate of the next update."""
@@ -190,9 +191,9 @@ class CentralWeights:
 
     # ------------------------------------------------------------ at the end of an epoch
 
-    def hold_state(self, worker: int, received: Received | None) -> None:
+    def hold_state(self, worker: int, received: Received) -> None:
         """Keep the float model state that `worker` has handed in; the last one makes the central state their mean."""
-        self._model_states[worker] = _payload(received).copy()
+        self._model_states[worker] = received.vector.copy()
         if len(self._model_states) < len(self._state.workers):
             return
         if len(self.central) > self.n_weights:
@@ -202,9 +203,8 @@ class CentralWeights:
             self.central[self.n_weights :] = average_states(states, n_led)
         self._model_states.clear()
 
-    def take_requests(self, received: Received | None) -> None:
+    def take_requests(self, received: Received) -> None:
         """Take over the learning rate of the callbacks, and their weights if they have changed these."""
-        assert received is not None
         message = received.message
         assert isinstance(message, msg.CalledBack)
         self.rate_factor = message.rate_factor
@@ -234,9 +234,3 @@ class CentralWeights:
             else:
                 scalars[name] = value
         return arrays, scalars
-
-
-def _payload(received: Received | None) -> np.ndarray:
-    if received is None or received.payload is None:
-        raise ProtocolError(f"{received and type(received.message).__name__} came without its vector.")
-    return received.payload

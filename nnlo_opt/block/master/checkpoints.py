@@ -6,7 +6,7 @@ in `trials.checkpoint`.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,12 @@ class Checkpoints:
 
     def positions(self, workers: Iterable[int], *, same_workers: bool) -> dict[int, dict[str, Any]] | None:
         """Return the data position (pass and offset) from which each worker resumes; None if workers keep theirs."""
-        if self.resumed is not None:
-            return {number: _position_of(self.resumed, number, same_workers=same_workers) for number in workers}
-        if self._next_pass is not None:
-            return {number: {"pass": self._next_pass, "offset": 0} for number in workers}
-        return None
+        resumed = self.resumed
+        if resumed is not None and same_workers:
+            return {number: dict(resumed.workers[number]) for number in workers}
+        # Another number of workers has other shards, so each begins a pass not yet made.
+        next_pass = self._next_pass if resumed is None else _pass_after(resumed.workers, resumed.epoch)
+        return None if next_pass is None else {number: {"pass": next_pass, "offset": 0} for number in workers}
 
     def have_gone_on(self) -> None:
         """Forget the positions, as the workers have been sent them."""
@@ -143,8 +144,7 @@ class Checkpoints:
         """
         self.abandon()
         if epoch is not None:
-            passes = [int(position["pass"]) for position in self._positions.values()]
-            self.resumed, self._next_pass = None, 1 + max(passes, default=epoch)
+            self.resumed, self._next_pass = None, _pass_after(self._positions, epoch)
         self._positions = {}
 
 
@@ -175,9 +175,6 @@ def remembers_all(resumed: Checkpoint, workers: Sequence[int], ends: WorkerEndpo
     return set(ends.all_led_by(workers)) <= resumed.remembering and of_groups <= resumed.groups_remembering
 
 
-def _position_of(resumed: Checkpoint, worker: int, *, same_workers: bool) -> dict[str, Any]:
-    if same_workers:
-        return dict(resumed.workers[worker])
-    # Another number of workers has other shards, so each begins a pass not yet made.
-    passes = (int(position["pass"]) for position in resumed.workers.values())
-    return {"pass": 1 + max(passes, default=resumed.epoch), "offset": 0}
+def _pass_after(positions: Mapping[int, Mapping[str, Any]], epoch: int) -> int:
+    """Return a pass that none of the workers at these `positions` has begun; after `epoch` epochs if there are none."""
+    return 1 + max((int(position["pass"]) for position in positions.values()), default=epoch)

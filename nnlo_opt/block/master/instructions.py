@@ -1,41 +1,52 @@
-"""Instructions of `MasterState` to `master.master`: plain values, one class for each kind."""
+"""Instructions of the decisions in `master` to those that carry them out: plain values, one class for each kind."""
 
-from dataclasses import dataclass
-from typing import TypeAlias
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialise:
-    """Take the weights of a checkpoint or of worker 1; report to the coordinator that all workers are ready."""
-
-    epoch: int
+from nnlo_opt.comm import messages as msg
+from nnlo_opt.records import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyUpdate:
-    """Apply the update that has just come from `worker`, multiplied by `weight`."""
-
-    worker: int
-    weight: float
+class Instruction(Value):
+    """Base of all instructions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldUpdate:
+# ---------------------------------------------------------------- to a master or a sub-master
+
+
+class HoldUpdate(Instruction):
     """Keep the update that has just come from `worker` until its round is complete."""
 
     worker: int
     n_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyRound:
+class HoldState(Instruction):
+    """Keep the model state and position that have just come from `worker`."""
+
+    worker: int
+
+
+# ---------------------------------------------------------------- of `MasterState`, to a master
+
+
+class Initialise(Instruction):
+    """Take the weights of a checkpoint or of worker 1; report to the coordinator that all workers are ready."""
+
+    epoch: int
+
+
+class ApplyUpdate(Instruction):
+    """Apply the update that has just come from `worker`, multiplied by `weight`."""
+
+    worker: int
+    weight: float
+
+
+class ApplyRound(Instruction):
     """Apply the updates held, in the order of `workers`, together."""
 
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendWeights:
+class SendWeights(Instruction):
     """Send the answer to train on; at the beginning of an epoch with the model state."""
 
     workers: tuple[int, ...]
@@ -43,8 +54,7 @@ class SendWeights:
     with_state: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendFence:
+class SendFence(Instruction):
     """Ask for model state and position at the end of `epoch`.
 
     `checkpoint`: a checkpoint of the epoch is due. `mid_epoch`: the epoch may not be full, and continues from it later.
@@ -56,20 +66,11 @@ class SendFence:
     mid_epoch: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldState:
-    """Keep the model state and position that have just come from `worker`."""
-
-    worker: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendValidate:
+class SendValidate(Instruction):
     """Send the central weights and the averaged model state to all workers for validation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendCallBack:
+class SendCallBack(Instruction):
     """Have worker 1 call the callbacks with the `metrics` of the epoch that has ended; None at the beginning."""
 
     epoch: int
@@ -77,18 +78,15 @@ class SendCallBack:
     is_last: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeRequests:
+class TakeRequests(Instruction):
     """Take over the learning rate that the callbacks have just answered, and their weights if they changed these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepBest:
+class KeepBest(Instruction):
     """Keep a copy of weights and model state, the best so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportEpoch:
+class ReportEpoch(Instruction):
     """Report the epoch to the coordinator, after a checkpoint if `checkpoint`; `waits` for its decision if true."""
 
     epoch: int
@@ -97,23 +95,20 @@ class ReportEpoch:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveMidEpoch:
+class SaveMidEpoch(Instruction):
     """Write a checkpoint of the epoch under way, with `n_samples` of it trained."""
 
     n_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendJudge:
+class SendJudge(Instruction):
     """Have worker 1 call the user's figure of merit; the weights and `metrics` of `epoch` (from 1) count."""
 
     epoch: int
     metrics: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Instruction):
     """End the assignment: the fold is trained."""
 
     figure_of_merit: float
@@ -123,53 +118,71 @@ class Finish:
     restore_best: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendHalt:
+class SendHalt(Instruction):
     """Have a worker end the epoch."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class Stopped(Instruction):
     """End the assignment without a result, as the coordinator asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paused:
+class Paused(Instruction):
     """End the assignment, which continues later from its checkpoint."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
-    """End the assignment: the fold cannot be trained."""
+class Fail(Instruction):
+    """End the assignment: the fold cannot be trained, for the reasons in `message`."""
 
-    reason: str
-    traceback: str = ""
-    world_rank: int = -1
-    host: str = ""
+    message: msg.FoldFailed
 
 
-Instruction: TypeAlias = (
-    Initialise
-    | ApplyUpdate
-    | HoldUpdate
-    | ApplyRound
-    | SendWeights
-    | SendFence
-    | HoldState
-    | SendValidate
-    | SendCallBack
-    | TakeRequests
-    | KeepBest
-    | ReportEpoch
-    | SaveMidEpoch
-    | SendJudge
-    | Finish
-    | SendHalt
-    | Stopped
-    | Paused
-    | Fail
-)
+# ---------------------------------------------------------------- of `GroupState`, to a sub-master
+
+
+class SayReady(Instruction):
+    """Send up, with the initial weights if a worker has sent them."""
+
+    message: msg.WorkerReady
+
+
+class Adopt(Instruction):
+    """Take in the answer that has just come from the top master."""
+
+    message: msg.Train | msg.Fence
+
+
+class PassDown(Instruction):
+    """Send to these workers, with the vector that has just come."""
+
+    workers: tuple[int, ...]
+    message: msg.Message
+
+
+class PassUp(Instruction):
+    """Send up, with the vector that has just come."""
+
+    message: msg.Message
+
+
+class Answer(Instruction):
+    """Send to these workers, each with the answer to its last update."""
+
+    workers: tuple[int, ...]
+    message: msg.Train | msg.Fence
+
+
+class PushRound(Instruction):
+    """Make one update of those held of `workers`, in this order, and send it up."""
+
+    workers: tuple[int, ...]
+    message: msg.PushUpdate
+
+
+class HandIn(Instruction):
+    """Send up with the mean of the model states held."""
+
+    message: msg.FenceReached

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.block.answers import Results, failures_to, fold_failed, worker_failed
+from nnlo_opt.block.answers import Results, failures_to, fold_failed
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.central_weights import CentralWeights
 from nnlo_opt.block.master.checkpoints import Checkpoints, made_by_same_workers, remembers_all, state_from
@@ -37,6 +37,29 @@ logger = logging.getLogger(__name__)
 COORDINATOR = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterSetup:
+    """All that a master is made of."""
+
+    #: leads to the coordinator (end 0)
+    orders: Transport
+    #: the workers of the team
+    endpoints: WorkerEndpoints
+    #: the run directory, in which each fold has a folder
+    directory: Path
+    options: TrainingOptions
+    clock: Clock
+    timeline: Timeline = NO_TIMELINE
+    #: objectives that trials are compared by
+    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: checkpoints are written at all
+    writes_checkpoints: bool = True
+    #: checkpoints stay when a fold has ended
+    keeps_checkpoints: bool = False
+    #: worker 1 has callbacks of the user
+    calls_back: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class MasterAssignment:
     """One assignment, from its order to its end; it sends to the workers and reports to the coordinator."""
@@ -47,10 +70,7 @@ class MasterAssignment:
     ends: WorkerEndpoints
     weights: CentralWeights
     checkpoints: Checkpoints
-    #: leads to the coordinator
-    orders: Transport
-    clock: Clock
-    timeline: Timeline
+    setup: MasterSetup
     #: seconds for which this team was idle before the order came
     waited_s: float | None
     began_s: float
@@ -93,15 +113,8 @@ class MasterAssignment:
             self.ends.send(worker, msg.EndFold(assignment=self.order.assignment))
         self.checkpoints.abandon()
 
-    def take_ready(self, received: Received) -> None:
-        """Take note that a worker has built its model; TrialError if it differs from the model of another."""
-        worker, message = self.ends.worker_at(received.source), received.message
-        self.weights.take_ready(worker, received)
-        assert isinstance(message, msg.WorkerReady)
-        logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
-
-    def carry_out(self, instruction: ins.Instruction, received: Received | None) -> msg.Message | None:
-        """Carry out an instruction about `received`, the message of a worker; None for no message.
+    def carry_out(self, instruction: ins.Instruction, received: Received) -> msg.Message | None:
+        """Carry out an instruction that follows from `received`, a message of a worker or the coordinator.
 
         Returns:
             The message that ends the assignment, for the coordinator; None if this was not the last instruction.
@@ -148,22 +161,16 @@ class MasterAssignment:
             case ins.Finish():
                 return self._finish(instruction)
             case ins.Fail():
-                return msg.FoldFailed(
-                    assignment=assignment,
-                    reason=instruction.reason,
-                    traceback=instruction.traceback,
-                    world_rank=instruction.world_rank,
-                    host=instruction.host,
-                )
+                return instruction.message.replaced(assignment=assignment)
         return None
 
     @property
     def _train_s(self) -> float:
-        return self.trained_before_s + self.clock.monotonic_s() - self.began_s
+        return self.trained_before_s + self.setup.clock.monotonic_s() - self.began_s
 
     # ------------------------------------------------------------ to the workers
 
-    def _answer(self, instruction: ins.SendWeights, received: Received | None) -> None:
+    def _answer(self, instruction: ins.SendWeights, received: Received) -> None:
         """Send the answer to an update."""
         weights, kind = self.weights, self.weights.rule.answers
         for worker in instruction.workers:
@@ -209,7 +216,7 @@ class MasterAssignment:
             return None
         return {str(n): position for n, position in positions.items()} if self.ends.groups else positions[worker]
 
-    def _send_fence(self, instruction: ins.SendFence, received: Received | None) -> None:
+    def _send_fence(self, instruction: ins.SendFence, received: Received) -> None:
         if instruction.checkpoint:
             self.checkpoints.begin(instruction.epoch)
         for worker in instruction.workers:
@@ -222,8 +229,7 @@ class MasterAssignment:
             )
             self.ends.send(worker, fence, answer)
 
-    def _hold_state(self, instruction: ins.HoldState, received: Received | None) -> None:
-        assert received is not None
+    def _hold_state(self, instruction: ins.HoldState, received: Received) -> None:
         message = received.message
         assert isinstance(message, msg.FenceReached)
         self.checkpoints.hold(instruction.worker, message)
@@ -257,7 +263,7 @@ class MasterAssignment:
     def _initialise(self, instruction: ins.Initialise) -> None:
         self.weights.initialise(self.checkpoints.resumed, self.checkpoints.directory)
         started = msg.FoldStarted(assignment=self.order.assignment, epoch=instruction.epoch, waited_s=self.waited_s)
-        self.orders.send(COORDINATOR, started)
+        self.setup.orders.send(COORDINATOR, started)
 
     def _report_epoch(self, instruction: ins.ReportEpoch) -> None:
         written = self.checkpoints.resumed is not None  # of the epoch it has resumed from
@@ -271,8 +277,8 @@ class MasterAssignment:
             checkpointed=written,
             waits=instruction.waits,
         )
-        self.orders.send(COORDINATOR, reported)
-        self.timeline.flush()
+        self.setup.orders.send(COORDINATOR, reported)
+        self.setup.timeline.flush()
 
     def _finish(self, instruction: ins.Finish) -> msg.FoldFinished:
         """Write weights and history; TrialError if an objective of the comparison was not measured."""
@@ -315,29 +321,6 @@ def _values(comparison: Comparison, finish: ins.Finish, n_weights: int, train_s:
         raise TrialError(
             f"the objective `{error.args[0]}` is not measured for this trial; measured are {', '.join(values)}"
         ) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MasterSetup:
-    """All that a master is made of."""
-
-    #: leads to the coordinator (end 0)
-    orders: Transport
-    #: the workers of the team
-    endpoints: WorkerEndpoints
-    #: the run directory, in which each fold has a folder
-    directory: Path
-    options: TrainingOptions
-    clock: Clock
-    timeline: Timeline = NO_TIMELINE
-    #: objectives that trials are compared by
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
-    #: checkpoints are written at all
-    writes_checkpoints: bool = True
-    #: checkpoints stay when a fold has ended
-    keeps_checkpoints: bool = False
-    #: worker 1 has callbacks of the user
-    calls_back: bool = False
 
 
 class Master:
@@ -388,7 +371,7 @@ class Master:
         except Exception as error:
             self._unrecorded[order.assignment] = directory
             self._idle_since_s = self._setup.clock.monotonic_s()
-            self._setup.orders.send(COORDINATOR, self._failure(order.assignment, error))
+            self._setup.orders.send(COORDINATOR, fold_failed(order.assignment, error, self._setup.orders.rank))
             return
         rate_factor = 1.0 if resumed is None else float(resumed.master.get("rate_factor", 1.0))
         self._assignment = MasterAssignment(
@@ -398,9 +381,7 @@ class Master:
             ends=ends,
             weights=CentralWeights(options, state, ends, rate_factor),
             checkpoints=Checkpoints(directory, resumed, writes=self._setup.writes_checkpoints),
-            orders=self._setup.orders,
-            clock=self._setup.clock,
-            timeline=self._setup.timeline,
+            setup=self._setup,
             waited_s=waited_s,
             began_s=self._setup.clock.monotonic_s(),
             trained_before_s=0.0 if resumed is None else float(resumed.master.get("train_s", 0.0)),
@@ -441,7 +422,7 @@ class Master:
             case msg.StopFold():
                 instructions = assignment.state.stop()
         for instruction in instructions:
-            ending = assignment.carry_out(instruction, None)
+            ending = assignment.carry_out(instruction, Received(COORDINATOR, message, None))
             if ending is not None:
                 self._end(assignment, ending)
 
@@ -480,18 +461,17 @@ class Master:
         if assignment is None or getattr(message, "assignment", None) != assignment.order.assignment:
             logger.debug("dropped a late %s", type(message).__name__)
             return
-        with failures_to(lambda error: self._end(assignment, self._failure(assignment.order.assignment, error))):
-            if isinstance(message, msg.WorkerReady):
-                assignment.take_ready(received)
+        number, rank = assignment.order.assignment, self._setup.orders.rank
+        with failures_to(lambda error: self._end(assignment, fold_failed(number, error, rank))):
             worker = assignment.ends.worker_at(received.source)
+            if isinstance(message, msg.WorkerReady):
+                assignment.weights.take_ready(worker, message, received.payload)
+                logger.debug("worker %d trains %d of %d samples", worker, message.n_shard, message.n_train)
             for instruction in assignment.state.handle(worker, message):
                 with self._setup.timeline.span(type(instruction).__name__, worker=worker):
                     ending = assignment.carry_out(instruction, received)
                     if ending is not None:
                         self._end(assignment, ending)
-
-    def _failure(self, assignment: int, error: BaseException) -> msg.FoldFailed:
-        return fold_failed(worker_failed(assignment, error, self._setup.orders.rank))
 
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
         """Let go of an assignment that is over, and send the coordinator `message`."""

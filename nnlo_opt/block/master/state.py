@@ -29,28 +29,7 @@ from enum import Enum, auto
 from typing import Any
 
 from nnlo_opt.block.exchange.rounds import SynchronousRounds
-from nnlo_opt.block.master.instructions import (
-    ApplyRound,
-    ApplyUpdate,
-    Fail,
-    Finish,
-    HoldState,
-    HoldUpdate,
-    Initialise,
-    Instruction,
-    KeepBest,
-    Paused,
-    ReportEpoch,
-    SaveMidEpoch,
-    SendCallBack,
-    SendFence,
-    SendHalt,
-    SendJudge,
-    SendValidate,
-    SendWeights,
-    Stopped,
-    TakeRequests,
-)
+from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.training.history import FoldHistory
@@ -138,14 +117,14 @@ class Phase(Enum):
 
 #: messages of a worker that each phase takes; any other is a bug of this package
 ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
-    Phase.STARTING: frozenset({msg.WorkerReady, msg.WorkerFailed}),
-    Phase.TRAINING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
-    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.WorkerFailed}),
-    Phase.VALIDATING: frozenset({msg.Validated, msg.WorkerFailed}),
-    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.WorkerFailed}),
-    Phase.JUDGING: frozenset({msg.Judged, msg.WorkerFailed}),
-    Phase.AWAITING: frozenset({msg.WorkerFailed}),
-    Phase.HALTING: frozenset({msg.PushUpdate, msg.WorkerFailed}),
+    Phase.STARTING: frozenset({msg.WorkerReady, msg.FoldFailed}),
+    Phase.TRAINING: frozenset({msg.PushUpdate, msg.FoldFailed}),
+    Phase.FENCING: frozenset({msg.PushUpdate, msg.FenceReached, msg.FoldFailed}),
+    Phase.VALIDATING: frozenset({msg.Validated, msg.FoldFailed}),
+    Phase.CALLING_BACK: frozenset({msg.CalledBack, msg.FoldFailed}),
+    Phase.JUDGING: frozenset({msg.Judged, msg.FoldFailed}),
+    Phase.AWAITING: frozenset({msg.FoldFailed}),
+    Phase.HALTING: frozenset({msg.PushUpdate, msg.FoldFailed}),
     Phase.OVER: frozenset(),
 }
 
@@ -199,7 +178,7 @@ class MasterState:
         #: metrics of the epoch that the callbacks were called with, None at the beginning; why it was the last, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: result of the fold, but for its figure of merit; None before it is trained
-        self._finished: Finish | None = None
+        self._finished: ins.Finish | None = None
 
     @property
     def epoch(self) -> int:
@@ -217,7 +196,7 @@ class MasterState:
             self.n_samples -= self.n_samples_inside
             self.history.resume_epoch({})
 
-    def handle(self, worker: int, message: msg.Message) -> list[Instruction]:
+    def handle(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
         if type(message) not in ACCEPTED[self.phase]:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
@@ -235,30 +214,30 @@ class MasterState:
             case msg.Judged():
                 self._answered(worker)
                 return self._over(message.figure_of_merit)
-            case msg.WorkerFailed():
+            case msg.FoldFailed():
                 return self._fail(message)
         raise ProtocolError(f"No rule for {type(message).__name__}.")
 
-    def stop(self) -> list[Instruction]:
+    def stop(self) -> list[ins.Instruction]:
         """End the assignment without a result."""
         if self.plan.together and self.phase is Phase.TRAINING:
             self.phase = Phase.HALTING
-            return [SendHalt(worker=self.workers[-1])]
+            return [ins.SendHalt(worker=self.workers[-1])]
         if self.phase is Phase.HALTING:
             return []
         self.phase = Phase.OVER
-        return [Stopped()]
+        return [ins.Stopped()]
 
-    def go_on(self) -> list[Instruction]:
+    def go_on(self) -> list[ins.Instruction]:
         """Begin the next epoch, as the coordinator has decided."""
         self._heard()
         return self._begin_epoch()
 
-    def pause(self) -> list[Instruction]:
+    def pause(self) -> list[ins.Instruction]:
         """End the assignment, to be resumed later, as the coordinator has decided."""
         self._heard()
         self.phase = Phase.OVER
-        return [Paused(epoch=self.epoch)]
+        return [ins.Paused(epoch=self.epoch)]
 
     @property
     def can_regroup(self) -> bool:
@@ -291,7 +270,7 @@ class MasterState:
         if self.phase is not Phase.AWAITING:
             raise ProtocolError(f"The coordinator answered a report in phase {self.phase.name}.")
 
-    def preempt(self) -> list[Instruction]:
+    def preempt(self) -> list[ins.Instruction]:
         """End the assignment without a result, but with a checkpoint: at once before it has begun, else at a fence.
 
         If the workers are at a fence already that writes no checkpoint, it is the next fence.
@@ -300,13 +279,13 @@ class MasterState:
         if self.phase is Phase.AWAITING and not self.checkpoints:
             return self._begin_epoch()  # no decision comes any more
         if self.phase is Phase.TRAINING and self.plan.together:
-            return [SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
+            return [ins.SendHalt(worker=self.workers[-1])]  # all end the epoch with the step under way
         is_at_rest = self.phase is Phase.AWAITING or (self.phase is Phase.STARTING and not self._is_midway)
         return self.stop() if is_at_rest else []
 
     # ------------------------------------------------------------ starting
 
-    def _ready(self, worker: int, message: msg.WorkerReady) -> list[Instruction]:
+    def _ready(self, worker: int, message: msg.WorkerReady) -> list[ins.Instruction]:
         self._answered(worker)
         self.n_train = message.n_train
         self.has_validation = message.has_validation
@@ -315,26 +294,26 @@ class MasterState:
         if self._is_midway:
             self._is_midway = False
             return self._begin_epoch()
-        out: list[Instruction] = [Initialise(epoch=self.epoch)]
+        out: list[ins.Instruction] = [ins.Initialise(epoch=self.epoch)]
         if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
             return [*out, *self._finish(reason)]
         if self.epoch and self.plan.waits_for_decision:
             # The coordinator may have died before it had the report, or before it had sent its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.epochs[self.epoch - 1]
-            return [*out, ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
+            return [*out, ins.ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
         return [*out, *(self._call_back(None, "") if self.plan.calls_back else self._begin_epoch())]
 
-    def _begin_epoch(self) -> list[Instruction]:
+    def _begin_epoch(self) -> list[ins.Instruction]:
         self.phase = Phase.TRAINING
         self.rounds = SynchronousRounds(self.workers)
         self.computing = set(self.workers)
         self.fenced.clear()
-        return [SendWeights(workers=self.workers, version=self.version, with_state=True)]
+        return [ins.SendWeights(workers=self.workers, version=self.version, with_state=True)]
 
     # ------------------------------------------------------------ training
 
-    def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+    def _push(self, worker: int, message: msg.PushUpdate) -> list[ins.Instruction]:
         if worker not in self.computing and worker not in self.fenced:
             raise ProtocolError(f"Worker {worker} pushed without having been sent weights.")
         applied = StalenessStatistics.from_json(message.applied)
@@ -349,7 +328,7 @@ class MasterState:
             if self.computing:
                 return []
             self.phase = Phase.OVER
-            return [Stopped()]
+            return [ins.Stopped()]
         if self.plan.synchronous:
             return self._push_to_round(worker, message)
         out = [] if message.applied else self._apply(worker, staleness)
@@ -361,29 +340,29 @@ class MasterState:
         if self.phase is Phase.FENCING:
             return [*out, self._fence((worker,))]
         self.computing.add(worker)
-        return [*out, SendWeights(workers=(worker,), version=self.version)]
+        return [*out, ins.SendWeights(workers=(worker,), version=self.version)]
 
-    def _apply(self, worker: int, staleness: int) -> list[Instruction]:
+    def _apply(self, worker: int, staleness: int) -> list[ins.Instruction]:
         weight = self.plan.staleness.weight(staleness)
         if not weight:
             self.staleness.drop()
             return []
         self.version += 1
-        return [ApplyUpdate(worker=worker, weight=weight)]
+        return [ins.ApplyUpdate(worker=worker, weight=weight)]
 
-    def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
-        out: list[Instruction] = [HoldUpdate(worker=worker, n_samples=message.n_samples)]
+    def _push_to_round(self, worker: int, message: msg.PushUpdate) -> list[ins.Instruction]:
+        out: list[ins.Instruction] = [ins.HoldUpdate(worker=worker, n_samples=message.n_samples)]
         complete = self.rounds.take(worker, is_last=message.end_of_pass)
         if not complete:
             return out
-        out.append(ApplyRound(workers=complete))
+        out.append(ins.ApplyRound(workers=complete))
         self.version += 1
         training = self.rounds.training
         # A worker that has passed over its shard must not begin another pass: then the epoch's own fence is near.
         stops_here = self.preempting and self.plan.can_stop_mid_epoch and training == set(self.workers)
         if training and not stops_here:
             self.computing = set(training)
-            return [*out, SendWeights(workers=tuple(sorted(training)), version=self.version)]
+            return [*out, ins.SendWeights(workers=tuple(sorted(training)), version=self.version)]
         self._begin_fence()
         return [*out, self._fence(self.workers)]
 
@@ -400,11 +379,13 @@ class MasterState:
 
     # ------------------------------------------------------------ the fence
 
-    def _fence(self, workers: tuple[int, ...]) -> SendFence:
+    def _fence(self, workers: tuple[int, ...]) -> ins.SendFence:
         self.fenced.update(workers)
-        return SendFence(workers=workers, epoch=self.epoch + 1, checkpoint=self.checkpoints, mid_epoch=self.preempting)
+        return ins.SendFence(
+            workers=workers, epoch=self.epoch + 1, checkpoint=self.checkpoints, mid_epoch=self.preempting
+        )
 
-    def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[Instruction]:
+    def _fence_reached(self, worker: int, message: msg.FenceReached) -> list[ins.Instruction]:
         if worker in self.computing:
             raise ProtocolError(f"Worker {worker} handed in its state before its last update.")
         self._answered(worker)
@@ -415,39 +396,38 @@ class MasterState:
                 self.history.add_training(number, own.n_samples, own.sums)
             if own.load:
                 self.history.add_load(number, own.load)
-        out: list[Instruction] = [HoldState(worker=worker)]
+        out: list[ins.Instruction] = [ins.HoldState(worker=worker)]
         if self.waiting_for:
             return out
         if self.preempting and self.checkpoints and not self._is_full:
             self.phase = Phase.OVER
-            return [*out, SaveMidEpoch(n_samples=self.n_samples - self.epoch * self.n_train), Stopped()]
+            return [*out, ins.SaveMidEpoch(n_samples=self.n_samples - self.epoch * self.n_train), ins.Stopped()]
         if self.has_validation:
             self.phase = Phase.VALIDATING
             self.waiting_for = set(self.workers)
-            return [*out, SendValidate()]
+            return [*out, ins.SendValidate()]
         return [*out, *self._end_epoch()]
 
-    def _validated(self, worker: int, message: msg.Validated) -> list[Instruction]:
+    def _validated(self, worker: int, message: msg.Validated) -> list[ins.Instruction]:
         self._answered(worker)
         for number, own in message.by_worker(worker).items():
             self.history.add_validation(number, own.n_samples, own.sums)
         return [] if self.waiting_for else self._end_epoch()
 
-    def _end_epoch(self) -> list[Instruction]:
+    def _end_epoch(self) -> list[ins.Instruction]:
         metrics = self.history.end_epoch()
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
-            return self._fail(
-                msg.WorkerFailed(assignment=-1, reason=f"{bad} is {metrics[bad]} after epoch {self.epoch}")
-            )
-        out: list[Instruction] = [KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
+            reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"
+            return self._fail(msg.FoldFailed(assignment=-1, reason=reason))
+        out: list[ins.Instruction] = [ins.KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
         reason = self.plan.reason_to_end(self.history)
         return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
 
-    def _go_on(self, metrics: dict[str, float], reason: str) -> list[Instruction]:
+    def _go_on(self, metrics: dict[str, float], reason: str) -> list[ins.Instruction]:
         """Close the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
         waits = self.plan.waits_for_decision and not reason and not self.preempting
-        report = ReportEpoch(
+        report = ins.ReportEpoch(
             epoch=self.epoch, metrics=metrics, checkpoint=self.checkpoints or bool(reason), waits=waits
         )
         if reason:
@@ -457,27 +437,27 @@ class MasterState:
             return [report]
         return [report, *(self.stop() if self.preempting and self.checkpoints else self._begin_epoch())]
 
-    def _call_back(self, metrics: dict[str, float] | None, reason: str) -> list[Instruction]:
+    def _call_back(self, metrics: dict[str, float] | None, reason: str) -> list[ins.Instruction]:
         self.phase = Phase.CALLING_BACK
         self.waiting_for = {1}
         self._called_with = metrics, reason
-        return [SendCallBack(epoch=self.epoch, metrics=metrics, is_last=bool(reason))]
+        return [ins.SendCallBack(epoch=self.epoch, metrics=metrics, is_last=bool(reason))]
 
-    def _called_back(self, worker: int, message: msg.CalledBack) -> list[Instruction]:
+    def _called_back(self, worker: int, message: msg.CalledBack) -> list[ins.Instruction]:
         self._answered(worker)
         metrics, reason = self._called_with
         if metrics is None:
-            return [TakeRequests(), *(self.stop() if self.preempting else self._begin_epoch())]
+            return [ins.TakeRequests(), *(self.stop() if self.preempting else self._begin_epoch())]
         if message.stop:
             reason = reason or "a callback has stopped the training"
-        return [TakeRequests(), *self._go_on(metrics, reason)]
+        return [ins.TakeRequests(), *self._go_on(metrics, reason)]
 
-    def _finish(self, reason: str) -> list[Instruction]:
+    def _finish(self, reason: str) -> list[ins.Instruction]:
         best = self.plan.best_index(self.history)
         index = self.epoch - 1 if best is None else best
         metrics = self.history.epochs[index]
         # The figure alone is not known yet.
-        self._finished = Finish(
+        self._finished = ins.Finish(
             figure_of_merit=math.nan,
             metrics=metrics,
             n_epochs=self.epoch,
@@ -488,23 +468,16 @@ class MasterState:
             return self._over(figure_of_merit(metrics))
         self.phase = Phase.JUDGING
         self.waiting_for = {1}
-        return [SendJudge(epoch=index + 1, metrics=metrics)]
+        return [ins.SendJudge(epoch=index + 1, metrics=metrics)]
 
-    def _over(self, figure: float) -> list[Instruction]:
+    def _over(self, figure: float) -> list[ins.Instruction]:
         assert self._finished is not None
         self.phase = Phase.OVER
-        return [replace(self._finished, figure_of_merit=figure)]
+        return [self._finished.replaced(figure_of_merit=figure)]
 
-    def _fail(self, message: msg.WorkerFailed) -> list[Instruction]:
+    def _fail(self, message: msg.FoldFailed) -> list[ins.Instruction]:
         self.phase = Phase.OVER
-        return [
-            Fail(
-                reason=message.reason,
-                traceback=message.traceback,
-                world_rank=message.world_rank,
-                host=message.host,
-            )
-        ]
+        return [ins.Fail(message=message)]
 
     def _answered(self, worker: int) -> None:
         if worker not in self.waiting_for:

@@ -12,21 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.answers import failures_to, fold_failed
 from nnlo_opt.block.exchange.rounds import HeldUpdates, average_states
+from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
-from nnlo_opt.block.master.submaster_state import (
-    Adopt,
-    Answer,
-    GroupState,
-    HandIn,
-    Instruction,
-    PassDown,
-    PassUp,
-    PushRound,
-    SayReady,
-)
+from nnlo_opt.block.master.submaster_state import GroupState
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
@@ -34,8 +24,7 @@ from nnlo_opt.errors import ProtocolError
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import load_group, save_group
-from nnlo_opt.update_rules.rule import Answer as Adopted
-from nnlo_opt.update_rules.rule import GroupHalf
+from nnlo_opt.update_rules.rule import Answer, GroupHalf
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +98,7 @@ class SubMaster:
             logger.debug("dropped a late %s", type(message).__name__)
         elif isinstance(message, msg.EndFold):
             self._end()
-        elif isinstance(message, msg.WorkerFailed):
+        elif isinstance(message, msg.FoldFailed):
             self._end()
             self._above.send(TOP, message)
         else:
@@ -119,7 +108,7 @@ class SubMaster:
     def _fail(self, assignment: int, error: BaseException) -> None:
         logger.info("assignment %d fails on this sub-master", assignment, exc_info=error)
         self._end()
-        self._above.send(TOP, worker_failed(assignment, error, self._world_rank))
+        self._above.send(TOP, fold_failed(assignment, error, self._world_rank))
 
     def _begin(self, start: msg.StartFold) -> None:
         options = self._options.with_point(start.point)
@@ -141,59 +130,52 @@ class SubMaster:
             instructions = fold.state.order(message)
         for instruction in instructions:
             with self._timeline.span(type(instruction).__name__, worker=worker):
-                self._carry_out(fold, instruction, received.payload)
+                self._carry_out(fold, instruction, received)
 
-    def _carry_out(self, fold: _Fold, instruction: Instruction, payload: np.ndarray | None) -> None:
+    def _carry_out(self, fold: _Fold, instruction: ins.Instruction, received: Received) -> None:
         match instruction:
-            case SayReady(message=message):
+            case ins.SayReady(message=message):
                 fold.n_weights = message.n_weights
                 options = fold.options
                 fold.rule = options.rule.group_half(options, message.n_weights, len(self._group.workers))
                 self._above.send(TOP, message, fold.initial)
                 fold.initial = None
-            case Adopt(message=message):
-                self._adopt(fold, message, payload)
-            case PassDown(workers=workers, message=message):
+            case ins.Adopt(message=message):
+                self._adopt(fold, message, received)
+            case ins.PassDown(workers=workers, message=message):
                 for worker in workers:
-                    self._send(worker, message, payload)
-            case PassUp(message=message):
-                self._above.send(TOP, message, payload)
-            case Answer(workers=workers, message=message):
-                self._answer(fold, workers, message, payload)
-            case HoldUpdate(worker=worker, n_samples=n_samples):
-                fold.held.keep(worker, n_samples, _vector(payload))
-            case PushRound(workers=workers, message=message):
+                    self._send(worker, message, received.payload)
+            case ins.PassUp(message=message):
+                self._above.send(TOP, message, received.payload)
+            case ins.Answer(workers=workers, message=message):
+                # Each adopts the vector made of its own update, or the one from above.
+                is_own = _opened(fold.rule).answers == Answer.DIFFERENCE
+                for worker in workers:
+                    self._send(worker, message, fold.held.answer_to(worker) if is_own else received.payload)
+            case ins.HoldUpdate(worker=worker, n_samples=n_samples):
+                fold.held.keep(worker, n_samples, received.vector)
+            case ins.PushRound(workers=workers, message=message):
                 update = _opened(fold.rule).combine(fold.held.of(workers))
                 self._above.send(TOP, message, update)
-            case HoldState(worker=worker):
-                fold.model_states[worker] = _vector(payload).copy()
-            case HandIn(message=message):
+            case ins.HoldState(worker=worker):
+                fold.model_states[worker] = received.vector.copy()
+            case ins.HandIn(message=message):
                 states = [fold.model_states[worker] for worker in self._group.workers]
                 mean = average_states(states).astype(np.float32)
                 self._above.send(TOP, message.replaced(files=fold.written), mean)
                 fold.written = {}
                 self._timeline.flush()
 
-    def _adopt(self, fold: _Fold, message: msg.Train | msg.Fence, payload: np.ndarray | None) -> None:
+    def _adopt(self, fold: _Fold, message: msg.Train | msg.Fence, received: Received) -> None:
         rule = _opened(fold.rule)
         if isinstance(message, msg.Train) and message.restore:
             state = load_group(Path(message.restore), self._group.workers)
             if state is not None:
                 rule.load_state(state)
-        if message.adopt != Adopted.NOTHING:
-            rule.adopt(message.adopt, _vector(payload)[: fold.n_weights])
+        if message.adopt != Answer.NOTHING:
+            rule.adopt(message.adopt, received.vector[: fold.n_weights])
         if isinstance(message, msg.Fence) and message.checkpoint:
             fold.written = save_group(Path(message.checkpoint), self._group.workers, rule.state())
-
-    def _answer(
-        self, fold: _Fold, workers: tuple[int, ...], message: msg.Train | msg.Fence, payload: np.ndarray | None
-    ) -> None:
-        """Send each of `workers` the vector to adopt: the one from above, or the one made of its own update."""
-        for worker in workers:
-            if _opened(fold.rule).answers == Adopted.DIFFERENCE:
-                self._send(worker, message, fold.held.answer_to(worker))
-            else:
-                self._send(worker, message, payload)
 
     def _send(self, worker: int, message: msg.Message, payload: np.ndarray | None = None) -> None:
         self._endpoints.send(1 + worker - self._group.workers[0], message, payload)
@@ -209,9 +191,3 @@ def _opened(rule: GroupHalf | None) -> GroupHalf:
     if rule is None:
         raise ProtocolError("The group's workers are not ready.")
     return rule
-
-
-def _vector(payload: np.ndarray | None) -> np.ndarray:
-    if payload is None:
-        raise ProtocolError("A vector was expected beside the message.")
-    return payload

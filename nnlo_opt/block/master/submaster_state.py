@@ -14,12 +14,11 @@ makes one update of these and pushes that, and the answer goes to all workers. T
 Synchronously a worker that has passed over its shard waits at the fence; the group is through when all its workers are.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeAlias
+from typing import Any
 
 from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
-from nnlo_opt.block.master.instructions import HoldState, HoldUpdate
+from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
 
@@ -46,64 +45,6 @@ _ACCEPTED: dict[Phase, frozenset[type[msg.Message]]] = {
 }
 
 
-# ---------------------------------------------------------------- instructions (with HoldUpdate and HoldState)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SayReady:
-    """Send up, with the initial weights if a worker has sent them."""
-
-    message: msg.WorkerReady
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopt:
-    """Take in the answer that has just come from the top master."""
-
-    message: msg.Train | msg.Fence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassDown:
-    """Send to these workers, with the vector that has just come."""
-
-    workers: tuple[int, ...]
-    message: msg.Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassUp:
-    """Send up, with the vector that has just come."""
-
-    message: msg.Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Send to these workers, each with the answer to its last update."""
-
-    workers: tuple[int, ...]
-    message: msg.Train | msg.Fence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushRound:
-    """Make one update of those held of `workers`, in this order, and send it up."""
-
-    workers: tuple[int, ...]
-    message: msg.PushUpdate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandIn:
-    """Send up with the mean of the model states held."""
-
-    message: msg.FenceReached
-
-
-Instruction: TypeAlias = SayReady | Adopt | PassDown | PassUp | Answer | HoldUpdate | PushRound | HoldState | HandIn
-
-
 class GroupState:
     """One assignment in one group, from the first ready worker on."""
 
@@ -123,7 +64,7 @@ class GroupState:
 
     # ------------------------------------------------------------ messages of the top master
 
-    def order(self, message: msg.Message) -> list[Instruction]:
+    def order(self, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of the top master; ProtocolError, without a change, for one that must not come now."""
         if self.phase is not Phase.LISTENING:
             raise ProtocolError(f"The top master sent {type(message).__name__} in phase {self.phase.name}.")
@@ -133,28 +74,31 @@ class GroupState:
             case msg.Fence():
                 self._begin(Phase.FENCING)
                 self._rounds = SynchronousRounds(())
-                return [Adopt(message=message), Answer(workers=self.workers, message=message)]
+                return [ins.Adopt(message=message), ins.Answer(workers=self.workers, message=message)]
             case msg.Validate():
                 self._begin(Phase.VALIDATING)
-                return [PassDown(workers=self.workers, message=message)]
+                return [ins.PassDown(workers=self.workers, message=message)]
             case msg.CallBack() | msg.Judge():
                 self._begin(Phase.ASKING)
-                return [PassDown(workers=self.workers[:1], message=message)]
+                return [ins.PassDown(workers=self.workers[:1], message=message)]
         raise ProtocolError(f"A sub-master takes no {type(message).__name__}.")
 
-    def _train(self, message: msg.Train) -> list[Instruction]:
+    def _train(self, message: msg.Train) -> list[ins.Instruction]:
         begins, positions = not self._rounds.training, message.position
         self._begin(Phase.TRAINING)
         if not begins:
-            return [Adopt(message=message), Answer(workers=tuple(sorted(self._rounds.training)), message=message)]
+            return [
+                ins.Adopt(message=message),
+                ins.Answer(workers=tuple(sorted(self._rounds.training)), message=message),
+            ]
         self._rounds = SynchronousRounds(self.workers)
         if positions is None:
-            return [Adopt(message=message), PassDown(workers=self.workers, message=message)]
+            return [ins.Adopt(message=message), ins.PassDown(workers=self.workers, message=message)]
         each = [
-            PassDown(workers=(worker,), message=message.replaced(position=positions[str(worker)]))
+            ins.PassDown(workers=(worker,), message=message.replaced(position=positions[str(worker)]))
             for worker in self.workers
         ]
-        return [Adopt(message=message), *each]
+        return [ins.Adopt(message=message), *each]
 
     def _begin(self, phase: Phase) -> None:
         self.phase = phase
@@ -162,7 +106,7 @@ class GroupState:
 
     # ------------------------------------------------------------ messages of the workers
 
-    def hear(self, worker: int, message: msg.Message) -> list[Instruction]:
+    def hear(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
         """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
         if type(message) not in _ACCEPTED[self.phase]:
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
@@ -171,18 +115,18 @@ class GroupState:
         if worker in self._answers:
             raise ProtocolError(f"Worker {worker} answered twice in phase {self.phase.name}.")
         self._answers[worker] = message
-        held: list[Instruction] = [HoldState(worker=worker)] if isinstance(message, msg.FenceReached) else []
+        held: list[ins.Instruction] = [ins.HoldState(worker=worker)] if isinstance(message, msg.FenceReached) else []
         is_asked_alone = self.phase is Phase.ASKING
         if not is_asked_alone and len(self._answers) < len(self.workers):
             return held
         return [*held, *self._all_have_answered()]
 
-    def _push(self, worker: int, message: msg.PushUpdate) -> list[Instruction]:
+    def _push(self, worker: int, message: msg.PushUpdate) -> list[ins.Instruction]:
         if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._rounds.training):
             raise ProtocolError(f"Worker {worker} pushed without having been answered.")
         self._round[worker] = message
         self._pushed[worker] = _added(self._pushed.get(worker), message.n_samples, message.sums)
-        held = HoldUpdate(worker=worker, n_samples=message.n_samples)
+        held = ins.HoldUpdate(worker=worker, n_samples=message.n_samples)
         if self.phase is Phase.FENCING:
             return [held]
         if not self._rounds.take(worker, is_last=self._synchronous and message.end_of_pass):
@@ -190,7 +134,7 @@ class GroupState:
         self.phase = Phase.LISTENING
         return [held, self._push_round()]
 
-    def _push_round(self) -> PushRound:
+    def _push_round(self) -> ins.PushRound:
         """Return one update for the round, as old as its oldest part; it ends the pass if no worker continues."""
         pushes = [self._round[worker] for worker in sorted(self._round)]
         message = msg.PushUpdate(
@@ -203,20 +147,20 @@ class GroupState:
         )
         workers = tuple(sorted(self._round))
         self._round.clear()
-        return PushRound(workers=workers, message=message)
+        return ins.PushRound(workers=workers, message=message)
 
-    def _all_have_answered(self) -> list[Instruction]:
+    def _all_have_answered(self) -> list[ins.Instruction]:
         phase, self.phase = self.phase, Phase.LISTENING
         answers = [self._answers[worker] for worker in sorted(self._answers)]
         match phase:
             case Phase.STARTING:
-                return [SayReady(message=self._ready(answers))]
+                return [ins.SayReady(message=self._ready(answers))]
             case Phase.FENCING:
                 ahead = [self._push_round()] if self._round else []
-                return [*ahead, HandIn(message=self._reached(answers))]
+                return [*ahead, ins.HandIn(message=self._reached(answers))]
             case Phase.VALIDATING:
-                return [PassUp(message=self._validated(answers))]
-        return [PassUp(message=answers[0])]
+                return [ins.PassUp(message=self._validated(answers))]
+        return [ins.PassUp(message=answers[0])]
 
     def _ready(self, answers: list[msg.WorkerReady]) -> msg.WorkerReady:
         first = answers[0]

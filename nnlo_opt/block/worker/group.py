@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.answers import failures_to, fold_failed
 from nnlo_opt.block.exchange.gradients import CommonBatches, Step
 from nnlo_opt.block.exchange.rounds import check_same_model
 from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
@@ -197,7 +197,7 @@ class WorkerGroupMember:
         self._end()
 
     def _fail(self, error: BaseException) -> None:
-        failed = worker_failed(self._assignment, error, self._setup.world_rank)
+        failed = fold_failed(self._assignment, error, self._setup.world_rank)
         self._end()
         self._answer(failed)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to, worker_failed
+from nnlo_opt.block.answers import failures_to, fold_failed
 from nnlo_opt.block.exchange.rounds import average_states
 from nnlo_opt.block.task import TaskFactory, open_task, release
 from nnlo_opt.block.worker.group import Then, check_members
@@ -116,7 +116,7 @@ class Worker:
         message = received.message
         if self._group is None or getattr(message, "assignment", None) != self._assignment:
             logger.debug("dropped a late %s of a member", type(message).__name__)
-        elif isinstance(message, msg.WorkerFailed):
+        elif isinstance(message, msg.FoldFailed):
             self._end()
             self._block.send(MASTER, message)
         else:
@@ -208,7 +208,7 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         logger.info("assignment %s fails on this worker", self._assignment, exc_info=error)
-        failed = worker_failed(self._assignment, error, self._setup.world_rank)
+        failed = fold_failed(self._assignment, error, self._setup.world_rank)
         self._end()
         self._block.send(MASTER, failed)
 
