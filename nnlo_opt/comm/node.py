@@ -161,6 +161,7 @@ class CommonMemory:
         """Return new memory of zeros, or None if there is no room for it."""
         file = memory("nnlo_opt-common")
         try:
+            # The pages are allocated now: if one were missing when it is used, the process would end.
             os.posix_fallocate(file, 0, n_bytes)
             return cls(file, n_bytes)
         except OSError:
@@ -210,6 +211,8 @@ class Outbox:
     def __init__(self) -> None:
         #: number of payloads written, and number that the receiver has read; it reads them in order
         self._n_written = self.n_released = 0
+        #: memory of all slots, with its file; None before the first payload
+        self._common: CommonMemory | None = None
         self._file = -1
         self._generation = 0
         self._slot_bytes = 0
@@ -229,17 +232,11 @@ class Outbox:
 
     def _grow(self, payload: NDArray[np.float32]) -> bool:
         slot_bytes = -(-payload.nbytes // _PAGE_BYTES) * _PAGE_BYTES
-        file = os.memfd_create("nnlo_opt-payloads")
-        try:
-            # The pages are allocated now: if one were missing when it is used, the process would end.
-            os.posix_fallocate(file, 0, _N_SLOTS * slot_bytes)
-            memory = np.frombuffer(mmap.mmap(file, _N_SLOTS * slot_bytes), np.uint8)
-        except OSError:
-            os.close(file)
+        common = CommonMemory.create(_N_SLOTS * slot_bytes)
+        if common is None:
             return False
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._memory, self._slot_bytes = file, memory, slot_bytes
+        self._common, self._memory, self._slot_bytes = common, common.bytes, slot_bytes
+        self._file, _ = common.place
         self._generation += 1
         return True
 

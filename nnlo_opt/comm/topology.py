@@ -194,20 +194,12 @@ class Topology:
                 remark="One rank: it coordinates and trains, one trial after another.",
             )
         blocks, remark = _cut_blocks(world_size, block_size)
-        teams: list[Team] = []
-        for number, ranks in enumerate(blocks, start=1):
-            parts = _cut_evenly(ranks, n_fold) if n_fold > 1 and len(ranks) >= 2 * n_fold else [ranks]
-            for part in parts:
-                teams.append(
-                    Team(
-                        index=len(teams),
-                        block=number,
-                        world_ranks=tuple(part),
-                        n_masters=n_masters,
-                        ranks_per_worker=ranks_per_worker,
-                    )
-                )
-        return cls(world_size=world_size, teams=tuple(teams), remark=remark)
+        parts = [
+            (number, part)
+            for number, ranks in enumerate(blocks, start=1)
+            for part in _cut_evenly(ranks, n_fold if len(ranks) >= 2 * n_fold else 1)
+        ]
+        return cls(world_size=world_size, teams=_teams(parts, n_masters, ranks_per_worker), remark=remark)
 
 
 def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int = 1, n_fold: int = 1) -> Topology:
@@ -215,12 +207,16 @@ def plan_single_block(world_size: int, n_masters: int = 1, ranks_per_worker: int
 
     `n_fold` folds are trained at the same time if each can have two ranks.
     """
-    parts = _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)
-    teams = (
-        Team(index=index, block=1, world_ranks=tuple(part), n_masters=n_masters, ranks_per_worker=ranks_per_worker)
-        for index, part in enumerate(parts)
+    parts = [(1, part) for part in _cut_evenly(range(world_size), n_fold if world_size >= 2 * n_fold else 1)]
+    return Topology(world_size=world_size, teams=_teams(parts, n_masters, ranks_per_worker), remark="")
+
+
+def _teams(parts: Sequence[tuple[int, range]], n_masters: int, ranks_per_worker: int) -> tuple[Team, ...]:
+    """Return a team for each of `parts`: the number of its block, its world ranks."""
+    return tuple(
+        Team(index=i, block=block, world_ranks=tuple(ranks), n_masters=n_masters, ranks_per_worker=ranks_per_worker)
+        for i, (block, ranks) in enumerate(parts)
     )
-    return Topology(world_size=world_size, teams=tuple(teams), remark="")
 
 
 def _cut_blocks(world_size: int, block_size: int) -> tuple[list[range], str]:

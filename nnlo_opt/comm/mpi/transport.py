@@ -10,8 +10,7 @@ are lost, and raises `RanksLost` to its owner.
 import logging
 import struct
 import time
-from collections.abc import Collection, Iterable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Set
 from typing import ClassVar
 
 import numpy as np
@@ -19,17 +18,8 @@ from mpi4py import MPI
 
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked
-from nnlo_opt.comm.node import (
-    N_LINES,
-    NOWHERE,
-    Bell,
-    CommonMemory,
-    Inbox,
-    Neighbour,
-    Outbox,
-    Place,
-)
+from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
+from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
 from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.vectors import aligned_bytes
@@ -271,20 +261,9 @@ class MpiCollective(Collective):
         self._comm = comm
 
     def sum_in_place(self, vector: np.ndarray) -> None:
-        with _losing_is_known():
+        with losing_ranks():
             self._comm.Allreduce(MPI.IN_PLACE, [vector, MPI.FLOAT])
 
     def check(self) -> None:
-        with _losing_is_known():
+        with losing_ranks():
             self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
-
-
-@contextmanager
-def _losing_is_known() -> Iterator[None]:
-    """Turn an error of MPI into RanksLost if ranks outlive ranks that die, as a death has caused it."""
-    try:
-        yield
-    except MPI.Exception as error:
-        if IS_ON:
-            raise RanksLost from error
-        raise
