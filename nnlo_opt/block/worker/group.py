@@ -168,7 +168,7 @@ class WorkerGroupMember:
         """Take in one message of the leader and answer it; failures of the trial are answered, not raised."""
         message, payload = received.message, received.payload
         if isinstance(message, msg.StartFold):
-            self._end()
+            self.abandon()
             self._assignment = message.assignment
         elif getattr(message, "assignment", None) != self._assignment:
             return  # late: about an assignment that has failed here
@@ -188,17 +188,13 @@ class WorkerGroupMember:
                         n_samples, sums = task.validate(payload)
                     self._answer(msg.Validated(assignment=message.assignment, n_samples=n_samples, sums=sums))
                 case msg.EndFold():
-                    self._end()
+                    self.abandon()
                 case _:
                     raise ProtocolError(f"A member of a worker group takes no {type(message).__name__}.")
 
-    def abandon(self) -> None:
-        """Let go of an assignment, as ranks of the team have died; this member is not used again."""
-        self._end()
-
     def _fail(self, error: BaseException) -> None:
         failed = fold_failed(self._assignment, error, self._setup.world_rank)
-        self._end()
+        self.abandon()
         self._answer(failed)
 
     def _open(self, start: msg.StartFold) -> None:
@@ -234,7 +230,8 @@ class WorkerGroupMember:
         self._answer(reached, task.model_state())
         self._timeline.flush()
 
-    def _end(self) -> None:
+    def abandon(self) -> None:
+        """Let go of the assignment, if there is one: it is over, or ranks of the team have died."""
         was_open, self._assignment, self._task, self._batches = self._assignment is not None, None, None, None
         self._memory = self._weights = None
         if was_open:
