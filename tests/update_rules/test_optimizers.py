@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError
-from nnlo_opt.update_rules.optimizers import make_optimizer, optimizer_names
+from nnlo_opt.update_rules.optimizers import OPTIMIZERS, make_optimizer
 from nnlo_opt.update_rules.vectors import BLOCK
 
 VARIANTS = [
@@ -55,7 +55,7 @@ def test_every_step_is_kerass(name, parameters, learning_rate):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("name", optimizer_names())
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_defaults_are_kerass(name):
     import keras
 
