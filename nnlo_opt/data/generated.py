@@ -56,12 +56,11 @@ class Pool:
 
     def deal(self, n: int, turns: Collection[int]) -> "Pool":
         """Return the pool of the units at `turns` of every `n` units."""
-        n_units = len(self.files) if self.by_files else len(self.sizes or ())
-        mine = [number for number in range(n_units) if number % n in turns]
-        sizes = None if self.sizes is None else tuple(self.sizes[number] for number in mine)
+        deal = Deal(n, frozenset(turns))
+        sizes = None if self.sizes is None else tuple(dealt(self.sizes, [deal]))
         if self.by_files:
-            return replace(self, files=tuple(self.files[number] for number in mine), sizes=sizes)
-        return replace(self, sizes=sizes, deals=(*self.deals, Deal(n, frozenset(turns))))
+            return replace(self, files=tuple(dealt(self.files, [deal])), sizes=sizes)
+        return replace(self, sizes=sizes, deals=(*self.deals, deal))
 
     @property
     def n_samples(self) -> int:

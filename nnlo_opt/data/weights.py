@@ -30,7 +30,7 @@ def parse_class_weights(text: str) -> ClassWeights:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = None
-    if not isinstance(value, dict) or not value or not all(_is_whole(key) for key in value):
+    if not isinstance(value, dict) or not value or not all(type(key) is int for key in value):
         raise ConfigurationError(f"{_RULE}. Received: {text}.")
     for key, weight in value.items():
         if not (is_number(weight) and weight >= 0):
@@ -114,7 +114,3 @@ def _named(classes: NDArray[np.int64]) -> str:
     if len(classes) <= 10:
         return ", ".join(map(str, classes.tolist()))
     return f"{len(classes)} from {classes[0]} to {classes[-1]}"
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
