@@ -12,8 +12,8 @@ import pytest
 import nnlo_opt
 
 # The launcher; a search in one process; what a crash leaves; steps of the coordinator; adapters of models; refusals and
-# random spaces; simulated searches; events of short runs.
-for _folder in ("mpi", "integration", "crash", "coordinator", "models", "space", "search", "trials"):
+# random spaces; simulated searches; events of short runs; teams of linear models.
+for _folder in ("mpi", "integration", "crash", "coordinator", "models", "space", "search", "trials", "block"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)

@@ -1,21 +1,14 @@
-import json
-
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import central_of, fail, finish, history_of, options_of, place_of
 
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.block.master.state import FoldPlan, MasterState, Phase
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import CallbackRequests
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
-from nnlo_opt.testing.memory_source import linear_source
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-
-SOURCE = linear_source(33)
-FOLDS = [single_fold(24, 9)]
 
 
 class Recorder:
@@ -36,9 +29,8 @@ class Recorder:
 
 
 def team_of(directory, recorder, n_workers=2, how=None, **changes):
-    options = TrainingOptions(**{"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, **changes})
     how = {"make_callbacks": recorder and (lambda: recorder), **(how or {})}
-    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers, **how)
+    return linear_teams.team_of(directory, options_of(**changes), n_workers, **how)
 
 
 def rates_applied(team):
@@ -54,9 +46,7 @@ def rates_applied(team):
 def test_callbacks_run_before_the_first_epoch_and_after_each(tmp_path, changes):
     recorder = Recorder()
     team = team_of(tmp_path, recorder, **changes)
-    team.run_fold()
-    finished = team.settle()
-    assert isinstance(finished, msg.FoldFinished)
+    finish(team)
     figures = ["loss", "val_loss"]
     assert [(epoch, names, last) for epoch, names, _, last in recorder.calls] == [
         (0, None, False),
@@ -71,16 +61,14 @@ def test_callbacks_that_change_nothing_leave_a_training_as_it_is(tmp_path):
     weights = []
     for name, recorder in (("a", None), ("b", Recorder())):
         team = team_of(tmp_path / name, recorder, synchronous=True)
-        team.run_fold()
-        team.settle()
-        weights.append(load_weights(fold_directory(tmp_path / name, 0, 0))[0])
+        finish(team)
+        weights.append(central_of(team))
     assert np.array_equal(*weights)
 
 
 def test_without_callbacks_nobody_is_called(tmp_path):
     team = team_of(tmp_path, None)
-    team.run_fold()
-    team.settle()
+    finish(team)
     assert not team.delivered(msg.CallBack)
 
 
@@ -89,8 +77,7 @@ def test_a_learning_rate_is_taken_by_the_optimizer_wherever_it_is(tmp_path, chan
     # So small a rate moves nothing.
     recorder = Recorder(lambda self: {"learning_rate": 1e-12} if len(self.calls) == 2 else {})
     team = team_of(tmp_path, recorder, synchronous=True, **changes)
-    team.run_fold()
-    team.settle()
+    finish(team)
     base = recorder.calls[0][2]
     assert [rate for _, _, rate, _ in recorder.calls] == pytest.approx([base, base, 1e-12, 1e-12])
     shown = [d.payload for d in team.delivered(msg.CallBack)]
@@ -102,48 +89,41 @@ def test_a_learning_rate_is_taken_by_the_optimizer_wherever_it_is(tmp_path, chan
 
 def test_a_callback_ends_the_training(tmp_path):
     team = team_of(tmp_path, Recorder(lambda self: {"stop": len(self.calls) == 3}), epochs=10)
-    team.run_fold()
-    finished = team.settle()
+    finished = finish(team)
     assert (finished.n_epochs, finished.reason) == (2, "a callback has stopped the training")
 
 
 def test_weights_that_a_callback_has_set_are_the_central_ones(tmp_path):
     team = team_of(tmp_path, Recorder(lambda self: {"has_changed": len(self.calls) == 4}))
-    team.run_fold()
-    team.settle()
-    assert not load_weights(fold_directory(tmp_path, 0, 0))[0].any()
+    finish(team)
+    assert not central_of(team).any()
 
 
 def test_the_learning_rate_survives_a_checkpoint(tmp_path):
     first = team_of(tmp_path, Recorder(lambda self: {"learning_rate": 0.01}), how={"is_one_training": True}, epochs=2)
-    first.run_fold()
-    first.settle()
+    finish(first)
     recorder = Recorder()
     second = team_of(tmp_path, recorder, epochs=4)
-    second.run_fold()
-    finished = second.settle()
+    finished = finish(second)
     assert finished.n_epochs == 4
     assert [(epoch, metrics is None) for epoch, metrics, _, _ in recorder.calls] == [(2, True), (3, False), (4, False)]
     assert [rate for _, _, rate, _ in recorder.calls] == pytest.approx([0.01] * 3)
 
 
 def test_an_error_in_a_callback_fails_the_fold(tmp_path):
-    def fail(recorder):
+    def raises(recorder):
         raise ValueError("no such folder")
 
-    team = team_of(tmp_path, Recorder(fail))
-    team.run_fold()
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
+    team = team_of(tmp_path, Recorder(raises))
+    failed = fail(team)
     assert failed.reason == "ValueError: no such folder"
 
 
 def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tmp_path):
     team = team_of(tmp_path, Recorder(), how={"writes_checkpoints": False, "is_one_training": True})
-    team.run_fold()
-    team.settle()
-    assert sorted(path.name for path in fold_directory(tmp_path, 0, 0).iterdir()) == ["history.json", "weights.npz"]
-    assert len(json.loads((fold_directory(tmp_path, 0, 0) / "history.json").read_text())["epochs"]) == 3
+    finish(team)
+    assert sorted(path.name for path in place_of(team).iterdir()) == ["history.json", "weights.npz"]
+    assert len(history_of(team)["epochs"]) == 3
 
 
 # ---------------------------------------------------------------- the state

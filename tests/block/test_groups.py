@@ -6,22 +6,19 @@ and one has not come, real ranks would hang: here that is an error.
 
 from dataclasses import replace
 
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import N_FEATURES, RATE, central_of, data_of, fail, finish, step_to_an_epoch, val_losses
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
-from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 
-N_TRAIN, N_VALIDATION, N_FEATURES = 48, 6, 4
-SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)
-FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+N_TRAIN = 48
+DATA = data_of(N_TRAIN, 6)
 
 
 class FailingAdapter(LinearAdapter):
@@ -96,7 +93,7 @@ class GroupTeam(LoneTeam):
                 given = parameters if is_faulty else {}
                 return FailingAdapter(given.get("fault", ""), given.get("at", 0))
 
-            return tasks_from(build, SOURCE, FOLDS, options)
+            return tasks_from(build, *DATA, options)
 
         super().__init__(directory, options, tasks, plan_single_block(1 + n_ranks, ranks_per_worker=per_worker), **how)
 
@@ -111,8 +108,7 @@ class GroupTeam(LoneTeam):
 
 
 def options_of(**changes):
-    given = {"batch": 4, "epochs": 3, "optimizer": "sgd", "learning_rate": 0.05, "mode": "allreduce", **changes}
-    return TrainingOptions(**given)
+    return linear_teams.options_of(**{"mode": "allreduce", **changes})
 
 
 #: (ranks, ranks of a worker, options)
@@ -127,9 +123,8 @@ KINDS = [
 @pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
 def test_groups_train(tmp_path, n_ranks, per_worker, changes):
     team = GroupTeam(tmp_path, options_of(**changes, epochs=6), n_ranks, per_worker)
-    team.run_fold()
-    assert isinstance(team.settle(), msg.FoldFinished)
-    losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+    finish(team)
+    losses = val_losses(team)
     assert len(losses) == 6
     assert losses[-1] < losses[0]
 
@@ -137,19 +132,16 @@ def test_groups_train(tmp_path, n_ranks, per_worker, changes):
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_ranks_that_average_take_the_steps_of_one(tmp_path, n_ranks):
     """With all samples in one step it does not matter who has which: the mean over all is the same gradient."""
-    options = options_of(batch=N_TRAIN // n_ranks, epochs=5)
-    team = GroupTeam(tmp_path, options, n_ranks)
-    team.run_fold()
-    assert isinstance(team.settle(), msg.FoldFinished)
-    samples = np.arange(N_TRAIN)
-    x, y = SOURCE.read(samples)
-    serial, gradient, weights = LinearAdapter(N_FEATURES), np.empty(N_FEATURES + 1, np.float32), None
+    team = GroupTeam(tmp_path, options_of(batch=N_TRAIN // n_ranks, epochs=5), n_ranks)
+    finish(team)
+    x, y = DATA.source.read(np.arange(N_TRAIN))
+    serial, gradient = LinearAdapter(N_FEATURES), np.empty(N_FEATURES + 1, np.float32)
     serial.read_weights(weights := np.empty(N_FEATURES + 1, np.float32))
     for _ in range(5):
         serial.gradient(x, y, gradient)
-        weights -= np.float32(0.05) * gradient
+        weights -= np.float32(RATE) * gradient
         serial.write_weights(weights)
-    np.testing.assert_allclose(load_weights(fold_directory(tmp_path, 0, 0))[0], weights, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(central_of(team), weights, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
@@ -160,9 +152,7 @@ def test_a_rank_that_cannot_take_its_weights_fails_the_fold(tmp_path, n_ranks, p
     faulty = n_ranks if last else 1
     for seed in range(6):
         team = GroupTeam(tmp_path / str(seed), options_of(**changes), n_ranks, per_worker, faulty)
-        team.run_fold({"fault": "write", "at": at})
-        failed = team.settle(np.random.default_rng(seed))
-        assert isinstance(failed, msg.FoldFailed)
+        failed = fail(team, seed, {"fault": "write", "at": at})
         assert "no weights, please" in failed.reason
         assert failed.world_rank == faulty
 
@@ -171,14 +161,10 @@ def test_a_rank_that_cannot_take_its_weights_fails_the_fold(tmp_path, n_ranks, p
 @pytest.mark.parametrize("last", [False, True])
 def test_a_rank_that_cannot_be_restored_fails_the_fold(tmp_path, n_ranks, per_worker, changes, last):
     first = GroupTeam(tmp_path, options_of(**changes, checkpoint_interval=1), n_ranks, per_worker)
-    first.run_fold()
-    while not first.reported(msg.EpochReported):
-        assert first.step()
+    step_to_an_epoch(first)
     faulty = n_ranks if last else 1
     again = GroupTeam(tmp_path, options_of(**changes), n_ranks, per_worker, faulty)
-    again.run_fold({"fault": "restore"})
-    failed = again.settle()
-    assert isinstance(failed, msg.FoldFailed)
+    failed = fail(again, point={"fault": "restore"})
     assert "no state, please" in failed.reason
     assert failed.world_rank == faulty
 
@@ -186,15 +172,11 @@ def test_a_rank_that_cannot_be_restored_fails_the_fold(tmp_path, n_ranks, per_wo
 @pytest.mark.parametrize(("n_ranks", "per_worker", "changes"), KINDS)
 def test_after_a_failure_the_same_ranks_train_the_next_trial(tmp_path, n_ranks, per_worker, changes):
     team = GroupTeam(tmp_path / "a", options_of(**changes), n_ranks, per_worker, faulty=n_ranks)
-    team.run_fold({"fault": "write", "at": 2})
-    assert isinstance(team.settle(), msg.FoldFailed)
-    team.run_fold(trial=1)
-    assert isinstance(team.settle(), msg.FoldFinished)
+    fail(team, point={"fault": "write", "at": 2})
+    finish(team, trial=1)
     alone = GroupTeam(tmp_path / "b", options_of(**changes), n_ranks, per_worker)
-    alone.run_fold(trial=1)
-    assert isinstance(alone.settle(), msg.FoldFinished)
-    ends = [load_weights(fold_directory(tmp_path / name, 1, 0))[0] for name in "ab"]
-    assert np.array_equal(*ends)
+    finish(alone, trial=1)
+    assert np.array_equal(central_of(team, 1), central_of(alone, 1))
 
 
 class SharingGroups(GroupTeam):
@@ -208,20 +190,17 @@ def test_members_read_the_weights_of_their_leader_in_memory_or_are_sent_them(tmp
         for kind in (GroupTeam, SharingGroups)
     ]
     for team in teams:
-        team.run_fold()
-        assert isinstance(team.settle(), msg.FoldFinished)
+        finish(team)
     sent, read = ([d.payload is not None for d in team.delivered(msg.GroupStep)] for team in teams)
     assert all(sent)
     assert not any(read)
-    ends = [load_weights(fold_directory(team.directory, 0, 0))[0] for team in teams]
-    assert np.array_equal(*ends)
+    assert np.array_equal(*[central_of(team) for team in teams])
 
 
 def test_weights_that_have_not_moved_are_not_sent_again(tmp_path):
     """A leader that computes ahead makes the next step at the same weights."""
     team = GroupTeam(tmp_path, options_of(mode="downpour"), 3, 3, apart=True)
-    team.run_fold()
-    assert isinstance(team.settle(np.random.default_rng(0)), msg.FoldFinished)
+    finish(team, 0)
     sent = [d.payload is not None for d in team.delivered(msg.GroupStep, dest=2)]
     assert sent[0]
     assert not all(sent)

@@ -1,39 +1,39 @@
 import json
 
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import Data, data_of, fail, finish, place_of, run, step_to_an_epoch, val_losses
 
-from nnlo_opt.block.master.endpoints import WorkerEndpoints
-from nnlo_opt.block.master.master import Master, MasterSetup
 from nnlo_opt.block.master.state import FoldPlan, fold_plan
-from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.transport import Received
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.testing.loopback_team import FAULTS, LoneTeam, linear_tasks
-from nnlo_opt.testing.memory_source import UnreadableSource, linear_source
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.testing.loopback_team import FAULTS
+from nnlo_opt.testing.memory_source import UnreadableSource
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.trials.checkpoint import fold_directory, load_latest, load_weights
+from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
-SOURCE = linear_source(33)
-FOLDS = [single_fold(24, 9)]
+DATA = data_of(24, 9, n_features=3)
 ENDS = (msg.FoldFinished, msg.FoldFailed, msg.FoldStopped)
 
 
 def options_of(**changes):
-    return TrainingOptions(**{"batch": 4, "epochs": 2, "optimizer": "sgd", "learning_rate": 0.05, **changes})
+    return linear_teams.options_of(**{"epochs": 2, **changes})
 
 
-def team_of(directory, n_workers=2, source=SOURCE, **changes):
-    options = options_of(**changes)
-    return LoneTeam(directory, options, linear_tasks(source, FOLDS, options), n_workers)
+def team_of(directory, n_workers=2, data=DATA, **changes):
+    return linear_teams.team_of(directory, options_of(**changes), n_workers, data)
 
 
-def checkpoints_in(directory, trial=0):
-    return sorted(path.name for path in fold_directory(directory, trial, 0).glob("checkpoint-*"))
+def checkpoints_of(team):
+    return sorted(path.name for path in place_of(team).glob("checkpoint-*"))
+
+
+def recorded(team, number):
+    """Have the end of an assignment recorded."""
+    team.order(msg.FoldRecorded(assignment=number))
+    team.settle()
 
 
 def ends_of(team):
@@ -46,12 +46,10 @@ def ends_of(team):
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_fold_is_started_reported_epoch_by_epoch_and_finished(tmp_path, synchronous):
     team = team_of(tmp_path, synchronous=synchronous, epochs=3)
-    number = team.run_fold()
-    team.settle()
+    finished = finish(team)
     assert [type(report).__name__ for report in team.reports] == ["FoldStarted", *["EpochReported"] * 3, "FoldFinished"]
-    assert all(report.assignment == number for report in team.reports)
+    assert all(report.assignment == finished.assignment for report in team.reports)
     assert [report.epoch for report in team.reported(msg.EpochReported)] == [1, 2, 3]
-    finished = team.reported(msg.FoldFinished)[0]
     assert finished.n_epochs == 3
     assert finished.metrics == team.reported(msg.EpochReported)[-1].metrics
     assert set(finished.metrics) == {"loss", "val_loss"}
@@ -60,11 +58,10 @@ def test_a_fold_is_started_reported_epoch_by_epoch_and_finished(tmp_path, synchr
 
 def test_a_finished_fold_leaves_its_weights_and_its_history(tmp_path):
     team = team_of(tmp_path, epochs=3)
-    team.run_fold()
-    finished = team.settle()
-    weights, state = load_weights(fold_directory(tmp_path, 0, 0))
+    finished = finish(team)
+    weights, state = load_weights(place_of(team))
     assert (weights.shape, weights.dtype, state.shape) == ((4,), np.float32, (1,))
-    history = json.loads((fold_directory(tmp_path, 0, 0) / "history.json").read_text())
+    history = json.loads((place_of(team) / "history.json").read_text())
     assert [metrics["val_loss"] for metrics in history["epochs"]][-1] == finished.figure_of_merit
     assert set(history["workers"]) == {"1", "2"}
     assert all(len(worker["loss"]) == 3 for worker in history["workers"].values())
@@ -74,11 +71,9 @@ def test_a_finished_fold_leaves_its_weights_and_its_history(tmp_path):
 
 def test_the_time_a_team_was_idle_is_measured_from_its_second_fold_on(tmp_path):
     team = team_of(tmp_path)
-    team.run_fold(trial=0)
-    team.settle()
+    run(team, trial=0)
     team.clock.advance(100.0)
-    team.run_fold(trial=1)
-    team.settle()
+    run(team, trial=1)
     first, second = team.reported(msg.FoldStarted)
     assert first.waited_s is None
     assert 100.0 <= second.waited_s < 110.0
@@ -87,8 +82,7 @@ def test_the_time_a_team_was_idle_is_measured_from_its_second_fold_on(tmp_path):
 def test_train_parameters_of_a_point_replace_options_for_its_trial_alone(tmp_path):
     team = team_of(tmp_path, epochs=2)
     for trial, point in enumerate([{"train.epochs": 3, "train.batch": 24}, {}]):
-        team.run_fold(point, trial)
-        team.settle()
+        run(team, point=point, trial=trial)
     assert [report.n_epochs for report in team.reported(msg.FoldFinished)] == [3, 2]
 
 
@@ -109,34 +103,23 @@ def test_the_plan_of_a_fold_follows_the_options():
 def test_early_stopping_restores_the_weights_and_figures_of_the_best_epoch(tmp_path):
     # So large a step makes the loss swing; the best epoch is seldom the last.
     team = team_of(tmp_path, epochs=40, learning_rate=0.9, early_stopping="val_loss,<,3", synchronous=True)
-    team.run_fold()
-    finished = team.settle()
-    losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+    finished = finish(team)
+    losses = val_losses(team)
     best = int(np.argmin(losses))
     assert len(losses) == finished.n_epochs < 40
     assert best == len(losses) - 1 - 3
     assert finished.figure_of_merit == losses[best]
     assert finished.metrics == team.reported(msg.EpochReported)[best].metrics
     validated = team.delivered(msg.Validate, dest=1)[best].payload
-    assert np.array_equal(np.concatenate(load_weights(fold_directory(tmp_path, 0, 0))), validated)
+    assert np.array_equal(np.concatenate(load_weights(place_of(team))), validated)
 
 
 def test_without_early_stopping_the_last_weights_are_kept(tmp_path):
     team = team_of(tmp_path, epochs=4, learning_rate=0.9, synchronous=True)
-    team.run_fold()
-    finished = team.settle()
+    finished = finish(team)
     assert finished.figure_of_merit == team.reported(msg.EpochReported)[-1].metrics["val_loss"]
     validated = team.delivered(msg.Validate, dest=1)[-1].payload
-    assert np.array_equal(np.concatenate(load_weights(fold_directory(tmp_path, 0, 0))), validated)
-
-
-def test_a_target_metric_ends_the_training(tmp_path):
-    team = team_of(tmp_path, epochs=50, target_metric="val_loss,<,0.5")
-    team.run_fold()
-    finished = team.settle()
-    losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
-    assert finished.figure_of_merit == losses[-1] < 0.5
-    assert all(loss >= 0.5 for loss in losses[:-1])
+    assert np.array_equal(np.concatenate(load_weights(place_of(team))), validated)
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -144,38 +127,28 @@ def test_a_target_metric_ends_the_training(tmp_path):
 
 def test_checkpoints_stay_until_the_coordinator_has_recorded_the_end(tmp_path):
     team = team_of(tmp_path, epochs=3)
-    number = team.run_fold()
-    team.settle()
-    assert checkpoints_in(tmp_path) == ["checkpoint-3"]
-    team.order(msg.FoldRecorded(assignment=number + 1))
-    while team.step():
-        pass
-    assert checkpoints_in(tmp_path) == ["checkpoint-3"]
-    team.order(msg.FoldRecorded(assignment=number))
-    while team.step():
-        pass
-    assert checkpoints_in(tmp_path) == []
-    assert (fold_directory(tmp_path, 0, 0) / "weights.npz").exists()
+    number = finish(team).assignment
+    assert checkpoints_of(team) == ["checkpoint-3"]
+    recorded(team, number + 1)
+    assert checkpoints_of(team) == ["checkpoint-3"]
+    recorded(team, number)
+    assert checkpoints_of(team) == []
+    assert (place_of(team) / "weights.npz").exists()
 
 
 def test_what_a_crash_left_half_written_goes_with_the_checkpoints(tmp_path):
-    half = fold_directory(tmp_path, 0, 0) / ".checkpoint-2.0123456789ab"
+    team = team_of(tmp_path, epochs=3)
+    half = place_of(team) / ".checkpoint-2.0123456789ab"
     half.mkdir(parents=True)
     (half / "master.npz").write_bytes(b"half")
-    team = team_of(tmp_path, epochs=3)
-    number = team.run_fold()
-    team.settle()
-    team.order(msg.FoldRecorded(assignment=number))
-    while team.step():
-        pass
+    recorded(team, finish(team).assignment)
     assert not half.exists()
 
 
 @pytest.mark.parametrize(("interval", "written"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (3, [3, 4]), (9, [4])])
 def test_a_checkpoint_is_written_at_every_interval_and_at_the_end(tmp_path, interval, written):
     team = team_of(tmp_path, epochs=4, checkpoint_interval=interval)
-    team.run_fold()
-    team.settle()
+    run(team)
     assert [report.epoch for report in team.reported(msg.EpochReported) if report.checkpointed] == written
 
 
@@ -184,12 +157,10 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training(tmp_path)
     team = team_of(tmp_path)
     (tmp_path / "trials" / "0000").mkdir(parents=True)
     (tmp_path / "trials" / "0000" / "fold0").write_text("in the way")
-    team.run_fold()
-    end = team.settle()
+    failed = fail(team)
     assert not any(report.checkpointed for report in team.reported(msg.EpochReported))
     # Weights that cannot be saved are no result.
-    assert isinstance(end, msg.FoldFailed)
-    assert "fold0" in end.reason
+    assert "fold0" in failed.reason
 
 
 # ---------------------------------------------------------------- failures stay in their trial
@@ -201,19 +172,13 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training(tmp_path)
 def test_a_fault_of_a_trial_fails_it_once_with_a_reason_and_the_next_trial_is_as_if_nothing_had_been(
     tmp_path, synchronous, fault, at
 ):
-    undisturbed = team_of(tmp_path / "undisturbed", synchronous=True)
-    undisturbed.run_fold(trial=1)
-    expected = undisturbed.settle()
+    expected = finish(team_of(tmp_path / "undisturbed", synchronous=True), trial=1)
     team = team_of(tmp_path / "disturbed", synchronous=synchronous)
-    number = team.run_fold({"fault": fault, "at": at}, trial=0)
-    failed = team.settle(np.random.default_rng(0))
+    failed = fail(team, 0, {"fault": fault, "at": at})
     assert ends_of(team) == [failed]
-    assert isinstance(failed, msg.FoldFailed)
-    assert (failed.assignment, bool(failed.reason)) == (number, True)
+    assert (failed.assignment, bool(failed.reason)) == (0, True)
     assert "\n" not in failed.reason
-    team.run_fold({"train.synchronous": True}, trial=1)
-    finished = team.settle(np.random.default_rng(1))
-    assert isinstance(finished, msg.FoldFinished)
+    finished = finish(team, 1, {"train.synchronous": True}, trial=1)
     assert finished.metrics == expected.metrics
 
 
@@ -231,8 +196,7 @@ def test_a_fault_of_a_trial_fails_it_once_with_a_reason_and_the_next_trial_is_as
 )
 def test_a_failure_says_what_where_and_with_which_traceback(tmp_path, fault, words):
     team = team_of(tmp_path)
-    team.run_fold({"fault": fault})
-    failed = team.settle()
+    failed = fail(team, point={"fault": fault})
     assert words in failed.reason
     assert failed.world_rank in (1, 2)
     assert failed.host
@@ -243,13 +207,10 @@ def test_a_failure_says_what_where_and_with_which_traceback(tmp_path, fault, wor
 @pytest.mark.parametrize("last_batch", [0, 5])
 def test_weights_that_are_not_finite_are_never_a_result(tmp_path, n_validation, last_batch):
     # 24 samples are 6 batches: an update of the last one meets no loss that would show it.
-    options = options_of(epochs=1)
-    team = LoneTeam(tmp_path, options, linear_tasks(SOURCE, [single_fold(24, n_validation)], options))
-    team.run_fold({"fault": "infinite gradient", "at": last_batch})
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
+    team = team_of(tmp_path, 1, Data(DATA.source, [single_fold(24, n_validation)]), epochs=1)
+    failed = fail(team, point={"fault": "infinite gradient", "at": last_batch})
     assert "finite" in failed.reason
-    assert not (fold_directory(tmp_path, 0, 0) / "weights.npz").exists()
+    assert not (place_of(team) / "weights.npz").exists()
 
 
 @pytest.mark.parametrize(
@@ -261,9 +222,8 @@ def test_weights_that_are_not_finite_are_never_a_result(tmp_path, n_validation, 
     ],
 )
 def test_data_that_cannot_be_read_fail_the_trial(tmp_path, error, words):
-    team = team_of(tmp_path, source=UnreadableSource(SOURCE, error))
-    team.run_fold()
-    failed = team.settle()
+    team = team_of(tmp_path, data=Data(UnreadableSource(DATA.source, error), DATA.folds))
+    failed = fail(team)
     assert ends_of(team) == [failed]
     assert words in failed.reason
 
@@ -278,27 +238,17 @@ def test_data_that_cannot_be_read_fail_the_trial(tmp_path, error, words):
 )
 def test_a_point_that_is_no_training_fails_its_trial_before_any_worker_starts(tmp_path, point, words):
     team = team_of(tmp_path)
-    team.run_fold(point)
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
+    failed = fail(team, point=point)
     assert words in failed.reason
     assert not team.deliveries
 
 
-def test_parameters_the_optimizer_refuses_fail_the_trial(tmp_path):
-    team = team_of(tmp_path, optimizer_params={"mass": 1.0})
-    team.run_fold()
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
-    assert "mass" in failed.reason
-
-
-def test_a_metric_that_is_not_measured_fails_the_trial(tmp_path):
-    team = team_of(tmp_path, target_metric="val_acc,>,0.5")
-    team.run_fold()
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
-    assert "val_acc" in failed.reason
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"optimizer_params": {"mass": 1.0}}, "mass"), ({"target_metric": "val_acc,>,0.5"}, "val_acc")],
+)
+def test_what_the_optimizer_refuses_or_nobody_measures_fails_the_trial(tmp_path, changes, word):
+    assert word in fail(team_of(tmp_path, **changes)).reason
 
 
 # ---------------------------------------------------------------- stopping
@@ -306,9 +256,7 @@ def test_a_metric_that_is_not_measured_fails_the_trial(tmp_path):
 
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_fold_can_be_stopped_at_any_moment_and_the_next_is_as_if_nothing_had_been(tmp_path, synchronous):
-    undisturbed = team_of(tmp_path / "undisturbed", synchronous=True)
-    undisturbed.run_fold(trial=1)
-    expected = undisturbed.settle()
+    expected = finish(team_of(tmp_path / "undisturbed", synchronous=True), trial=1)
     moment, finished_by_itself = 0, False
     while not finished_by_itself:
         rng = np.random.default_rng(moment)
@@ -334,9 +282,7 @@ def test_a_fold_can_be_stopped_at_any_moment_and_the_next_is_as_if_nothing_had_b
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_fold_can_be_paused_at_any_moment_and_goes_on_as_if_it_had_not_been(tmp_path, synchronous):
     options = {"synchronous": synchronous, "epochs": 4, "checkpoint_interval": 3}
-    undisturbed = team_of(tmp_path / "undisturbed", **options)
-    undisturbed.run_fold()
-    expected = undisturbed.settle()
+    expected = finish(team_of(tmp_path / "undisturbed", **options))
     moment, epochs, finished_by_itself = 0, set(), False
     while not finished_by_itself:
         team = team_of(tmp_path / str(moment), **options)
@@ -352,12 +298,11 @@ def test_a_fold_can_be_paused_at_any_moment_and_goes_on_as_if_it_had_not_been(tm
             # Nothing that was trained is lost.
             reported = team.reported(msg.EpochReported)
             handed_in = [*team.delivered(msg.PushUpdate), *team.delivered(msg.FenceReached)]
-            kept = load_latest(fold_directory(tmp_path / str(moment), 0, 0))
+            kept = load_latest(place_of(team))
             assert sum(d.message.n_samples for d in handed_in) == (0 if kept is None else kept.master["n_samples"])
             epochs.add(len(reported))
             again = team_of(tmp_path / str(moment), **options)
-            again.run_fold()
-            finished = again.settle()
+            finished = finish(again)
             assert again.reported(msg.FoldStarted)[0].epoch == len(reported)
             assert finished.n_epochs == expected.n_epochs
             if synchronous:
@@ -368,24 +313,19 @@ def test_a_fold_can_be_paused_at_any_moment_and_goes_on_as_if_it_had_not_been(tm
 
 def test_a_stop_that_comes_too_late_is_ignored(tmp_path):
     team = team_of(tmp_path)
-    number = team.run_fold()
-    finished = team.settle()
-    team.order(msg.StopFold(assignment=number))
+    finished = finish(team)
+    team.order(msg.StopFold(assignment=finished.assignment))
     assert team.settle() is finished
     assert ends_of(team) == [finished]
 
 
 def test_the_checkpoints_of_a_stopped_fold_go_when_its_end_is_recorded(tmp_path):
     team = team_of(tmp_path, epochs=9)
-    number = team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    number = step_to_an_epoch(team)
     team.order(msg.StopFold(assignment=number))
     team.settle()
-    assert checkpoints_in(tmp_path)
-    team.order(msg.FoldRecorded(assignment=number))
-    team.settle()
-    assert not checkpoints_in(tmp_path)
+    assert checkpoints_of(team)
+    recorded(team, number)
 
 
 # ---------------------------------------------------------------- bugs of ours
@@ -405,24 +345,3 @@ def test_a_message_no_coordinator_sends_is_a_protocol_error(tmp_path):
     team.order(msg.EndFold(assignment=0))
     with pytest.raises(ProtocolError):
         team.step()
-
-
-def test_workers_whose_models_differ_fail_the_trial(tmp_path):
-    network = LoopbackNetwork(3)
-    orders = LoopbackNetwork(2)
-    master = Master(
-        MasterSetup(
-            orders=orders.end(1),
-            endpoints=WorkerEndpoints(network.end(0)),
-            directory=tmp_path,
-            options=TrainingOptions(),
-            clock=ManualClock(),
-        )
-    )
-    master.handle_order(msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}))
-    ready = {"assignment": 0, "n_state": 0, "n_train": 8, "n_shard": 4, "has_validation": False}
-    master.handle(Received(1, msg.WorkerReady(n_weights=10, **ready), np.zeros(10, np.float32)))
-    master.handle(Received(2, msg.WorkerReady(n_weights=12, **ready), None))
-    failed = orders.end(0).poll().message
-    assert isinstance(failed, msg.FoldFailed)
-    assert "the same model" in failed.reason

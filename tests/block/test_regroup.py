@@ -1,25 +1,21 @@
 """Ranks of a team die, at any moment, and the others go on: the master with its central weights where it may."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import data_of, finish, history_of, options_of, place_of, step_to_an_epoch
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
-from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_latest, load_weights
+from nnlo_opt.testing.loopback_team import LoneTeam
+from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
 pytestmark = pytest.mark.usefixtures("exchange")
 
 N_TRAIN, N_VALIDATION, EPOCHS = 27, 8, 3
-SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
-FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+DATA = data_of(N_TRAIN, N_VALIDATION)
 ASYNCHRONOUS: dict[str, dict[str, Any]] = {
     "downpour": {},
     "downpour, adam": {"optimizer": "adam"},
@@ -30,13 +26,7 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {
 
 
 def team_of(directory: Path, n_workers: int, **changes: Any) -> LoneTeam:
-    options = TrainingOptions(**{"batch": 3, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": 0.05, **changes})
-    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
-
-
-def history_of(directory: Path) -> dict[str, Any]:
-    history: dict[str, Any] = json.loads((fold_directory(directory, 0, 0) / "history.json").read_text())
-    return history
+    return linear_teams.team_of(directory, options_of(batch=3, **changes), n_workers, DATA)
 
 
 @pytest.mark.parametrize("rule", ASYNCHRONOUS)
@@ -63,7 +53,7 @@ def test_an_asynchronous_fold_goes_on_whenever_workers_die(tmp_path: Path, rule:
         finished = team.settle()
         assert isinstance(finished, msg.FoldFinished)
         assert finished.n_epochs == EPOCHS
-        weights, _ = load_weights(fold_directory(directory, 0, 0))
+        weights, _ = load_weights(place_of(team))
         assert np.isfinite(weights).all()
         assert len(team.reported(msg.FoldStarted)) == 1, "to the coordinator it is one assignment"
         assert [report.epoch for report in team.reported(msg.EpochReported)] == [1, 2, 3]
@@ -71,7 +61,7 @@ def test_an_asynchronous_fold_goes_on_whenever_workers_die(tmp_path: Path, rule:
         validated = [d.message for d in team.deliveries[n_before:] if isinstance(d.message, msg.Validated)]
         pairs = zip(validated[::2], validated[1::2], strict=True)
         assert all(a.n_samples + b.n_samples == N_VALIDATION for a, b in pairs)
-        assert history_of(directory)["n_workers"] == 2
+        assert history_of(team)["n_workers"] == 2
         n_steps += 7
     assert n_steps > 35, "it was interrupted a few times"
 
@@ -89,9 +79,7 @@ def test_workers_may_die_again_until_one_is_left(tmp_path: Path) -> None:
 
 def test_workers_that_die_before_they_have_begun_again_lose_nothing(tmp_path: Path) -> None:
     team = team_of(tmp_path, 4)
-    number = team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    number = step_to_an_epoch(team)
     for _ in range(6):
         team.step()
     fold = team.master._assignment
@@ -107,9 +95,7 @@ def test_workers_that_die_before_they_have_begun_again_lose_nothing(tmp_path: Pa
 
 def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
-    team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    step_to_an_epoch(team)
     team.regroup(2)
     n_before = len(team.deliveries)
     team.settle()
@@ -120,6 +106,17 @@ def test_new_workers_begin_another_pass_over_their_data(tmp_path: Path) -> None:
 def has_weights(worker: Any) -> bool:
     """Whether it has been sent weights to train on."""
     return worker._training is not None and worker._training.is_running
+
+
+def hand_weights_to(team: LoneTeam, worker: Any) -> None:
+    """Deliver messages alone, until the worker has them: no batch may be trained yet."""
+    while not has_weights(worker):
+        assert any(team._deliver(place) for place in range(len(team._places)))
+
+
+def model_state_of(worker: Any) -> np.ndarray:
+    worker._training.task.adapter.read_state(state := np.zeros(1, np.float32))
+    return state
 
 
 def state_of(worker: Any) -> dict[str, Any]:
@@ -142,24 +139,17 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
 ) -> None:
     """In EASGD with its own weights and model state; others adopt the central weights."""
     team = team_of(tmp_path, 4, **{"sync_every": 3, **changes})
-    team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    step_to_an_epoch(team)
     for _ in range(10):
         team.step()
     before = [state_of(worker) for worker in team.workers]
-    model_states = [np.zeros(1, np.float32) for _ in team.workers]
-    for worker, state in zip(team.workers, model_states, strict=True):
-        assert worker._training is not None
-        worker._training.task.adapter.read_state(state)
+    model_states = [model_state_of(worker) for worker in team.workers]
     for n_left in [3, 2][:n_deaths]:  # the second before anybody has begun again
         team.regroup(n_left)
     central = team.master._assignment.weights.central.copy()  # type: ignore[union-attr]
     own_weights = changes.get("mode") == "easgd"
     for i, worker in enumerate(team.workers):
-        while not has_weights(worker):
-            # Only messages: no batch may be trained yet.
-            assert any(team._deliver(place) for place in range(len(team._places)))
+        hand_weights_to(team, worker)
         if own_weights:
             after = state_of(worker)
             assert after.keys() == before[i].keys()
@@ -172,42 +162,31 @@ def test_who_outlives_others_goes_on_with_what_its_update_rule_remembers(
             assert slots
             for name in slots:
                 np.testing.assert_array_equal(state_of(worker)[name], before[i][name], err_msg=name)
-        state = np.zeros(1, np.float32)
-        assert worker._training is not None
-        worker._training.task.adapter.read_state(state)
-        np.testing.assert_array_equal(state, model_states[i] if own_weights else central[-1:])
+        np.testing.assert_array_equal(model_state_of(worker), model_states[i] if own_weights else central[-1:])
     assert isinstance(team.settle(), msg.FoldFinished)
 
 
 def test_who_had_not_begun_when_others_died_begins_at_the_centre(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
     number = team.run_fold()
-    while not has_weights(team.workers[0]):
-        assert any(team._deliver(place) for place in range(len(team._places)))
+    hand_weights_to(team, team.workers[0])
     assert not has_weights(team.workers[1]), "what it is to begin with is on its way"
     assert team.regroup(2) == number
     assert team.workers[0]._memory is not None
     assert team.workers[1]._memory is None
     central = team.master._assignment.weights.central  # type: ignore[union-attr]
-    while not has_weights(team.workers[1]):
-        assert any(team._deliver(place) for place in range(len(team._places)))
+    hand_weights_to(team, team.workers[1])
     np.testing.assert_array_equal(team.workers[1]._training._rule.weights, central[:-1])
 
 
 def test_what_is_remembered_of_one_assignment_is_not_taken_for_another(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3, mode="easgd", sync_every=2)
-    team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    step_to_an_epoch(team)
     team.regroup(2)
     team.order(msg.StopFold(assignment=0))
     team.settle()
-    team.run_fold(trial=1)
-    finished = team.settle()
     alone = team_of(tmp_path / "alone", 2, mode="easgd", sync_every=2)
-    alone.run_fold(trial=1)
-    assert isinstance(finished, msg.FoldFinished)
-    assert finished.figure_of_merit == alone.settle().figure_of_merit  # type: ignore[attr-defined]
+    assert finish(team, trial=1).figure_of_merit == finish(alone, trial=1).figure_of_merit
 
 
 @pytest.mark.parametrize("changes", [{"synchronous": True}, {"mode": "allreduce"}], ids=str)
@@ -215,14 +194,9 @@ def test_a_fold_whose_workers_wait_for_each_other_is_repeated_from_its_checkpoin
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     team = team_of(tmp_path, 1 if "mode" in changes else 3, **changes)
-    team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    step_to_an_epoch(team)
     assert team.regroup(1) == -1
-    second = team.run_fold()
-    finished = team.settle()
-    assert isinstance(finished, msg.FoldFinished)
-    assert finished.assignment == second
+    assert finish(team).assignment == 1
     assert team.reported(msg.FoldStarted)[-1].epoch == 1
 
 
@@ -245,9 +219,7 @@ def test_a_fold_that_waits_for_a_word_is_repeated_too(tmp_path: Path) -> None:
 
 def test_a_team_that_is_told_to_stop_while_it_starts_again_stops(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
-    number = team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    number = step_to_an_epoch(team)
     team.regroup(2)
     team.order(msg.StopFold(assignment=number))
     assert team.settle() == msg.FoldStopped(assignment=number)
@@ -255,13 +227,11 @@ def test_a_team_that_is_told_to_stop_while_it_starts_again_stops(tmp_path: Path)
 
 def test_a_preempted_team_that_starts_again_goes_on_to_a_fence(tmp_path: Path) -> None:
     team = team_of(tmp_path, 3)
-    number = team.run_fold()
-    while not team.reported(msg.EpochReported):
-        team.step()
+    number = step_to_an_epoch(team)
     team.regroup(2)
     team.order(msg.PreemptFold(assignment=number))
     assert team.settle() == msg.FoldStopped(assignment=number)
-    kept = load_latest(fold_directory(tmp_path, 0, 0))
+    kept = load_latest(place_of(team))
     assert kept is not None
     assert (kept.epoch, sorted(kept.workers)) == (1, [1, 2])
     assert kept.n_samples_inside > 0
@@ -274,4 +244,3 @@ def test_a_master_whose_team_cannot_train_lets_its_assignment_go(tmp_path: Path)
         team.step()
     end = team._networks[0].end(0)
     assert team.master.regroup(end, None) == -1
-    assert plan_single_block(4).teams[0].n_workers() == 3

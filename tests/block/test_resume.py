@@ -3,25 +3,23 @@
 import json
 import shutil
 
+import linear_teams
 import numpy as np
 import pytest
 from effort import some_of
+from linear_teams import Data, data_of, fail, history_of, place_of, tree_of
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.testing.loopback_team import LoneTeam, tasks_from
-from nnlo_opt.testing.memory_source import linear_source, numbered_source
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.testing.memory_source import numbered_source
+from nnlo_opt.trials.checkpoint import load_weights
 
 pytestmark = pytest.mark.usefixtures("exchange")
 
 EPOCHS = 4
-SOURCE = linear_source(33, n_features=4)
-FOLDS = [single_fold(26, 7)]
 
 
 class DropoutAdapter(LinearAdapter):
@@ -34,33 +32,20 @@ class DropoutAdapter(LinearAdapter):
         return super().gradient((x * keep - self._state).astype(np.float32), y, out)
 
 
-def team_of(directory, options, n_workers, source=SOURCE, folds=FOLDS, n_features=4):
+def team_of(directory, options, workers, data=linear_teams.SMALL):
     def build(parameters, options, seed):
-        return DropoutAdapter(n_features, seed)
+        return DropoutAdapter(*data.source.info.feature_shape, seed)
 
-    return LoneTeam(
-        directory,
-        options,
-        lambda: tasks_from(build, source, folds, options),
-        n_workers,
-    )
+    return LoneTeam(directory, options, lambda: tasks_from(build, *data, options), workers)
 
 
 def options_of(**changes):
-    return TrainingOptions(
-        **{
-            "batch": 4,
-            "epochs": EPOCHS,
-            "optimizer": "adam",
-            "learning_rate": 0.05,
-            "synchronous": True,
-            **changes,
-        }
-    )
+    return linear_teams.options_of(**{"epochs": EPOCHS, "optimizer": "adam", "synchronous": True, **changes})
 
 
-def run_until(team, n_epochs, rng=None):
+def run_until(team, n_epochs, seed=None):
     """Train until `n_epochs` more have been reported, or to the end; -> whether it has ended."""
+    rng = None if seed is None else np.random.default_rng(seed)
     team.run_fold()
     while team.step(rng):
         if team.reported(msg.FoldFinished):
@@ -70,18 +55,28 @@ def run_until(team, n_epochs, rng=None):
     raise AssertionError(team.reports[-1])
 
 
-def result_of(directory):
-    """All that a finished fold leaves, but for times."""
-    place = fold_directory(directory, 0, 0)
-    weights, state = load_weights(place)
-    history = json.loads((place / "history.json").read_text())
-    del history["train_s"]
-    return weights.tobytes(), state.tobytes(), history
+def interrupted(directory, options, workers, n_epochs=1, seed=None, **how):
+    """A team that has been interrupted after its first epochs."""
+    team = team_of(directory, options, workers, **how)
+    assert not run_until(team, n_epochs, seed)
+    return team
 
 
-def uninterrupted(directory, options, n_workers):
-    assert run_until(team_of(directory, options, n_workers), EPOCHS + 1)
-    return result_of(directory)
+def trained(directory, options, workers, seed=None, **how):
+    """A team that has gone on to the end from what there was."""
+    team = team_of(directory, options, workers, **how)
+    assert run_until(team, options.epochs + 1, seed)
+    return team
+
+
+def result_of(where):
+    """All that a finished fold leaves, but for times; `where`: a team, or its directory."""
+    weights, state = load_weights(place_of(where))
+    return weights.tobytes(), state.tobytes(), history_of(where)
+
+
+def uninterrupted(directory, options, workers, **how):
+    return result_of(trained(directory, options, workers, **how))
 
 
 CASES = [
@@ -109,72 +104,44 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("n_workers", "changes"), CASES)
-def test_interrupted_after_every_epoch_a_training_ends_with_the_very_same_bits(tmp_path, n_workers, changes):
-    options = options_of(**changes)
-    expected = uninterrupted(tmp_path / "whole", options, n_workers)
-    directory = tmp_path / "parts"
-    started_at = []
-    ended = False
-    while not ended:
-        team = team_of(directory, options, n_workers)
-        ended = run_until(team, 1, np.random.default_rng(len(started_at)))
-        started_at.append(team.reported(msg.FoldStarted)[0].epoch)
-    assert started_at == list(range(len(started_at)))
-    assert len(started_at) > 2
-    assert result_of(directory) == expected
-
-
-#: (workers, masters)
-TREES = [(5, 3), (3, 2)]
-
-
-def tree_of(n_workers, n_masters):
-    return plan_single_block(n_workers + n_masters, n_masters)
-
-
-@pytest.mark.parametrize(("n_workers", "n_masters"), TREES)
-@pytest.mark.parametrize(
-    "changes",
-    [
+CASES_OF_TREES = [
+    pytest.param(tree_of(n_workers, n_masters), changes, id=f"{n_workers} with {n_masters} masters, {changes}")
+    for n_workers, n_masters in [(5, 3), (3, 2)]
+    for changes in [
         {},
         {"sync_every": 3, "worker_optimizer": "adam", "lr_schedule": "cosine"},
         {"early_stopping": "val_loss,<,2", "learning_rate": 0.9},
         {"mode": "easgd", "sync_every": 2},
         {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02, "optimizer": "sgd"},
-    ],
-    ids=str,
-)
-def test_a_tree_that_is_interrupted_after_every_epoch_ends_with_the_very_same_bits(
-    tmp_path, n_workers, n_masters, changes
-):
-    options, plan = options_of(**changes), tree_of(n_workers, n_masters)
-    expected = uninterrupted(tmp_path / "whole", options, plan)
-    n_starts, ended = 0, False
+    ]
+]
+ASYNCHRONOUS_GROUPS = [
+    pytest.param(tree_of(3, 2), {"mode": mode, "synchronous": False, "sync_every": 2}, id=f"one group, {mode}")
+    for mode in ("downpour", "easgd", "gem")
+]
+
+
+@pytest.mark.parametrize(("workers", "changes"), [*CASES, *CASES_OF_TREES, *ASYNCHRONOUS_GROUPS])
+def test_interrupted_after_every_epoch_a_training_ends_with_the_very_same_bits(tmp_path, workers, changes):
+    options = options_of(**changes)
+    expected = uninterrupted(tmp_path / "whole", options, workers)
+    started_at = []
+    ended = False
     while not ended:
-        ended = run_until(team_of(tmp_path / "parts", options, plan), 1, np.random.default_rng(n_starts))
-        n_starts += 1
-    assert n_starts > 2
-    assert result_of(tmp_path / "parts") == expected
-
-
-@pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
-def test_one_asynchronous_group_that_is_interrupted_ends_with_the_very_same_bits(tmp_path, mode):
-    options, plan = options_of(mode=mode, synchronous=False, sync_every=2), tree_of(3, 2)
-    expected = uninterrupted(tmp_path / "whole", options, plan)
-    while not run_until(team_of(tmp_path / "parts", options, plan), 1):
-        pass
-    assert result_of(tmp_path / "parts") == expected
+        team = team_of(tmp_path / "parts", options, workers)
+        ended = run_until(team, 1, np.random.default_rng(len(started_at)))
+        started_at.append(team.reported(msg.FoldStarted)[0].epoch)
+    assert started_at == list(range(len(started_at)))
+    assert len(started_at) > 2
+    assert result_of(team) == expected
 
 
 @pytest.mark.parametrize(("before", "after"), [((4, 1), (4, 3)), ((4, 3), (4, 1)), ((4, 3), (4, 2)), ((4, 2), (5, 3))])
 @pytest.mark.parametrize("mode", ["downpour", "easgd"])
 def test_with_other_masters_it_goes_on(tmp_path, before, after, mode):
     options = options_of(mode=mode)
-    team = team_of(tmp_path, options, tree_of(*before))
-    assert not run_until(team, 2, np.random.default_rng(0))
-    again = team_of(tmp_path, options, tree_of(*after))
-    assert run_until(again, 9, np.random.default_rng(1))
+    team = interrupted(tmp_path, options, tree_of(*before), 2, seed=0)
+    again = trained(tmp_path, options, tree_of(*after), seed=1)
     assert [report.epoch for report in again.reported(msg.EpochReported)] == [3, 4]
     central = team.delivered(msg.Validate)[-1].payload
     first = next(d for d in again.delivered(msg.Train) if d.group == 0)
@@ -189,8 +156,8 @@ def test_with_other_masters_it_goes_on(tmp_path, before, after, mode):
 def test_a_synchronous_training_goes_on_in_a_tree_as_it_would_have_without(tmp_path, n_masters):
     options = options_of()
     weights, _, history = uninterrupted(tmp_path / "flat", options, 4)
-    assert not run_until(team_of(tmp_path / "tree", options, 4), 2)
-    assert run_until(team_of(tmp_path / "tree", options, tree_of(4, n_masters)), 9)
+    interrupted(tmp_path / "tree", options, 4, 2)
+    trained(tmp_path / "tree", options, tree_of(4, n_masters))
     of_tree, _, history_of_tree = result_of(tmp_path / "tree")
     np.testing.assert_allclose(
         np.frombuffer(of_tree, np.float32), np.frombuffer(weights, np.float32), rtol=1e-4, atol=1e-5
@@ -200,7 +167,7 @@ def test_a_synchronous_training_goes_on_in_a_tree_as_it_would_have_without(tmp_p
 
 #: long epochs
 N_LONG = 192
-LONG = {"source": linear_source(N_LONG + 10, n_features=4), "folds": [single_fold(N_LONG, 10)]}
+LONG = data_of(N_LONG, 10)
 
 
 def preempted_at(team, moment, rng=None):
@@ -237,11 +204,10 @@ def test_preempted_in_the_middle_of_epochs_a_training_ends_with_the_very_same_bi
     tmp_path, n_workers, changes, seed, exchange
 ):
     options = options_of(**changes, checkpoint_interval=3)
-    assert run_until(team_of(tmp_path / "whole", options, n_workers, **LONG), EPOCHS + 1)
-    inside = preempted_again_and_again(lambda: team_of(tmp_path / "parts", options, n_workers, **LONG), seed)
+    expected = uninterrupted(tmp_path / "whole", options, n_workers, data=LONG)
+    inside = preempted_again_and_again(lambda: team_of(tmp_path / "parts", options, n_workers, LONG), seed)
     assert any(inside)
     weights, state, history = result_of(tmp_path / "parts")
-    expected = result_of(tmp_path / "whole")
     assert (weights, state) == expected[:2]
     if options.mode == "allreduce" or (exchange == "shared weights" and not options.synchronous):
         # A worker's sums of an epoch come in two parts, which are added in another order.
@@ -267,7 +233,7 @@ def test_preempted_at_any_time_an_asynchronous_training_trains_no_epoch_of_sampl
     options, n_samples = options_of(mode=mode, synchronous=False, sync_every=2), 0
 
     def make_team():
-        teams.append(team_of(tmp_path, options, plan, **LONG))
+        teams.append(team_of(tmp_path, options, plan, LONG))
         return teams[-1]
 
     teams = []
@@ -284,22 +250,20 @@ def test_preempted_at_any_time_an_asynchronous_training_trains_no_epoch_of_sampl
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_an_epoch_is_gone_on_with_by_another_number_of_workers(tmp_path, before, after, synchronous):
     options = options_of(synchronous=synchronous)
-    assert not preempted_at(team_of(tmp_path, options, before, **LONG), 30)
-    assert [path.name[:13] for path in fold_directory(tmp_path, 0, 0).iterdir()] == ["checkpoint-0-"]
-    again = team_of(tmp_path, options, after, **LONG)
-    assert run_until(again, 9)
+    assert not preempted_at(team_of(tmp_path, options, before, LONG), 30)
+    assert [path.name[:13] for path in place_of(tmp_path).iterdir()] == ["checkpoint-0-"]
+    again = trained(tmp_path, options, after, data=LONG)
     assert [report.epoch for report in again.reported(msg.EpochReported)] == [1, 2, 3, 4]
-    trained = sum(d.message.n_samples for d in again.delivered(msg.PushUpdate))
+    n_samples = sum(d.message.n_samples for d in again.delivered(msg.PushUpdate))
     # Synchronously the passes of the others cannot be gone on with: these begin the epoch anew.
-    assert trained == EPOCHS * N_LONG if synchronous else trained < EPOCHS * N_LONG
+    assert n_samples == EPOCHS * N_LONG if synchronous else n_samples < EPOCHS * N_LONG
 
 
 @pytest.mark.parametrize("interval", some_of([2, 1]))
 def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_path, interval):
     options = options_of(epochs=3, checkpoint_interval=interval)
-    whole = team_of(tmp_path / "whole", options, 2)
-    assert run_until(whole, 9)
-    expected, n_steps = result_of(tmp_path / "whole"), len(whole.deliveries)
+    whole = trained(tmp_path / "whole", options, 2)
+    expected, n_steps = result_of(whole), len(whole.deliveries)
     for moment in range(2, n_steps, 3):
         directory = tmp_path / str(moment)
         team = team_of(directory, options, 2)
@@ -307,19 +271,16 @@ def test_interrupted_at_any_moment_a_training_ends_with_the_very_same_bits(tmp_p
         for _ in range(moment):
             team.step()
         n_done = max((r.epoch for r in team.reported(msg.EpochReported) if r.checkpointed), default=0)
-        again = team_of(directory, options, 2)
-        assert run_until(again, 9)
+        again = trained(directory, options, 2)
         assert again.reported(msg.FoldStarted)[0].epoch == n_done
         assert result_of(directory) == expected
 
 
 def test_a_crash_between_the_last_checkpoint_and_its_record_finishes_at_once_with_the_same_figures(tmp_path):
     options = options_of(early_stopping="val_loss,<,2", learning_rate=0.9, epochs=30)
-    team = team_of(tmp_path, options, 2)
-    assert run_until(team, 31)
+    team = trained(tmp_path, options, 2)
     expected = result_of(tmp_path)
-    again = team_of(tmp_path, options, 2)
-    assert run_until(again, 31)
+    again = trained(tmp_path, options, 2)
     assert not again.delivered(msg.Train)
     assert not again.reported(msg.EpochReported)
     first, second = team.reported(msg.FoldFinished)[0], again.reported(msg.FoldFinished)[0]
@@ -336,27 +297,23 @@ def test_a_crash_between_the_last_checkpoint_and_its_record_finishes_at_once_wit
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 5)])
 def test_another_number_of_workers_goes_on(tmp_path, before, after, synchronous):
     options = options_of(synchronous=synchronous)
-    team = team_of(tmp_path, options, before)
-    assert not run_until(team, 2, np.random.default_rng(0))
-    again = team_of(tmp_path, options, after)
-    assert run_until(again, 9, np.random.default_rng(1))
+    team = interrupted(tmp_path, options, before, 2, seed=0)
+    again = trained(tmp_path, options, after, seed=1)
     assert again.reported(msg.FoldStarted)[0].epoch == 2
     assert [report.epoch for report in again.reported(msg.EpochReported)] == [3, 4]
     resumed_from = again.delivered(msg.Train)[0].payload
     assert np.array_equal(resumed_from, team.delivered(msg.Validate)[-1].payload)
-    history = json.loads((fold_directory(tmp_path, 0, 0) / "history.json").read_text())
+    history = history_of(again)
     assert len(history["epochs"]) == EPOCHS
     assert [e["loss"] for e in history["epochs"]][:2] == [r.metrics["loss"] for r in team.reported(msg.EpochReported)]
 
 
 def test_with_another_number_of_workers_every_further_epoch_trains_every_sample_once(tmp_path):
     n_train = 23
-    source, folds = numbered_source(n_train), [single_fold(n_train, 0)]
+    data = Data(numbered_source(n_train), [single_fold(n_train, 0)])
     options = options_of()
-    team = team_of(tmp_path, options, 3, source, folds, n_features=1)
-    assert not run_until(team, 1)
-    again = team_of(tmp_path, options, 4, source, folds, n_features=1)
-    assert run_until(again, 9)
+    interrupted(tmp_path, options, 3, data=data)
+    again = trained(tmp_path, options, 4, data=data)
     assert sum(d.message.n_samples for d in again.delivered(msg.PushUpdate)) == (EPOCHS - 1) * n_train
     positions = {json.dumps(d.message.position) for d in again.delivered(msg.Train)[:4]}
     assert positions == {json.dumps({"pass": 2, "offset": 0})}
@@ -365,16 +322,14 @@ def test_with_another_number_of_workers_every_further_epoch_trains_every_sample_
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     options = options_of()
     expected = uninterrupted(tmp_path / "whole", options, 2)
-    team = team_of(tmp_path / "parts", options, 2)
-    assert not run_until(team, 1)
-    place = fold_directory(tmp_path / "parts", 0, 0)
+    interrupted(tmp_path / "parts", options, 2)
+    place = place_of(tmp_path / "parts")
     shutil.copytree(place / "checkpoint-1", tmp_path / "kept")
-    assert not run_until(team_of(tmp_path / "parts", options, 2), 1)
+    interrupted(tmp_path / "parts", options, 2)
     shutil.copytree(tmp_path / "kept", place / "checkpoint-1")
     whole = (place / "checkpoint-2" / "master.npz").read_bytes()
     (place / "checkpoint-2" / "master.npz").write_bytes(whole[: len(whole) // 2])
-    again = team_of(tmp_path / "parts", options, 2)
-    assert run_until(again, 9)
+    again = trained(tmp_path / "parts", options, 2)
     assert again.reported(msg.FoldStarted)[0].epoch == 1
     assert result_of(tmp_path / "parts") == expected
 
@@ -382,24 +337,21 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
 def test_with_no_checkpoint_that_can_be_read_it_begins_afresh(tmp_path):
     options = options_of()
     expected = uninterrupted(tmp_path / "whole", options, 2)
-    assert not run_until(team_of(tmp_path / "parts", options, 2), 2)
-    (fold_directory(tmp_path / "parts", 0, 0) / "checkpoint-2" / "manifest.json").unlink()
-    again = team_of(tmp_path / "parts", options, 2)
-    assert run_until(again, 9)
+    interrupted(tmp_path / "parts", options, 2, 2)
+    (place_of(tmp_path / "parts") / "checkpoint-2" / "manifest.json").unlink()
+    again = trained(tmp_path / "parts", options, 2)
     assert again.reported(msg.FoldStarted)[0].epoch == 0
     assert result_of(tmp_path / "parts") == expected
 
 
 @pytest.mark.parametrize("what", ["model", "optimizer"])
 def test_a_checkpoint_of_another_model_or_optimizer_fails_the_trial_with_a_sentence(tmp_path, what):
-    assert not run_until(team_of(tmp_path, options_of(), 2), 1)
+    interrupted(tmp_path, options_of(), 2)
     if what == "model":
-        again = team_of(tmp_path, options_of(), 2, linear_source(33, 6), n_features=6)
+        again = team_of(tmp_path, options_of(), 2, data_of(26, 7, n_features=6))
     else:
         again = team_of(tmp_path, options_of(optimizer="sgd"), 2)
-    again.run_fold()
-    failed = again.settle()
-    assert isinstance(failed, msg.FoldFailed)
+    failed = fail(again)
     assert what in failed.reason
     assert "checkpoint" in failed.reason
     assert "\n" not in failed.reason
@@ -408,12 +360,10 @@ def test_a_checkpoint_of_another_model_or_optimizer_fails_the_trial_with_a_sente
 def test_elastic_workers_begin_at_the_central_weights_where_the_checkpoint_has_none_of_theirs(tmp_path):
     """A target ends a training at an epoch that no checkpoint was due at: then the workers have written nothing."""
     changes = {"mode": "easgd", "synchronous": False, "checkpoint_interval": 5, "exchange": "messages"}
-    first = team_of(tmp_path, options_of(**changes, target_metric="val_loss,<,100"), 2)
-    assert run_until(first, 9)
-    place = fold_directory(tmp_path, 0, 0)
+    first = trained(tmp_path, options_of(**changes, target_metric="val_loss,<,100"), 2)
+    place = place_of(tmp_path)
     assert not list((place / "checkpoint-1").glob("worker-*.npz"))
-    again = team_of(tmp_path, options_of(**changes), 2)
-    assert run_until(again, 9)
+    again = trained(tmp_path, options_of(**changes), 2)
     assert again.reported(msg.FoldStarted)[0].epoch == 1
     begun = again.delivered(msg.Train)[:2]
     assert [delivery.message.adopt for delivery in begun] == ["weights"] * 2
@@ -428,10 +378,8 @@ def test_elastic_workers_begin_at_the_central_weights_where_the_checkpoint_has_n
 
 def test_the_time_trained_counts_what_was_trained_before(tmp_path):
     options = options_of()
-    team = team_of(tmp_path, options, 2)
-    assert not run_until(team, 3)
+    team = interrupted(tmp_path, options, 2, 3)
     before_s = team.clock.monotonic_s()
-    again = team_of(tmp_path, options, 2)
-    assert run_until(again, 9)
+    again = trained(tmp_path, options, 2)
     total_s = again.reported(msg.FoldFinished)[0].train_s
     assert before_s - 5 < total_s - again.clock.monotonic_s() < before_s + 5

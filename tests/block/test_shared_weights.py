@@ -1,46 +1,31 @@
 """Workers that move the central weights themselves, in memory they share with their master."""
 
-import json
-
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import EPOCHS, N_TRAIN, central_of, history_of, options_of, team_of
 
 from nnlo_opt.block.exchange.shared_weights import OfWorker, SharedWeights
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.data.folds import single_fold
-from nnlo_opt.testing.loopback_team import LoneTeam, LoopbackTeam, linear_tasks
-from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.testing.loopback_team import LoopbackTeam
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.schedules import LearningRates, LearningRateSchedule
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.update_rules.downpour import Downpour
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.staleness import StalenessPolicy
 from nnlo_opt.update_rules.vectors import BLOCK
 
-N_TRAIN, N_VALIDATION, EPOCHS = 26, 7, 3
-SOURCE = linear_source(N_TRAIN + N_VALIDATION, n_features=4)
-FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
 
-
-def trained(directory, n_workers=1, seed=None, *, shares=True, **changes):
-    options = TrainingOptions(**{"batch": 4, "epochs": EPOCHS, "learning_rate": 0.05, **changes})
+def trained(directory, n_workers=1, seed=None, *, shares=True, apart=False, **changes):
+    options = options_of(**{"optimizer": "adam", **changes})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LoopbackTeam, "shares", shares)
-        team = LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), n_workers)
-        team.run_fold()
-        ended = team.settle(None if seed is None else np.random.default_rng(seed))
-    assert isinstance(ended, msg.FoldFinished), ended
-    return team
-
-
-def weights_of(team):
-    return load_weights(fold_directory(team.directory, 0, 0))[0]
+        return linear_teams.trained(directory, options, n_workers, seed, apart=apart)
 
 
 def staleness_of(team):
-    return json.loads((fold_directory(team.directory, 0, 0) / "history.json").read_text())["staleness"]
+    return history_of(team)["staleness"]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +43,17 @@ def staleness_of(team):
 )
 def test_one_worker_trains_to_the_same_bits_as_by_messages(tmp_path, changes):
     teams = [trained(tmp_path / str(shares), shares=shares, **changes) for shares in (True, False)]
-    ours, theirs = (weights_of(team) for team in teams)
+    ours, theirs = (central_of(team) for team in teams)
     assert np.array_equal(ours, theirs)
     assert staleness_of(teams[0]) == staleness_of(teams[1])
 
 
 @pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
 @pytest.mark.parametrize("n_workers", [2, 3])
-def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode, n_workers):
+@pytest.mark.parametrize("apart", [False, True])
+def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode, n_workers, apart):
     for seed in range(4):
-        team = trained(tmp_path / str(seed), n_workers, seed, mode=mode)
+        team = trained(tmp_path / str(seed), n_workers, seed, mode=mode, apart=apart)
         told = team.delivered(msg.PushUpdate)
         assert len(told) == EPOCHS * n_workers, "each worker tells once an epoch"
         assert all(d.payload is None for d in told)
@@ -76,14 +62,13 @@ def test_several_workers_train_all_epochs_in_any_order_of_events(tmp_path, mode,
         assert EPOCHS * N_TRAIN <= n_samples <= EPOCHS * N_TRAIN + n_workers * 4
         assert sum(staleness_of(team).values()) == sum(d.message.n_batches for d in told)
         assert [r.epoch for r in team.reported(msg.EpochReported)] == list(range(1, EPOCHS + 1))
-        assert np.isfinite(weights_of(team)).all()
+        assert np.isfinite(central_of(team)).all()
 
 
 @pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
 def test_who_is_within_a_period_ends_it_when_the_others_have_trained_the_last_samples(tmp_path, mode, monkeypatch):
     monkeypatch.setattr(LoopbackTeam, "shares", True)
-    options = TrainingOptions(batch=4, epochs=1, mode=mode, sync_every=3)
-    team = LoneTeam(tmp_path, options, linear_tasks(SOURCE, FOLDS, options), 2)
+    team = team_of(tmp_path, options_of(epochs=1, mode=mode, sync_every=3), 2)
     team.run_fold()
     while not all(worker.can_work for worker in team.workers):
         assert team.step()
@@ -103,14 +88,11 @@ def test_old_updates_are_dropped(tmp_path):
     assert counts["dropped"] == sum(n for name, n in counts.items() if name not in ("0", "dropped")) > 0
 
 
-@pytest.mark.parametrize("changes", [{"exchange": "messages"}, {"overlap": True}, {"synchronous": True}], ids=str)
-def test_updates_are_sent_where_that_is_asked_for(tmp_path, changes):
+@pytest.mark.parametrize(
+    "changes", [{"exchange": "messages"}, {"overlap": True}, {"synchronous": True}, {"shares": False}], ids=str
+)
+def test_updates_are_sent_where_that_is_asked_for_or_memory_is_not_shared(tmp_path, changes):
     team = trained(tmp_path, 2, **changes)
-    assert all(d.payload is not None and not d.message.applied for d in team.delivered(msg.PushUpdate))
-
-
-def test_updates_are_sent_where_memory_is_not_shared(tmp_path):
-    team = trained(tmp_path, 2, shares=False)
     assert all(d.payload is not None and not d.message.applied for d in team.delivered(msg.PushUpdate))
 
 

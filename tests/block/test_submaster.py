@@ -1,54 +1,41 @@
 """Trees of masters, against flat teams and against recurrences written down here."""
 
-import json
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import (
+    BATCH,
+    EPOCHS,
+    N_FEATURES,
+    RATE,
+    central_of,
+    data_of,
+    fail,
+    finish,
+    history_of,
+    options_of,
+    place_of,
+    tree_of,
+)
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.data.folds import single_fold
 from nnlo_opt.testing.loopback_team import FAULTS, LoneTeam, linear_tasks
-from nnlo_opt.testing.memory_source import linear_source
-from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.trials.checkpoint import load_weights
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.gem import Gem
 from nnlo_opt.update_rules.optimizers import make_optimizer
 
-N_TRAIN, N_VALIDATION, N_FEATURES, BATCH, EPOCHS = 61, 13, 4, 4, 3
-SOURCE = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES)
-FOLDS = [single_fold(N_TRAIN, N_VALIDATION)]
+N_TRAIN, N_VALIDATION, N_WEIGHTS = 61, 13, N_FEATURES + 1
+DATA = data_of(N_TRAIN, N_VALIDATION)
+team_of, trained, Serial = (
+    partial(made, data=DATA) for made in (linear_teams.team_of, linear_teams.trained, linear_teams.Serial)
+)
 #: (workers, masters)
 TREES = [(1, 2), (2, 3), (3, 2), (5, 3), (7, 4)]
-
-
-def options_of(**changes):
-    return TrainingOptions(**{"batch": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": 0.05, **changes})
-
-
-def team_of(directory, options, n_workers, n_masters, **how):
-    plan = plan_single_block(n_workers + n_masters, n_masters)
-    return LoneTeam(directory, options, linear_tasks(SOURCE, FOLDS, options), plan, **how)
-
-
-def trained(directory, options, n_workers, n_masters, seed=None, **how):
-    team = team_of(directory, options, n_workers, n_masters, **how)
-    team.run_fold()
-    ended = team.settle(None if seed is None else np.random.default_rng(seed))
-    assert isinstance(ended, msg.FoldFinished), ended
-    return team
-
-
-def central_of(team):
-    return load_weights(fold_directory(team.directory, 0, 0))[0]
-
-
-def history_of(team):
-    history = json.loads((fold_directory(team.directory, 0, 0) / "history.json").read_text())
-    del history["train_s"]
-    return history
 
 
 def above(team, kind):
@@ -67,8 +54,8 @@ def above(team, kind):
 )
 def test_a_synchronous_tree_trains_as_one_master_does(tmp_path, n_workers, n_masters, changes):
     options = options_of(synchronous=True, **changes)
-    flat = trained(tmp_path / "flat", options, n_workers, 1)
-    tree = trained(tmp_path / "tree", options, n_workers, n_masters, seed=n_workers)
+    flat = trained(tmp_path / "flat", options, n_workers)
+    tree = trained(tmp_path / "tree", options, tree_of(n_workers, n_masters), seed=n_workers)
     np.testing.assert_allclose(central_of(tree), central_of(flat), rtol=2e-5, atol=2e-6)
     of_flat, of_tree = history_of(flat), history_of(tree)
     for name, values in of_flat.pop("epochs")[-1].items():
@@ -83,19 +70,10 @@ def test_a_synchronous_tree_trains_as_one_master_does(tmp_path, n_workers, n_mas
     assert sum(push.message.n_samples for push in pushes) == EPOCHS * N_TRAIN
 
 
-def test_the_order_of_events_in_a_synchronous_tree_does_not_change_a_bit(tmp_path):
-    options = options_of(synchronous=True, optimizer="adam")
-    teams = [trained(tmp_path / str(seed), options, 5, 3, seed) for seed in range(4)]
-    assert len({central_of(team).tobytes() for team in teams}) == 1
-    assert len({json.dumps(history_of(team)) for team in teams}) == 1
-
-
 def test_float_model_state_is_averaged_over_workers_not_over_groups(tmp_path):
     """Groups of 2 and 3: their means count by their workers."""
     options = options_of(synchronous=True, learning_rate=1e-12, epochs=1)
-    states = [
-        load_weights(fold_directory(trained(tmp_path / str(m), options, 5, m).directory, 0, 0))[1] for m in (1, 3)
-    ]
+    states = [load_weights(place_of(trained(tmp_path / str(m), options, tree_of(5, m))))[1] for m in (1, 3)]
     assert len(states[0])
     np.testing.assert_allclose(states[1], states[0], rtol=1e-6)
 
@@ -103,27 +81,11 @@ def test_float_model_state_is_averaged_over_workers_not_over_groups(tmp_path):
 # ---------------------------------------------------------------- asynchronous: groups in step, each at its own pace
 
 
-class Alone:
-    """A worker's batches and gradients without any team."""
-
-    def __init__(self, options, worker, n_workers):
-        start = msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=worker, n_workers=n_workers)
-        self._task = linear_tasks(SOURCE, FOLDS, options)().open(start)
-        self._task.adapter.read_weights(initial := np.empty(N_FEATURES + 1, np.float32))
-        self.initial = initial
-
-    def gradient_at(self, weights):
-        batch = self._task.stream.next()
-        self._task.adapter.write_weights(weights)
-        self._task.adapter.gradient(batch.x, batch.y, out := np.empty_like(weights))
-        return len(batch.y), out
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_one_group_is_sgd_on_the_mean_over_the_samples_of_its_workers(tmp_path, optimizer):
     options = options_of(optimizer=optimizer, epochs=1)
-    workers = [Alone(options, worker, 3) for worker in (1, 2, 3)]
-    central, rule = workers[0].initial.copy(), make_optimizer(optimizer, N_FEATURES + 1, 0.05)
+    workers = [Serial(options, worker, 3) for worker in (1, 2, 3)]
+    central, rule = workers[0].initial.copy(), make_optimizer(optimizer, N_WEIGHTS, RATE)
     n_samples = n_updates = 0
     while n_samples < N_TRAIN:
         parts = [worker.gradient_at(central) for worker in workers]
@@ -131,7 +93,7 @@ def test_one_group_is_sgd_on_the_mean_over_the_samples_of_its_workers(tmp_path, 
         rule.apply(central, (sum(n * gradient for n, gradient in parts) / total).astype(np.float32))
         n_samples += total
         n_updates += 1
-    team = trained(tmp_path, options, 3, 2)
+    team = trained(tmp_path, options, tree_of(3, 2))
     np.testing.assert_allclose(central_of(team), central, rtol=1e-5, atol=1e-6)
     pushes = [d.message for d in above(team, msg.PushUpdate)]
     assert [push.base_version for push in pushes] == list(range(n_updates))
@@ -139,15 +101,10 @@ def test_one_group_is_sgd_on_the_mean_over_the_samples_of_its_workers(tmp_path, 
 
 
 def test_groups_go_at_their_own_pace_and_their_updates_are_as_old_as_they_say(tmp_path):
-    team = team_of(tmp_path, options_of(epochs=6), 5, 3, apart=True)
-    team.run_fold()
-    assert isinstance(team.settle(np.random.default_rng(5)), msg.FoldFinished)
+    team = trained(tmp_path, options_of(epochs=6), tree_of(5, 3), seed=5, apart=True)
     pushes = above(team, msg.PushUpdate)
-    expected: dict[str, int] = {}
-    for version, push in enumerate(pushes):
-        staleness = str(version - push.message.base_version)
-        expected[staleness] = expected.get(staleness, 0) + 1
-    assert history_of(team)["staleness"] == dict(sorted(expected.items(), key=lambda item: int(item[0])))
+    expected = Counter(version - push.message.base_version for version, push in enumerate(pushes))
+    assert history_of(team)["staleness"] == {str(staleness): n for staleness, n in sorted(expected.items())}
     assert len(expected) > 1
     # Both groups push, of all their workers, and every sample pushed below arrives above.
     assert {push.source for push in pushes} == {1, 2}
@@ -157,12 +114,15 @@ def test_groups_go_at_their_own_pace_and_their_updates_are_as_old_as_they_say(tm
 
 @pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
 @pytest.mark.parametrize("sync_every", [1, 3])
-@pytest.mark.parametrize(("n_workers", "n_masters"), TREES)
+@pytest.mark.parametrize(("n_workers", "n_masters"), [(1, 1), (2, 1), (3, 1), *TREES])
 @pytest.mark.parametrize("apart", [False, True])
-def test_trees_train_all_epochs_in_any_order_of_events(tmp_path, mode, sync_every, n_workers, n_masters, apart):
+def test_flat_teams_and_trees_train_all_epochs_in_any_order_of_events(
+    tmp_path, mode, sync_every, n_workers, n_masters, apart
+):
     options = options_of(mode=mode, sync_every=sync_every)
     for seed in range(3):
-        team = trained(tmp_path / str(seed), options, n_workers, n_masters, seed, apart=apart)
+        plan = tree_of(n_workers, n_masters)
+        team = trained(tmp_path / str(seed), options, plan, seed, apart=apart)
         pushed = sum(d.message.n_samples for d in above(team, msg.PushUpdate))
         left = sum(d.message.n_samples for d in above(team, msg.FenceReached))
         # Too many are at most what was on its way when the last epoch was full, and a batch computed ahead.
@@ -180,35 +140,32 @@ def test_trees_train_all_epochs_in_any_order_of_events(tmp_path, mode, sync_ever
 def test_an_elastic_tree_is_the_recurrence_of_its_centres(tmp_path, synchronous):
     """One group of two workers, exactly: the workers pull on its centre, then it pulls on the central weights."""
     options = options_of(mode="easgd", elastic_force=0.6, synchronous=synchronous, batch=61, epochs=4)
-    workers = [Alone(options, worker, 2) for worker in (1, 2)]
+    workers = [Serial(options, worker, 2) for worker in (1, 2)]
     central = workers[0].initial.copy()
     centre, local = central.copy(), np.array([central, central])
     for _ in range(4):
-        local -= np.float32(0.05) * np.array([w.gradient_at(x)[1] for w, x in zip(workers, local, strict=True)])
+        local -= np.float32(RATE) * np.array([w.gradient_at(x)[1] for w, x in zip(workers, local, strict=True)])
         differences = np.float32(0.3) * (local - centre)
         local -= differences
         centre += differences.sum(axis=0)
         difference = np.float32(0.6) * (centre - central)
         central += difference
         centre -= difference
-    np.testing.assert_allclose(central_of(trained(tmp_path, options, 2, 2)), central, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(central_of(trained(tmp_path, options, tree_of(2, 2))), central, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_weights_that_agree_stay_where_they_are(tmp_path, synchronous):
     """Workers whose gradients are zero: no centre moves, however the exchanges fall."""
     options = options_of(mode="easgd", synchronous=synchronous, elastic_lr=1e-30, elastic_force=0.4)
-    team = trained(tmp_path, options, 5, 3, seed=1, apart=True)
+    team = trained(tmp_path, options, tree_of(5, 3), seed=1, apart=True)
     (initial,) = [d.payload for d in above(team, msg.WorkerReady) if d.payload is not None]
-    np.testing.assert_array_equal(central_of(team), initial[: N_FEATURES + 1])
+    np.testing.assert_array_equal(central_of(team), initial[:N_WEIGHTS])
 
 
 def test_a_force_that_a_small_group_cannot_take_fails_the_trial_with_a_sentence(tmp_path):
-    team = team_of(tmp_path, options_of(mode="easgd", elastic_force=1.5), 3, 3)
-    team.run_fold()
-    failed = team.settle()
-    assert isinstance(failed, msg.FoldFailed)
-    assert "`--elastic-force`" in failed.reason
+    team = team_of(tmp_path, options_of(mode="easgd", elastic_force=1.5), tree_of(3, 3))
+    assert "`--elastic-force`" in fail(team).reason
 
 
 # ---------------------------------------------------------------- gradient energy matching
@@ -216,8 +173,8 @@ def test_a_force_that_a_small_group_cannot_take_fails_the_trial_with_a_sentence(
 
 def test_a_matched_tree_adds_up_what_its_workers_match(tmp_path):
     options = options_of(mode="gem", gem_lr=0.02, gem_momentum=0.8, gem_kappa=1.5, batch=16, epochs=2)
-    workers = [Alone(options, worker, 2) for worker in (1, 2)]
-    rules = [Gem(N_FEATURES + 1, 0.02, 0.8, 1.5) for _ in workers]
+    workers = [Serial(options, worker, 2) for worker in (1, 2)]
+    rules = [Gem(N_WEIGHTS, 0.02, 0.8, 1.5) for _ in workers]
     central = workers[0].initial.copy()
     for _ in range(2):
         n_samples = 0
@@ -230,29 +187,7 @@ def test_a_matched_tree_adds_up_what_its_workers_match(tmp_path):
                 gem.update(gradient, out=gradient)
                 updates.append(gradient)
             central += sum(updates)
-    np.testing.assert_allclose(central_of(trained(tmp_path, options, 2, 2)), central, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"synchronous": True},
-        {"mode": "easgd"},
-        {"mode": "easgd", "synchronous": True},
-        {"mode": "easgd", "elastic_momentum": 0.9, "elastic_lr": 0.02},
-        {"mode": "gem"},
-        {"staleness": "scale"},
-        {"staleness": "drop:1"},
-        {"sync_every": 3, "worker_optimizer": "adam"},
-    ],
-    ids=str,
-)
-def test_every_rule_learns_in_a_tree(tmp_path, changes):
-    options = options_of(epochs=20, learning_rate=0.1, **changes)
-    team = trained(tmp_path, options, 5, 3, seed=0, apart=not options.waits)
-    losses = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
-    assert losses[-1] < 0.2 * losses[0]
+    np.testing.assert_allclose(central_of(trained(tmp_path, options, tree_of(2, 2))), central, rtol=2e-5, atol=2e-6)
 
 
 # ---------------------------------------------------------------- failures, stops, the next assignment
@@ -261,74 +196,57 @@ def test_every_rule_learns_in_a_tree(tmp_path, changes):
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_what_fails_below_a_sub_master_is_told_above_as_it_is(tmp_path, fault, synchronous):
-    options = options_of(synchronous=synchronous)
-    team = team_of(tmp_path, options, 5, 3)
-    team.run_fold({"fault": fault, "at": 2})
-    failed = team.settle(np.random.default_rng(3))
-    flat = LoneTeam(tmp_path / "flat", options, linear_tasks(SOURCE, FOLDS, options), 5)
-    flat.run_fold({"fault": fault, "at": 2})
-    expected = flat.settle(np.random.default_rng(3))
-    assert isinstance(failed, msg.FoldFailed)
-    assert (failed.reason, failed.host) == (expected.reason, expected.host)
+    options, point = options_of(synchronous=synchronous), {"fault": fault, "at": 2}
+    team = team_of(tmp_path, options, tree_of(5, 3))
+    report, expected = (fail(one, 3, point) for one in (team, team_of(tmp_path / "flat", options, 5)))
+    assert (report.reason, report.host) == (expected.reason, expected.host)
     if expected.world_rank >= 0:
-        assert failed.world_rank in team.plan.trainer_ranks(every_rank=False)
+        assert report.world_rank in team.plan.trainer_ranks(every_rank=False)
     # Everybody has let go of the trial, and takes the next.
-    team.run_fold(trial=1)
-    assert isinstance(team.settle(np.random.default_rng(4)), msg.FoldFinished)
+    finish(team, 4, trial=1)
 
 
 def test_a_worker_that_fails_alone_ends_its_trial_with_its_rank(tmp_path):
-    options = options_of()
-    team = team_of(tmp_path, options, 5, 3)
+    team = team_of(tmp_path, options_of(), tree_of(5, 3))
     factory = team.factories[3]
     factory._setup = replace(factory._setup, build=lambda parameters, options, seed: 1 / 0)
-    team.run_fold()
-    failed = team.settle(np.random.default_rng(0))
-    assert isinstance(failed, msg.FoldFailed)
-    assert failed.world_rank == team.plan.trainer_ranks(every_rank=False)[3]
-    assert "ZeroDivisionError" in failed.traceback
+    report = fail(team, 0)
+    assert report.world_rank == team.plan.trainer_ranks(every_rank=False)[3]
+    assert "ZeroDivisionError" in report.traceback
 
 
-def test_another_model_below_a_sub_master_is_named_by_its_worker(tmp_path):
-    options = options_of()
-    for number in (3, 5):
-        other = linear_source(N_TRAIN + N_VALIDATION, N_FEATURES + 1)
-        sources = [other if worker == number else SOURCE for worker in range(1, 6)]
-        factories = iter([linear_tasks(source, FOLDS, options)() for source in sources])
-        plan = plan_single_block(8, 3)
-        team = LoneTeam(tmp_path / str(number), options, lambda made=factories: next(made), plan)
-        team.run_fold()
-        failed = team.settle()
-        assert isinstance(failed, msg.FoldFailed)
-        assert "the same model on every worker" in failed.reason
-        assert f"{N_FEATURES + 2}, " in failed.reason
+@pytest.mark.parametrize("number", [3, 5])
+@pytest.mark.parametrize("workers", [5, tree_of(5, 3)], ids=["flat", "tree"])
+def test_another_model_is_refused_with_its_size(tmp_path, number, workers):
+    options, other = options_of(), data_of(N_TRAIN, N_VALIDATION, N_FEATURES + 1)
+    factories = iter([linear_tasks(*(other if worker == number else DATA), options)() for worker in range(1, 6)])
+    report = fail(LoneTeam(tmp_path, options, lambda: next(factories), workers))
+    assert "the same model on every worker" in report.reason
+    assert f"{N_FEATURES + 2}, " in report.reason
 
 
 @pytest.mark.parametrize("moment", range(2, 200, 9))
 def test_a_stop_at_any_moment_ends_it_and_the_next_begins(tmp_path, moment):
     rng = np.random.default_rng(moment)
-    team = team_of(tmp_path, options_of(mode="easgd"), 5, 3, apart=True)
+    team = team_of(tmp_path, options_of(mode="easgd"), tree_of(5, 3), apart=True)
     number = team.run_fold()
     for _ in range(moment):
         team.step(rng)
     team.order(msg.StopFold(assignment=number))
     assert team.settle(rng) == msg.FoldStopped(assignment=number)
-    team.run_fold(trial=1)
-    assert isinstance(team.settle(rng), msg.FoldFinished)
+    finish(team, moment, trial=1)
 
 
-def test_early_stopping_and_a_target_end_a_tree_too(tmp_path):
-    team = trained(tmp_path / "s", options_of(epochs=50, early_stopping="val_loss,<,2", learning_rate=0.9), 5, 3)
-    assert len(team.reported(msg.EpochReported)) < 50
-    team = trained(tmp_path / "t", options_of(epochs=50, target_metric="val_loss,<,0.5"), 5, 3)
+@pytest.mark.parametrize(
+    "changes", [{"early_stopping": "val_loss,<,2", "learning_rate": 0.9}, {"target_metric": "val_loss,<,0.5"}], ids=str
+)
+def test_early_stopping_and_a_target_end_a_tree_too(tmp_path, changes):
+    team = trained(tmp_path, options_of(epochs=50, **changes), tree_of(5, 3))
     assert len(team.reported(msg.EpochReported)) < 50
 
 
 def test_the_users_figure_of_merit_is_asked_of_worker_1(tmp_path, monkeypatch):
     monkeypatch.setattr(LoneTeam, "figure", staticmethod(lambda fold: 0.25 * fold["epoch"]))
-    team = team_of(tmp_path, options_of(), 5, 3, comparison=Comparison(function="figure.py:of"))
-    team.run_fold()
-    finished = team.settle(np.random.default_rng(0))
-    assert isinstance(finished, msg.FoldFinished)
-    assert finished.figure_of_merit == 0.25 * EPOCHS
+    team = team_of(tmp_path, options_of(), tree_of(5, 3), comparison=Comparison(function="figure.py:of"))
+    assert finish(team, 0).figure_of_merit == 0.25 * EPOCHS
     assert [(d.group, d.dest) for d in team.delivered(msg.Judge)] == [(0, 1), (1, 1)]

@@ -60,13 +60,16 @@ class Bench:
         self.n_released += 1
 
 
-def labels_of_a_pass(task):
-    labels, end = [], False
+def batches_of_a_pass(task):
+    end = False
     while not end:
         batch = task.stream.next()
-        labels.extend(int(y) for y in batch.y)
+        yield batch
         end = batch.end_of_pass
-    return labels
+
+
+def labels_of_a_pass(task):
+    return [int(y) for batch in batches_of_a_pass(task) for y in batch.y]
 
 
 def validation_labels(task):
@@ -269,10 +272,8 @@ def test_weights_of_classes_and_of_samples_multiply(memory_bytes):
             Feeding(memory_bytes=memory_bytes, class_tables=tables, sample_weights_name=name), source=source
         )
         task = bench.factory.open(start())
-        total, end = 0.0, False
-        while not end:
-            batch = task.stream.next()
-            end = batch.end_of_pass
+        total = 0.0
+        for batch in batches_of_a_pass(task):
             assert batch.weights.dtype == np.float32
             total += batch.weights.sum()
         bench.factory.close()

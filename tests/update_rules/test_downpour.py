@@ -5,11 +5,9 @@ from hypothesis import strategies as st
 
 from nnlo_opt.testing.linear_model import LinearAdapter
 from nnlo_opt.update_rules.downpour import LocalSteps, combine
-from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.vectors import BLOCK
 
 N_FEATURES = 5
-LEARNING_RATE = 0.05
 
 
 def samples(n, seed):
@@ -57,27 +55,6 @@ def test_a_period_of_one_batch_pushes_exactly_its_gradient():
     steps.add(gradient, 37)
     assert steps.result(out := np.empty(100, np.float32)) == 37
     assert np.array_equal(out, gradient)
-
-
-@pytest.mark.parametrize("sync_every", [1, 2, 5])
-def test_one_worker_with_sgd_at_the_master_is_serial_sgd(sync_every):
-    batches = [samples(16, seed) for seed in range(10)]
-    serial = np.zeros(N_FEATURES + 1, np.float32)
-    for x, y in batches:
-        serial -= LEARNING_RATE * gradient_at(serial, x, y)
-
-    central = np.zeros(N_FEATURES + 1, np.float32)
-    optimizer = make_optimizer("sgd", N_FEATURES + 1, LEARNING_RATE)
-    steps, update = LocalSteps(N_FEATURES + 1), np.empty(N_FEATURES + 1, np.float32)
-    for start in range(0, len(batches), sync_every):
-        local = central.copy()
-        for x, y in batches[start : start + sync_every]:
-            steps.add(gradient := gradient_at(local, x, y), len(x))
-            local -= LEARNING_RATE * gradient
-        steps.result(update)
-        optimizer.apply(central, update)
-        np.testing.assert_allclose(central, local, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(central, serial, rtol=1e-5, atol=1e-6)
 
 
 def test_unequal_batches_count_by_samples():

@@ -1,19 +1,18 @@
 """A fifth update rule, made in this file and named in the registry: it trains in every way that a team has."""
 
+import linear_teams
 import numpy as np
 import pytest
+from linear_teams import data_of, options_of, tree_of, val_losses
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
-from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.testing.loopback_team import LoopbackTeam
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, UpdateRule, WorkerHalf
 
-SOURCE, FOLDS = linear_source(45, 3), [single_fold(36, 9)]
+DATA = data_of(36, 9, n_features=3)
 RATE = 0.01
 
 
@@ -59,39 +58,35 @@ def _is_registered(monkeypatch):
     monkeypatch.setitem(RULES, SignSgd.name, SignSgd())
 
 
-class SharingTeam(LoneTeam):
-    shares = True
-
-
-def trained(directory, team_class, workers, **changes):
-    options = TrainingOptions(mode="sign", batch=4, epochs=30, learning_rate=RATE, **changes)
-    team = team_class(directory, options, linear_tasks(SOURCE, FOLDS, options), workers)
-    team.run_fold()
-    finished = team.settle(np.random.default_rng(0))
-    assert isinstance(finished, msg.FoldFinished)
-    return team, [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+def trained(directory, workers):
+    return linear_teams.trained(
+        directory, options_of(mode="sign", epochs=30, learning_rate=RATE), workers, seed=0, data=DATA
+    )
 
 
 @pytest.mark.parametrize(
-    ("team_class", "workers"),
-    [(LoneTeam, 1), (LoneTeam, 3), (SharingTeam, 1), (SharingTeam, 3), (LoneTeam, plan_single_block(7, 3))],
+    ("shares", "workers"),
+    [(False, 1), (False, 3), (True, 1), (True, 3), (False, tree_of(4, 3))],
     ids=["one worker by messages", "messages", "one worker in memory", "shared memory", "a tree"],
 )
-def test_a_new_rule_trains_by_messages_in_shared_memory_and_in_a_tree(tmp_path, team_class, workers):
-    team, losses = trained(tmp_path, team_class, workers)
+def test_a_new_rule_trains_by_messages_in_shared_memory_and_in_a_tree(tmp_path, monkeypatch, shares, workers):
+    monkeypatch.setattr(LoopbackTeam, "shares", shares)
+    team = trained(tmp_path, workers)
+    losses = val_losses(team)
     assert losses[-1] < losses[0] / 2
     pushes = team.delivered(msg.PushUpdate)
-    assert all((push.payload is None) == (team_class is SharingTeam) for push in pushes)
+    assert all((push.payload is None) == shares for push in pushes)
     # Every weight moves by the rate in every update, up or down.
-    if team_class is LoneTeam:
+    if not shares:
         moved = [d.payload[:-1] for d in team.delivered(msg.Train) if d.payload is not None and d.group == 0]
         steps = np.diff([weights[:3] for weights in moved if weights.size], axis=0) / RATE
         assert np.allclose(steps, np.round(steps), atol=1e-3)
 
 
-def test_one_worker_of_a_new_rule_does_the_same_by_messages_and_in_memory(tmp_path):
-    losses = [trained(tmp_path / kind.__name__, kind, 1)[1] for kind in (LoneTeam, SharingTeam)]
-    assert losses[0] == losses[1]
+def test_one_worker_of_a_new_rule_does_the_same_by_messages_and_in_memory(tmp_path, monkeypatch):
+    by_messages = val_losses(trained(tmp_path / "messages", 1))
+    monkeypatch.setattr(LoopbackTeam, "shares", True)
+    assert val_losses(trained(tmp_path / "memory", 1)) == by_messages
 
 
 def test_what_a_new_rule_cannot_do_is_refused_by_name():
