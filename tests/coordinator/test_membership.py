@@ -1,5 +1,4 @@
 import pytest
-from starts import assignment_of
 from state_steps import check_blocks
 
 from nnlo_opt.comm.topology import Topology
@@ -91,35 +90,3 @@ def test_the_idle_block_of_the_lowest_number_is_given_a_trial_first():
     check_blocks(blocks, THREE)
     assert [blocks.place(trial, 9.0) for trial in (4, 5)] == [1, 3]
     assert not blocks.idle
-
-
-def test_a_block_is_busy_while_any_of_its_teams_is_and_the_others_may_be_given_folds():
-    blocks = Membership(TWO_TEAMS)
-    block = blocks.place(0, 1.0)
-    assert not blocks.is_busy(block)
-    assert [team.index for team in blocks.idle_teams(block)] == [0, 1]
-    blocks.assignment_of_team[1] = assignment_of(number=1, team=1)
-    check_blocks(blocks, TWO_TEAMS)
-    assert blocks.is_busy(block)
-    assert [team.index for team in blocks.idle_teams(block)] == [0]
-
-
-def test_a_block_whose_team_is_broken_is_out_until_that_has_come_together():
-    blocks = Membership(THREE)
-    blocks.died([3])
-    blocks.update_free(2)
-    check_blocks(blocks, THREE)
-    assert (blocks.idle, blocks.out) == ([1, 3], {2})
-    blocks.reformed(1, alive=[4], world_ranks=[4], n_masters=1)
-    blocks.update_free(2)
-    check_blocks(blocks, THREE)
-    assert (sorted(blocks.idle), blocks.out) == ([1, 2, 3], set())
-
-
-def test_a_block_that_can_no_longer_train_is_out_when_its_trial_has_left_it():
-    blocks = Membership(THREE)
-    blocks.place(0, 1.0)
-    blocks.died([1, 2])
-    assert blocks.release(1, 2.0) == 1.0
-    check_blocks(blocks, THREE)
-    assert blocks.out == {1}
