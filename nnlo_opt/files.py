@@ -1,13 +1,21 @@
-"""Writing of files completely or not at all."""
+"""Safe access to files, which are written completely or not at all."""
 
+import hashlib
 import json
 import os
+import re
+import stat
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+#: bytes of a file's name at most, on every common file system
+MAX_NAME_BYTES = 255
+#: levels of nested data that are read; no file of ours or of Keras has 50, and Python functions cannot follow 1000
+MAX_DEPTH = 100
 
 
 def write_fully(fd: int, data: bytes) -> None:
@@ -46,8 +54,9 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
     Args:
         durable: also wait until the data and the name are on the disk.
     """
-    # The suffix stays last, because writers like numpy and keras choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
+    # The suffix stays last, because writers like numpy and keras choose the format by it. Both parts are cut, as a name
+    # that is as long as a name may be must not become longer.
+    temporary = path.with_name(f".{path.stem[:24]}.{uuid.uuid4().hex[:12]}{path.suffix[-24:]}")
     try:
         yield temporary
         if durable:
@@ -68,18 +77,66 @@ def atomic_write(path: Path, data: bytes | str, *, durable: bool = True) -> None
         temporary.write_bytes(data)
 
 
+def short_name(stem: str, suffix: str) -> str:
+    """Return the name of a file: `stem`, with `_` for what no name holds and a hash for a long end, then `suffix`."""
+    name, n_bytes = re.sub(r"[/\0\ud800-\udc7f\udd00-\udfff]", "_", stem), MAX_NAME_BYTES - len(suffix)
+    if len(encoded := os.fsencode(name)) > n_bytes:
+        name = f"{encoded[: n_bytes - 13].decode(errors='ignore')}-{hashlib.sha256(encoded).hexdigest()[:12]}"
+    return name + suffix
+
+
+def regular(path: Path) -> Path:
+    """Return `path`; OSError if it does not exist or is a FIFO, a socket or a device, which `open` might wait for."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
+        raise OSError("not a regular file")
+    return path
+
+
 def with_checksum(data: dict[str, Any]) -> str:
     """Return a line of JSON with the plain `data` and their checksum."""
     return json.dumps({"crc": _checksum(data), **data}) + "\n"
 
 
-def without_checksum(text: str) -> dict[str, Any]:
-    """Return the data that `with_checksum` wrote; ValueError if `text` is damaged."""
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.pop("crc", None) != _checksum(data):
+def without_checksum(text: str | bytes, unchecked: Set[str] | None = None) -> dict[str, Any]:
+    """Return the data that `with_checksum` wrote; ValueError if `text` is damaged.
+
+    Args:
+        unchecked: all names in the data of an earlier version, which wrote no checksum; such data is returned as it is.
+    """
+    data = parse_object(text)
+    if data.keys() != unchecked and data.pop("crc", None) != _checksum(data):
         raise ValueError("its checksum does not agree")
     return data
 
 
 def _checksum(data: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(data, sort_keys=True).encode()):08x}"
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the object of JSON; ValueError as of `parse_json`, or if `text` is JSON of something else."""
+    data = parse_json(text)
+    if not isinstance(data, dict):
+        raise ValueError("it is no object of JSON")
+    return data
+
+
+def parse_json(text: str | bytes, **readers: Any) -> Any:
+    """Return the data of JSON; ValueError if `text` is no JSON, or is nested in more than `MAX_DEPTH` levels.
+
+    Args:
+        readers: further arguments of `json.loads`, for example `parse_float`.
+    """
+    with suppress(RecursionError):
+        data = json.loads(text, **readers)
+        level = [data]
+        for _ in range(MAX_DEPTH + 1):
+            level = [item for value in level for item in _items(value)]
+            if not level:
+                return data
+    raise ValueError(f"it is nested in more than {MAX_DEPTH} levels")
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -14,6 +14,8 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 import msgspec
 from msgspec import field
 
+from nnlo_opt.files import parse_json
+
 __all__ = ["Reader", "Record", "Value", "checked", "field"]
 
 T = TypeVar("T")
@@ -97,7 +99,7 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
         raise TypeError(str(error)) from error
     except msgspec.DecodeError:
         # Names of files may hold half a surrogate pair, which `json` writes and reads, and msgspec does not.
-        return checked(json.loads(text, parse_float=_finite, parse_constant=_finite), decoder.type)
+        return checked(parse_json(text, parse_float=_finite, parse_constant=_finite), decoder.type)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

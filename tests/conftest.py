@@ -2,9 +2,11 @@
 
 import compileall
 import importlib.util
+import os
+import stat
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # which workers of pytest-xdist have
         compileall.compile_dir(Path(nnlo_opt.__file__).parent, quiet=2)
         config.pluginmanager.register(FailuresAtOnce(config))
+
+
+@pytest.fixture(params=["FIFO", "socket", "device"])
+def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
+    """Makes something of a name that is no regular file, and returns the name; opening it might take for ever."""
+
+    def make(path: Path) -> Path:
+        if request.param == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            os.mknod(path, 0o600 | (stat.S_IFIFO if request.param == "FIFO" else stat.S_IFSOCK))
+        return path
+
+    return make
 
 
 @pytest.fixture(params=networks.networks("dense", "torch"))

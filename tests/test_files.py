@@ -1,10 +1,23 @@
+import json
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnlo_opt.files import atomic_path, atomic_write, make_directory, sync, with_checksum, without_checksum, write_fully
+from nnlo_opt.files import (
+    atomic_path,
+    atomic_write,
+    make_directory,
+    parse_json,
+    regular,
+    short_name,
+    sync,
+    with_checksum,
+    without_checksum,
+    write_fully,
+)
 
 
 class Interrupted(BaseException):
@@ -132,3 +145,59 @@ def test_what_has_a_checksum_comes_back_and_shows_every_damage():
     for damaged in damages:
         with pytest.raises(ValueError, match=r"."):
             without_checksum(damaged)
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "ä" * 120 + ".json", "a" + ".b" * 127, "x." + "y" * 253])
+def test_a_name_may_be_as_long_as_any_name(tmp_path, name):
+    atomic_write(tmp_path / name, "x")
+    assert names_in(tmp_path) == [name]
+
+
+def test_a_name_that_is_too_long_is_cut_with_its_hash_and_any_other_stays():
+    assert short_name("model_train", "_history.json") == "model_train_history.json"
+    assert short_name("a/b\0\ud800\udc80", ".x") == "a_b__\udc80.x"  # the last stands for a byte that is no UTF-8
+    assert short_name("a" * 253, ".x") == "a" * 253 + ".x"
+    for stem in ("a" * 254, "ä" * 127, "ä" * 1000):
+        name = short_name(stem, ".x")
+        assert 250 < len(name.encode()) <= 255
+        assert name.startswith(stem[:100])
+        assert name.endswith(".x")
+        assert name != short_name(stem + "b", ".x")
+
+
+def test_what_open_may_wait_for_is_refused_before_it_is_opened(tmp_path, irregular):
+    with pytest.raises(OSError, match="not a regular file"):
+        regular(irregular(tmp_path / "a"))
+    with pytest.raises(FileNotFoundError):
+        regular(tmp_path / "missing")
+    for path in (tmp_path, Path(__file__)):
+        assert regular(path) == path
+
+
+def nested(depth, inside="1"):
+    return "[" * depth + inside + "]" * depth
+
+
+@pytest.mark.parametrize(
+    "text",
+    [nested(101), nested(900), "[" * 100_000, '{"a":' * 500 + "1" + "}" * 500, "[", b"\xff"],
+    ids=lambda text: str(text[:9]),
+)
+def test_json_that_is_none_or_nested_beyond_all_use_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+    with pytest.raises(ValueError, match=r"."):
+        without_checksum(text)
+
+
+def test_json_is_read_as_it_stands():
+    assert parse_json(nested(100)) == json.loads(nested(100))
+    assert parse_json(b'{"a": [1, {"b": null}], "c": 2.5}') == {"a": [1, {"b": None}], "c": 2.5}
+    assert parse_json("1.5", parse_float=str) == "1.5"
+
+
+def test_what_an_earlier_version_wrote_without_a_checksum_is_read_if_it_has_the_same_names():
+    assert without_checksum('{"a": 1, "b": 2}', {"a", "b"}) == {"a": 1, "b": 2}
+    for text, names in (('{"a": 1}', {"a", "b"}), ('{"a": 1, "c": 2}', {"a", "b"}), ("{}", None), ("[]", {"a"})):
+        with pytest.raises(ValueError, match=r"."):
+            without_checksum(text, names)

@@ -4,13 +4,13 @@
 The layers themselves are translated in `legacy_layers`. Names are kept, because weights are found by name.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import parse_json
 from nnlo_opt.models.legacy_layers import (
     CLASSES,
     MERGING,
@@ -37,10 +37,10 @@ def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] =
         ConfigurationError: naming `source`, if `text` is no architecture or has no counterpart in Keras 3.
     """
     try:
-        architecture = json.loads(text)
+        architecture = parse_json(text)
         if isinstance(architecture, str):
             # `to_json` returns text, which many users have encoded as JSON a second time.
-            architecture = json.loads(architecture)
+            architecture = parse_json(architecture)
     except ValueError as error:
         architecture, what = None, f"no JSON ({error})"
     else:
@@ -65,12 +65,12 @@ def translate(architecture: Mapping[str, Any], source: str, is_custom: Callable[
     Raises:
         ConfigurationError: naming `source`, if Keras 3 has no counterpart.
     """
-    translator = _Translator(architecture, is_custom)
     try:
+        translator = _Translator(architecture, is_custom)
         config = translator.model(architecture)
     except Untranslatable as error:
         reason = str(error)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # of any kind, as any value may be of any type
         reason = f"which cannot be followed, {type(error).__name__}: {error}"
     else:
         version = str(architecture.get("keras_version", "1 or 2" if "class_name" in architecture else "0"))
@@ -215,6 +215,8 @@ class _Graph:
             return [name, index - self._skipped.get(name, 0) + is_functional, tensor]
         if isinstance(data, dict):
             return {key: self.ends(value) for key, value in data.items()}
+        if not isinstance(data, list):
+            raise Untranslatable(f"names {data!r} where an input or output must be [layer, call, output]", "which")
         ends = [self.ends(value) for value in data]
         return ends[0] if len(ends) == 1 else ends
 

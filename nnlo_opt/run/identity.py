@@ -1,12 +1,12 @@
 """Identity of a run, whose change between two starts is refused by its name."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import parse_json
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.options import Options
 from nnlo_opt.search.design import design_size
@@ -68,7 +68,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
         return
     try:
         with (request.root / request.name / JOURNAL_NAME).open("rb") as journal:
-            model = json.loads(journal.readline())["identity"]["model"]
+            model = parse_json(journal.readline())["identity"]["model"]
             function, source = model["function"], model["source"]
     except (OSError, ValueError, LookupError, TypeError):
         return  # no such run, or no run of a script; a damaged journal is refused when it is opened

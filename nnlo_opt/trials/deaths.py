@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, parse_json, regular
 from nnlo_opt.records import checked
 
 FOLDER = "deaths"
@@ -49,7 +49,7 @@ def read_notes(run: Path) -> list[Death]:
     found = []
     for path in sorted((run / FOLDER).glob("[0-9]*.json")):  # no temporary file, which begins with a dot
         with suppress(OSError, ValueError, TypeError):
-            found.append(checked(json.loads(path.read_text()), Death))
+            found.append(checked(parse_json(regular(path).read_bytes()), Death))
     return found
 
 

@@ -9,7 +9,6 @@ machine, a network that was cut), it finds another owner's name before it writes
 """
 
 import errno
-import json
 import logging
 import math
 import os
@@ -25,7 +24,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write, make_directory, with_checksum, without_checksum
+from nnlo_opt.files import atomic_write, make_directory, regular, with_checksum, without_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ logger = logging.getLogger(__name__)
 BEAT_S, STALE_S = 20.0, 300.0
 LOCK_NAME = "run.lock"
 OWNER_NAME = "run.owner"
+#: names in a note of the first version, which had neither a checksum nor a beat
+_FIRST_NOTE = frozenset({"host", "pid", "boot"})
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -208,14 +209,9 @@ def _silent_s(path: Path) -> float:
 
 def read_owner(path: Path) -> dict[str, Any] | None:
     """Return the owner; None without a readable note: a damaged one keeps nobody out, least of all its owner."""
-    try:
-        text = path.read_text()
-        owner = json.loads(text)
-        if isinstance(owner, dict) and owner.keys() == {"host", "pid", "boot"}:
-            return owner  # of the first version, which had neither a checksum nor a beat
-        return without_checksum(text)
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError, ValueError):
+        return without_checksum(regular(path).read_bytes(), _FIRST_NOTE)
+    return None
 
 
 def _in_words(owner: dict[str, Any] | None) -> str:

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from nnlo_opt.files import atomic_write, with_checksum, without_checksum
+from nnlo_opt.files import atomic_write, regular, with_checksum, without_checksum
 from nnlo_opt.records import checked
 from nnlo_opt.trials.trial import UnrecordedFold
 
@@ -30,7 +30,7 @@ def read(run: Path) -> tuple[UnrecordedFold, ...]:
     folds = []
     for path in sorted((run / DIRECTORY_NAME).glob("assignment-*.json")):
         try:
-            folds.append(checked(without_checksum(path.read_text()), UnrecordedFold))
+            folds.append(checked(without_checksum(regular(path).read_bytes()), UnrecordedFold))
         except (OSError, ValueError, TypeError) as error:
             logger.warning("skipped `%s`: %s", path, error)
     return tuple(folds)

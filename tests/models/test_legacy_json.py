@@ -277,10 +277,30 @@ def test_what_keras_3_does_not_have_is_refused_by_name(item, what):
         (sequential(), "which cannot be followed, IndexError"),
         ({"class_name": "Sequential"}, "which cannot be followed, KeyError: 'config'"),
         (graph([SOURCE, ("Dense", "d", {}, [[["b", 0, 0]]])], ["a"], [["d", 0, 0]]), "takes an input from 'b'"),
+        (graph([SOURCE], ["a"], ["in1"]), "names 'in1' where an input or output must be"),
+        ({"class_name": "Model", "config": 5}, "which cannot be followed, TypeError"),
+        (sequential({"class_name": "Policy", "config": None}), "which cannot be followed, TypeError"),
     ],
 )
 def test_broken_files_are_refused(broken, what):
     assert what in refusal(broken)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, json.dumps("[" * 100_000), '{"class_name": "Sequential", "config": ' + "[" * 300 + "]" * 300 + "}"],
+    ids=len,
+)
+def test_text_that_is_nested_beyond_all_use_is_refused(text):
+    with pytest.raises(ConfigurationError, match=r"old.json, no JSON \(it is nested in more than 100 levels\)"):
+        read_architecture(text, "old.json")
+
+
+def test_layers_may_be_nested_as_deeply_as_text_may():
+    item = layer("Dense", output_dim=3)
+    for _ in range(45):
+        item = layer("TimeDistributed", layer=item)
+    assert json.dumps(read(sequential(item))).count('"TimeDistributed"') == 45
 
 
 def test_classes_that_are_known_are_left_to_themselves():

@@ -29,7 +29,7 @@ def test_what_is_damaged_is_passed_over(tmp_path: Path, caplog) -> None:
     unrecorded.keep(tmp_path, FOLD)
     (path,) = (tmp_path / unrecorded.DIRECTORY_NAME).iterdir()
     text = path.read_text()
-    for damaged in (text.replace("0.25", "0.26", 1), text[: len(text) // 2], "[]", "{}"):
+    for damaged in (text.replace("0.25", "0.26", 1), text[: len(text) // 2], "[]", "{}", "[" * 100_000):
         path.write_text(damaged)
         with caplog.at_level(logging.WARNING):
             assert unrecorded.read(tmp_path) == ()
@@ -46,3 +46,9 @@ def test_it_is_of_one_assignment_at_one_point_alone() -> None:
     assert not FOLD.is_of(assignment(), {"x": 0.6, "layers": [3, 4]})
     for other in ({"number": 8}, {"trial": 2}, {"fold": 0}, {"attempt": 1}):
         assert not FOLD.is_of(assignment(**other), FOLD.point)
+
+
+def test_what_is_no_regular_file_is_passed_over(tmp_path: Path, irregular) -> None:
+    unrecorded.keep(tmp_path, FOLD)
+    irregular(tmp_path / unrecorded.DIRECTORY_NAME / "assignment-000008.json")
+    assert unrecorded.read(tmp_path) == (FOLD,)
