@@ -5,7 +5,7 @@
     checkpoint-3/worker-1.json  state of worker 1 at the fence: data position, discrete model state
     checkpoint-3/worker-1.npz   state of its update rule, if there is any; written by the worker
     checkpoint-3/group-1-3.npz  state of the sub-master of workers 1 to 3; written by the sub-master
-    checkpoint-3/manifest.json  names, sizes and checksums of the files above; written last
+    checkpoint-3/manifest.json  names, sizes and checksums of the files above, with a checksum of its own; written last
     checkpoint-3-1200/          the same, 1200 samples into the next epoch; `worker-1.npz` holds its model state too
 
 A directory without a manifest that agrees with its files is not a checkpoint. The master creates the directory,
@@ -14,6 +14,7 @@ completes it after the workers have written, then gives it its name.
 
 import json
 import logging
+import math
 import re
 import shutil
 import uuid
@@ -22,30 +23,24 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from nnlo_opt.errors import CheckpointError
-from nnlo_opt.files import atomic_path, make_directory, sync
+from nnlo_opt.files import atomic_path, make_directory, parse_object, regular, sync, with_checksum, without_checksum
 
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
-#: errors of reading a damaged file
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    RuntimeError,  # such as NotImplementedError for an unknown kind of archive
-    zipfile.BadZipFile,
-    zlib.error,
-)
+#: name -> (dimensions, type) of the arrays of `weights.npz`
+_WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
+#: names of the files that a manifest may name
+_PART = re.compile(r"(?:master|worker-\d+)\.(?:json|npz)|group-\d+-\d+\.npz")
+#: names in a manifest of the first version, which had no checksum
+_FIRST_MANIFEST = frozenset({"epoch", "files"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +79,11 @@ def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> Non
 
 def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read."""
-    arrays = _read_arrays(directory / "weights.npz")
-    if missing := {"weights", "state"} - arrays.keys():
-        raise CheckpointError(f"`{directory / 'weights.npz'}` is without {', '.join(sorted(missing))}")
+    path = directory / "weights.npz"
+    arrays = _read_arrays(path)
+    if {name: (array.ndim, array.dtype) for name, array in arrays.items()} != _WEIGHTS:
+        found = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in arrays.items())
+        raise CheckpointError(f"`{path}` must hold two float32 vectors, {' and '.join(_WEIGHTS)}. Received: {found}.")
     return arrays["weights"], arrays["state"]
 
 
@@ -167,7 +164,7 @@ def save(
         own = [path for path in sorted(temporary.iterdir()) if path.name not in (files or {})]
         manifest = {**{path.name: _synced(path) for path in own}, **(files or {})}
         manifest_path = temporary / "manifest.json"
-        manifest_path.write_text(json.dumps({"epoch": checkpoint.epoch, "files": manifest}))
+        manifest_path.write_text(with_checksum({"epoch": checkpoint.epoch, "files": manifest}))
         sync(manifest_path)
         sync(temporary)
         shutil.rmtree(place, ignore_errors=True)
@@ -194,16 +191,16 @@ def load_latest(directory: Path) -> Checkpoint | None:
 def load(place: Path) -> Checkpoint:
     """Return the checkpoint at `place`; CheckpointError unless it is valid as a whole."""
     try:
-        files = json.loads((place / "manifest.json").read_text())["files"]
-        if missing := _MASTER_FILES - files.keys():
-            raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
+        files = _read_manifest(place)
         for name, expected in files.items():
             if _fingerprint(place / name) != expected:
                 raise CheckpointError(f"`{place / name}` does not agree with its manifest")
         arrays = _read_arrays(place / "master.npz")
-        master = json.loads((place / "master.json").read_text())
+        if arrays.get("best", arrays["central"]).shape != arrays["central"].shape:
+            raise CheckpointError(f"`{place}` holds best weights of another shape than its weights")
+        master = parse_object((place / "master.json").read_bytes())
         workers = {
-            int(name.removeprefix("worker-").removesuffix(".json")): json.loads((place / name).read_text())
+            int(name.removeprefix("worker-").removesuffix(".json")): parse_object((place / name).read_bytes())
             for name in sorted(files.keys() - _MASTER_FILES)
             if name.endswith(".json")
         }
@@ -219,7 +216,9 @@ def load(place: Path) -> Checkpoint:
             remembering=remembering,
             groups_remembering=frozenset((int(match[1]), int(match[2])) for match in groups),
         )
-    except _UNREADABLE as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # zip, zlib and npy readers raise a dozen kinds
         raise CheckpointError(f"`{place}` cannot be read: {error}") from error
 
 
@@ -237,16 +236,44 @@ def _found(directory: Path) -> list[tuple[tuple[int, int], Path]]:
     return sorted((((int(match[1]), int(match[2] or 0)), path) for match, path in matches if match), reverse=True)
 
 
+def _read_manifest(place: Path) -> dict[str, Any]:
+    """Return name -> fingerprint of the files of a checkpoint; CheckpointError if a name is missing or foreign."""
+    text = regular(place / "manifest.json").read_bytes()
+    files: dict[str, Any] = without_checksum(text, _FIRST_MANIFEST)["files"]
+    missing = _MASTER_FILES - files.keys()
+    if "crc" not in parse_object(text):
+        # Only the folder shows if a name has been lost, as the manifest names every file of it.
+        missing |= {path.name for path in place.iterdir()} - {"manifest.json", *files}
+    if missing:
+        raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
+    if foreign := [name for name in files if not _PART.fullmatch(name)]:
+        raise CheckpointError(f"`{place}` has a manifest with {foreign[0]!r}, which is no file of a checkpoint")
+    return files
+
+
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an archive by name; CheckpointError if it is damaged anywhere."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(regular(path), allow_pickle=False) as archive:
             # First: NumPy reads as many bytes as a header says, without a look at the checksum of the rest.
             if damaged := archive.zip.testzip():
-                raise CheckpointError(f"`{path}` cannot be read: the checksum of {damaged} does not agree")
+                raise ValueError(f"the checksum of {damaged} does not agree")
+            for member in archive.zip.infolist():
+                with archive.zip.open(member) as file:
+                    _check_array(file, member)
             return {name: archive[name] for name in archive.files}
-    except _UNREADABLE as error:
-        raise CheckpointError(f"`{path}` cannot be read: {error}") from error
+    except Exception as error:  # zip, zlib and npy readers raise a dozen kinds
+        raise CheckpointError(f"`{path}` cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _check_array(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Raise ValueError unless `file`, a member of an archive, is one whole array of numbers, or a text."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"{member.filename} is of another format")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    is_known = dtype.kind in "biuf" or (dtype.kind == "U" and not shape)
+    if not is_known or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+        raise ValueError(f"{member.filename} is not the array of its header, {dtype} of shape {shape}")
 
 
 def _synced(path: Path) -> dict[str, Any]:
@@ -256,5 +283,5 @@ def _synced(path: Path) -> dict[str, Any]:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     return {"size": len(data), "crc32": f"{zlib.crc32(data):08x}"}

@@ -1,10 +1,15 @@
+import io
 import json
 import shutil
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from nnlo_opt.errors import CheckpointError
+from nnlo_opt.files import with_checksum
 from nnlo_opt.trials import checkpoint
 from nnlo_opt.trials.checkpoint import Checkpoint, fold_directory, load, load_latest, load_weights, save, save_weights
 
@@ -166,3 +171,143 @@ def test_weights_of_a_finished_fold_come_back_as_they_were(tmp_path):
 def test_weights_that_are_missing_are_a_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match=r"weights\.npz"):
         load_weights(tmp_path)
+
+
+# ---------------------------------------------------------------- the manifest
+
+
+def manifest_of(place):
+    return json.loads((place / "manifest.json").read_text())
+
+
+def write_first_version(place, files):
+    (place / "manifest.json").write_text(json.dumps({"epoch": 3, "files": files}))
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_no_changed_character_of_the_manifest_drops_the_state_of_a_worker(tmp_path, has_checksum):
+    states = {1: {"offset": 5}, 2: {"offset": 5}, 12: {"offset": 5}}
+    temporary = checkpoint.begin(tmp_path, 3)
+    files = {}
+    for worker in states:
+        files |= checkpoint.save_local(temporary, worker, {"momentum": np.ones(3)})
+    place = save(tmp_path, replace(checkpoint_of(3), workers=states), temporary, files)
+    if not has_checksum:
+        write_first_version(place, manifest_of(place)["files"])
+    whole = load(place)
+    assert (whole.workers, whole.remembering) == (states, frozenset(states))
+    text = (place / "manifest.json").read_text()
+    for i, character in enumerate(text):
+        if not (character.isdigit() or character in "wmjn.-"):
+            continue
+        for other in {"1", "2", "x"} - {character}:
+            (place / "manifest.json").write_text(text[:i] + other + text[i + 1 :])
+            with suppress(CheckpointError):
+                found = load(place)
+                assert (found.workers, found.remembering) == (whole.workers, whole.remembering)
+
+
+def test_a_manifest_of_the_first_version_is_read_if_it_names_every_file(tmp_path):
+    place = save(tmp_path, checkpoint_of(3))
+    files = manifest_of(place)["files"]
+    write_first_version(place, files)
+    assert agree(load(place), checkpoint_of(3))
+    write_first_version(place, {name: files[name] for name in files if name != "worker-12.json"})
+    with pytest.raises(CheckpointError, match=r"without worker-12\.json"):
+        load(place)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../checkpoint-3/worker-1.json", "manifest.json", "worker-.npz"])
+def test_a_manifest_names_files_of_a_checkpoint_alone(tmp_path, name):
+    place = save(tmp_path, checkpoint_of(3))
+    files = manifest_of(place)["files"]
+    (place / "manifest.json").write_text(with_checksum({"files": {**files, name: files["worker-1.json"]}}))
+    with pytest.raises(CheckpointError, match=r"which is no file of a checkpoint"):
+        load(place)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_regular_file_is_damage(tmp_path, name, irregular):
+    place = two_checkpoints(tmp_path / "fold0")
+    (place / name).unlink()
+    irregular(place / name)
+    assert agree(load_latest(place.parent), checkpoint_of(2))
+
+
+@pytest.mark.parametrize("name", ["master.json", "worker-1.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", '{"epoch": []'], ids=lambda text: text[:9])
+def test_other_json_under_sound_checksums_is_damage(tmp_path, name, text):
+    place = two_checkpoints(tmp_path / "fold0")
+    (place / name).write_text(text)
+    files = manifest_of(place)["files"] | {name: checkpoint._fingerprint(place / name)}
+    (place / "manifest.json").write_text(with_checksum({"files": files}))
+    assert agree(load_latest(place.parent), checkpoint_of(2))
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def refused_weights(directory):
+    with pytest.raises(CheckpointError, match=r"weights\.npz") as refused:
+        load_weights(directory)
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_that_the_directory_of_the_archive_makes_empty_are_refused(tmp_path):
+    save_weights(tmp_path, np.arange(5, dtype=np.float32), np.empty(0, np.float32))
+    data = bytearray((tmp_path / "weights.npz").read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    data[entry + 16 : entry + 28] = bytes(12)  # its checksum and both sizes
+    (tmp_path / "weights.npz").write_bytes(data)
+    refused_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"weights": np.ones(3, np.float32)},
+        {"weights": np.ones(3), "state": np.ones(1, np.float32)},
+        {"weights": np.ones((3, 1), np.float32), "state": np.ones(1, np.float32)},
+        {"weights": np.float32(3), "state": np.ones(1, np.float32)},
+        {"weights": np.array(["a"]), "state": np.ones(1, np.float32)},
+        {"weights": np.ones(3, np.float32), "state": np.ones(1, np.float32), "more": np.ones(1, np.float32)},
+    ],
+)
+def test_weights_are_two_vectors_of_float32_or_refused(tmp_path, arrays):
+    np.savez(tmp_path / "weights.npz", **arrays)
+    refused_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "data"),
+    [
+        ("<f4", (2**50,), b"1234"),
+        ("<f4", (1,), b"12345678"),
+        ("<f4", (-1, -2), b"12345678"),
+        ("<U0", (2**60,), b""),
+        ("|O", (1,), b"12345678"),
+    ],
+)
+def test_an_array_that_is_not_as_long_as_its_header_says_is_refused(tmp_path, kind, shape, data):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "weights.npz", "w") as archive:
+        for name in ("weights", "state"):
+            archive.writestr(f"{name}.npy", header.getvalue() + data)
+    refused_weights(tmp_path)
+
+
+def test_the_state_of_an_update_rule_comes_back_as_it_was(tmp_path):
+    state = {"name": "sgd", "n_steps": 3, "rate": 0.1, "on": True, "slot": np.arange(4.0), "moved": np.ones((2, 3))}
+    checkpoint.save_local(tmp_path, 1, state)
+    found = checkpoint.load_local(tmp_path, 1)
+    assert {name: np.asarray(value).tolist() for name, value in found.items()} == {
+        name: np.asarray(value).tolist() for name, value in state.items()
+    }
+
+
+@pytest.mark.parametrize("arrays", [{"best": np.ones(3)}, {"central": np.ones(4), "best": np.ones(3)}], ids=len)
+def test_a_checkpoint_without_weights_or_with_other_best_weights_is_damage(tmp_path, arrays):
+    place = save(tmp_path, replace(checkpoint_of(3), arrays=arrays))
+    with pytest.raises(CheckpointError):
+        load(place)
