@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -93,7 +94,7 @@ def load_module(source: str, rule: str) -> ModuleType:
         ConfigurationError: there is no such file or module, or it cannot be executed.
     """
     if source.endswith(".py"):
-        if not Path(source).is_file():
+        if not os.path.isfile(source):
             raise ConfigurationError(f"{rule}. Received: {source!r}, which is no file; check the path.")
         return execute_file(Path(source))
     if "" not in sys.path and str(Path.cwd()) not in sys.path:

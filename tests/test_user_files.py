@@ -2,7 +2,10 @@ import importlib.util
 import os
 import sys
 
-from nnlo_opt.user_files import spec_of
+import pytest
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.user_files import load_module, spec_of
 
 
 def value_of(path):
@@ -24,3 +27,9 @@ def test_a_file_that_is_edited_within_a_second_to_the_same_length_is_read_again(
 
 def test_a_file_of_another_kind_is_no_module(tmp_path):
     assert spec_of("_a_module", tmp_path / "model.txt") is None
+
+
+def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):
+    for path in (irregular(tmp_path / "module.py"), tmp_path / ("m" * 300 + ".py")):
+        with pytest.raises(ConfigurationError, match="which is no file"):
+            load_module(str(path), "A module must exist")

@@ -1,10 +1,12 @@
 """Model of a manager: a class of one's own that builds it, or a JSON architecture."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 
 
 class ModelBuilder:
@@ -44,7 +46,7 @@ class ModelFromJson(ModelBuilder):
         super().__init__(comm)
         if (filename is None) == (json_str is None):
             raise ConfigurationError("ModelFromJson needs `filename` or `json_str`, and not both.")
-        if filename is not None and not Path(filename).is_file():
+        if filename is not None and not os.path.isfile(filename):
             raise ConfigurationError(
                 f"`filename` of ModelFromJson must be a file. Received: {str(filename)!r}, which is none."
             )
@@ -67,7 +69,7 @@ class ModelFromJson(ModelBuilder):
             return model
         if str(self.weights).endswith((".weights.h5", ".keras")):
             try:
-                model.load_weights(self.weights)
+                model.load_weights(str(regular(Path(self.weights))))
             except Exception as error:
                 reason = str(error).splitlines()[0].rstrip(".")
                 raise ConfigurationError(f"The weights in {self.weights} do not fit {source}: {reason}.") from error

@@ -67,7 +67,7 @@ def _parameters(texts: Sequence[str]) -> dict[str, Any]:
             )
         try:
             parameters[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             parameters[name] = value
     return parameters
 

@@ -1,6 +1,7 @@
 """`nnlo-opt launch`: runs a driver under mpirun until its run is complete, restarting it after crashes."""
 
 import argparse
+import os
 import shlex
 import shutil
 import signal
@@ -186,4 +187,4 @@ def _supervise(
 
 def standing(directory: Path) -> Standing:
     """Return the state of the run in `directory`; JournalError if its journal is damaged."""
-    return Standing.of(read_ledger(directory)) if (directory / JOURNAL_NAME).exists() else Standing()
+    return Standing.of(read_ledger(directory)) if os.path.exists(directory / JOURNAL_NAME) else Standing()

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -171,7 +172,7 @@ def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
     path = Path(arguments.out)
     if len(arguments.blocks) > 1:
         path /= f"blocks-{n_blocks}"
-    if (path / JOURNAL_NAME).exists():
+    if os.path.exists(path / JOURNAL_NAME):
         raise ConfigurationError(f"`--out` must be a directory without a journal. Received: `{path}`, which has one.")
     try:
         path.mkdir(parents=True, exist_ok=True)

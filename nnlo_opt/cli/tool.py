@@ -133,7 +133,7 @@ def _plan(argv: Sequence[str]) -> int:
 def _look(arguments: argparse.Namespace) -> int:
     """Run `show`, `report` or `repair`."""
     try:
-        if not (arguments.run / JOURNAL_NAME).is_file():
+        if not os.path.isfile(arguments.run / JOURNAL_NAME):
             raise ConfigurationError(
                 f"A run directory must hold a {JOURNAL_NAME}. Received: `{arguments.run}`, which does not; "
                 "runs are in `checkpoints/`."

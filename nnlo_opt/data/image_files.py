@@ -3,6 +3,7 @@
 Nothing is unpickled, and no archive is unpacked to disk.
 """
 
+import os
 import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def images_from_file(name: str, path: Path) -> ImageSet:
     Raises:
         ConfigurationError: if the file is neither, or does not hold these images.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigurationError(
             f"`--source` must be auto, keras, bundled or a file. Received: {path}, which is not a file. Check its name."
         )

@@ -6,12 +6,13 @@ list.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import atomic_write
+from nnlo_opt.files import atomic_write, regular
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 
@@ -30,11 +31,12 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
         if not name or name.startswith("#"):
             continue
         file = path.parent / name
-        if not file.is_file():
-            what = "which is a folder" if file.is_dir() else "which does not exist"
+        if not os.path.isfile(file):  # which, unlike `Path.is_file`, takes a name of any length
+            kind = "a folder" if os.path.isdir(file) else "no regular file"
+            what = f"which is {kind}" if os.path.exists(file) else "which does not exist"
             raise ConfigurationError(
                 f"Every line of a list file must name a data file, absolute or relative to the folder of the list. "
-                f"Received: {name} in line {number} of {path}, {what}."
+                f"Received: {name[:200]} in line {number} of {path}, {what}."
             )
         files.append(file)
     if not files:
@@ -60,14 +62,14 @@ def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
 def _text_of(path: Path) -> str:
     remedy = "Give a text file that names one data file on each line."
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = regular(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigurationError(f"A list file must exist. Received: {path}, which does not. {remedy}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}") from error
     except OSError as error:
         raise ConfigurationError(
-            f"A list file must be readable. Received: {path} ({error.strerror}). {remedy}"
+            f"A list file must be readable. Received: {path} ({error.strerror or error}). {remedy}"
         ) from error
     if "\0" in text:
         raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}")
@@ -126,7 +128,7 @@ def verify(list_path: Path) -> int:
 def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
     remedy = f"Write it while the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = regular(path).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"`--verify-data` needs a file of checksums next to every list. Received: {list_path} without {path.name}. "

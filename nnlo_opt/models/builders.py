@@ -80,7 +80,7 @@ def open_model(spec: str) -> "ModelDefinition":
             f"A model must be a Python file, a JSON architecture, a file saved by torch, or a built-in model. "
             f"Received: {spec!r}. Give a file ending in .py, .json or .pt, or one of: {names}."
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
     return readers[path.suffix](path)
 

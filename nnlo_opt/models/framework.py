@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 from nnlo_opt.models.adapter import ModelAdapter
 from nnlo_opt.models.losses import LossRules, LossTerm, Output
 from nnlo_opt.trees import Shapes
@@ -119,6 +120,6 @@ def imported_in(code: str | Path) -> str | None:
 def syntax_tree(code: str | Path) -> ast.Module:
     """Return the syntax tree of Python code, given itself or by its file; an empty tree if it cannot be read."""
     try:
-        return ast.parse(code.read_bytes() if isinstance(code, Path) else code)
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse(regular(code).read_bytes() if isinstance(code, Path) else code)
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return ast.Module([], [])

@@ -6,6 +6,7 @@ convolution kernels had the order of the images. Theano convolved while TensorFl
 its own.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,7 @@ def find_legacy_weights(architecture: Path) -> Path | None:
     """Return the file of weights next to an architecture, found by its name; None if there is none."""
     stems = dict.fromkeys((architecture.stem, architecture.stem.removesuffix("_arch")))
     candidates = (architecture.with_name(stem + ending) for stem in stems for ending in ENDINGS)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def load_legacy_weights(model: Any, path: Path) -> None:

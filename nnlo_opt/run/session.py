@@ -7,6 +7,7 @@ do differently stands in `run.search` and `run.training`.
 import hashlib
 import json
 import math
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -226,7 +227,7 @@ class Session(ABC):
         for path in (options.data.train_data, options.data.val_data):
             if path is not None:
                 read_list(path)
-        if options.model.endswith((".py", ".json")) and not Path(options.model).is_file():
+        if options.model.endswith((".py", ".json")) and not os.path.isfile(options.model):
             raise ConfigurationError(
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )

@@ -1,5 +1,6 @@
 """Training of one model on all ranks: a search of one trial, whose only block is the whole world."""
 
+import glob
 import json
 import shutil
 import sys
@@ -12,8 +13,8 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
-from nnlo_opt.files import atomic_write
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, CheckpointError
+from nnlo_opt.files import atomic_write, parse_object, regular, short_name
 from nnlo_opt.reporting.lines import losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
@@ -117,8 +118,9 @@ class TrainingSession(Session):
             return EXIT_FAILURE
         model = str(directory.ledger.identity["model"]["name"])
         # A run that was started under another name goes on in the file it has.
-        written = sorted(directory.path.glob(f"{model}_*_history.json"))
-        path = written[0] if written else directory.path / f"{model}_{self.options.trial_name}_history.json"
+        written = sorted(directory.path.glob(f"{glob.escape(short_name(model, ''))}_*_history.json"))
+        own = short_name(f"{model}_{self.options.trial_name}", "_history.json")
+        path = written[0] if written else directory.path / own
         history = in_reference_form(history_of(directory.path, trial.number, 0), self.topology.world_size)
         history["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
         atomic_write(path, json.dumps(history, indent=1) + "\n")
@@ -132,5 +134,9 @@ class TrainingSession(Session):
 
 
 def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
-    """Return the history that the master of a fold has written."""
-    return json.loads((fold_directory(directory, trial, fold) / "history.json").read_text())
+    """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
+    path = fold_directory(directory, trial, fold) / "history.json"
+    try:
+        return parse_object(regular(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 from nnlo_opt.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
 from nnlo_opt.space.loading import load_space, space_from_dimensions
 from nnlo_opt.user_files import load_module, takes_one_argument
@@ -73,7 +74,7 @@ def load_durations(text: str) -> Durations:
 def _read_table(path: Path) -> Durations:
     """Return the durations in a CSV file, such as the `results.csv` of a run, without empty fields (failed trials)."""
     try:
-        with path.open(newline="") as file:
+        with regular(path).open(newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"A table of durations must be a CSV file. Received: `{path}` ({error}).") from None

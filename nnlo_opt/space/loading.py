@@ -179,7 +179,7 @@ def _load_module(source: str) -> ModuleType:
 
 
 def _load_file(path: Path, source: str) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigurationError(
             f"A search space must be a Python file or a module that can be imported. Received: {source!r}, which "
             "is not a file. Correct the path."

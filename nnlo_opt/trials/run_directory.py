@@ -4,6 +4,7 @@ A relaunch after a kill waits until the old coordinator has ended before it read
 """
 
 import json
+import os
 import re
 import shutil
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from nnlo_opt.trials.run_lock import RunLock, not_writable
 JOURNAL_NAME = "journal.jsonl"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
             raise ConfigurationError(
-                "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of letters, digits, "
-                f"`.`, `_`, `+` and `-`; `--checkpoint` may name its folder in front. Received: {self.name!r}."
+                "The name of a run (`--checkpoint`, `--trial-name`) must be a plain file name of at most 255 letters, "
+                f"digits, `.`, `_`, `+` and `-`; `--checkpoint` may name its folder in front. Received: {self.name!r}."
             )
         if self.restore and self.overwrite:
             raise ConfigurationError(
@@ -83,7 +84,7 @@ def refuse_existing(request: RunRequest) -> None:
     """Raise ConfigurationError if the run exists, but the command neither resumes nor replaces it."""
     if request.name is None or request.restore or request.overwrite:
         return
-    if (request.root / request.name / JOURNAL_NAME).exists():
+    if os.path.exists(request.root / request.name / JOURNAL_NAME):
         raise ConfigurationError(
             f"The run `{request.root / request.name}` already exists. Resume it with `{request.restore_option}`, "
             "choose another name with `--checkpoint NAME`, or replace it with `--overwrite`."

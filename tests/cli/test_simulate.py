@@ -132,6 +132,7 @@ def test_a_search_algorithm_that_breaks_down_is_told_with_what_it_raised(here, c
         ("--duration lognormal:60", "`--duration` must be constant:SECONDS"),
         ("--duration constant:0", "a median above 0 seconds"),
         ("--duration table:none.csv", "must be a CSV file. Received: `none.csv`"),
+        ("--duration table:/dev/zero", "must be a CSV file. Received: `/dev/zero` (not a regular file)"),
         ("--duration table:mine.py", "must have a column `seconds` or `train_s`"),
         ("--duration mine.py:nothing", "must define a function `nothing`"),
         ("--duration nowhere.py:seconds", "'nowhere.py', which is no file"),

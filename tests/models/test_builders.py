@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.errors import ConfigurationError, TrialError
-from nnlo_opt.models.builders import builtin_names, open_model
+from nnlo_opt.models.builders import builtin_names, names_objective, open_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: models of Keras with a search space, by name
@@ -295,3 +295,19 @@ def test_a_model_file_copied_from_an_earlier_example_still_imports(tmp_path):
     path = tmp_path / "copied.py"
     path.write_text("from nnlo_opt.models.data_files import find_list\n\n\ndef get_model():\n    return find_list\n")
     assert open_model(str(path)).kind == "model"
+
+
+@pytest.mark.parametrize("ending", [".py", ".json", ".pt"])
+def test_a_model_file_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, ending, irregular):
+    for path in (irregular(tmp_path / f"model{ending}"), tmp_path / ("m" * 300 + ending)):
+        assert not names_objective(str(path))
+        with pytest.raises(ConfigurationError, match="which is no file"):
+            open_model(str(path))
+
+
+@pytest.mark.parametrize("text", ["-" * 9000 + "1", "1" + "+1" * 9000], ids=["-", "+"])
+def test_python_that_is_nested_beyond_all_use_is_refused_when_it_is_executed(module, text):
+    path = module(f"value = {text}\n")
+    assert not names_objective(path)
+    with pytest.raises(ConfigurationError, match="must import without an error"):
+        open_model(path)

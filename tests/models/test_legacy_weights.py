@@ -192,3 +192,7 @@ def test_weights_lie_beside_the_architecture(tmp_path, architecture, weights):
     assert find_legacy_weights(tmp_path / architecture) is None
     (tmp_path / weights).touch()
     assert find_legacy_weights(tmp_path / architecture) == tmp_path / weights
+
+
+def test_the_name_of_an_architecture_may_be_as_long_as_any_name(tmp_path):
+    assert find_legacy_weights(tmp_path / ("m" * 250 + ".json")) is None

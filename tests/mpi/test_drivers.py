@@ -101,9 +101,10 @@ def test_a_serial_search_with_a_seed_repeats_itself(folder, digits):
 def test_training_on_three_ranks_and_on_one(folder, digits, network):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "3", "--loss", "categorical_crossentropy"]
     for n_ranks in (1, 3):
-        name = f"on{n_ranks}"
+        name = f"on{n_ranks}".ljust(224 + 10 * n_ranks, "n")  # names of files in the run would be too long
         launcher.run(n_ranks, [*command, "--trial-name", name, *data_of(digits)], folder)
-        history = json.loads((folder / f"checkpoints/{name}/model_{name}_history.json").read_text())
+        (path,) = (folder / "checkpoints" / name).glob("*_history.json")
+        history = json.loads(path.read_text())
         assert len(history["history"]["0:-:-"]["val_acc"]) == 3
         assert history["history"]["0:-:-"]["val_acc"][-1] > 0.5
         if n_ranks == 3:

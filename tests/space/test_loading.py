@@ -120,3 +120,8 @@ def test_spaces_of_the_project_load(path):
     space = load_space(str(path))
     assert space.model_names
     assert space.train_names
+
+
+def test_a_space_file_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, irregular):
+    for path in (irregular(tmp_path / "space.py"), tmp_path / ("s" * 300 + ".py")):
+        check_refused("is not a file", load_space, str(path))

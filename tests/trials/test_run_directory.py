@@ -33,10 +33,21 @@ def test_a_plain_file_name_is_a_name(tmp_path, name):
     assert choose_name(request(tmp_path, name), "mnist", "OptimizationDriver") == (name, "")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "-x", ".hidden", "a b", "a\n", "ä", "a\0"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "-x", ".hidden", "a b", "a\n", "ä", "a\0", "a" * 256])
 def test_a_name_that_is_no_plain_file_name_is_refused_with_rule_value_and_remedy(tmp_path, name):
     with pytest.raises(ConfigurationError, match=r"must be a plain file name.*Received: " + re.escape(repr(name))):
         request(tmp_path, name)
+
+
+def test_a_name_that_no_folder_can_have_is_refused_in_a_sentence(tmp_path):
+    asked = request(tmp_path, "a" * 300, is_folder=True)
+    refuse_existing(asked)
+    check_refused("File name too long", open_run, asked, asked.name)
+
+
+def test_the_name_of_a_run_may_be_as_long_as_any_name(tmp_path):
+    run = make_run(tmp_path, "a" * 255, STARTED)
+    open_run(request(tmp_path), run.name).close()
 
 
 def test_to_go_on_and_to_replace_at_once_is_refused(tmp_path):
