@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from nnlo_opt.data.ragged import Ragged, concatenate, take
 from nnlo_opt.data.source import Indices, Shape, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.files import regular
 from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 
 
@@ -32,7 +33,7 @@ def open_file(path: Path, blame: type[NnloError]) -> Iterator[h5py.File]:
     """Open the file for reading; raise a `blame` if it cannot be read."""
     try:
         # Parallel file systems are often mounted without locks, and readers do not need them.
-        file = h5py.File(path, "r", locking="best-effort")
+        file = h5py.File(regular(path), "r", locking="best-effort")
     except FileNotFoundError as error:
         raise blame(f"A data file must exist. Received: {path}, which does not. Check the list of files.") from error
     except OSError as error:

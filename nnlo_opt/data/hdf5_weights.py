@@ -1,6 +1,6 @@
 """Weights in HDF5 files of Keras 1 or 2, written by `save_weights` or with a full model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class SavedWeights:
 def read_saved_weights(path: Path) -> SavedWeights:
     """Read a file of weights; raise `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with h5py.File(regular(path), "r", locking="best-effort") as file:
             group = file.get("model_weights", file)
             layers = [
                 (name, [np.asarray(group[name][weight]) for weight in weights]) for name, weights in _named(group)
             ]
             version, backend = (_text(group, key) or _text(file, key) for key in ("keras_version", "backend"))
-    except (OSError, KeyError, ValueError) as error:
+    except Exception as error:  # h5py raises half a dozen kinds
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigurationError(
             f"A file of weights must be a complete HDF5 file. Received: {path} ({reason}). Check the path, or save "
@@ -47,13 +48,16 @@ def read_saved_weights(path: Path) -> SavedWeights:
     return SavedWeights(layers, version or "1", backend)
 
 
-def _named(group: h5py.Group) -> list[tuple[str, list[str]]]:
-    """Return the names of the layers, and of the weights of each."""
+def _named(group: h5py.Group) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the names of the layers, and of the weights of each; lazily, as a file may name more than it holds."""
     if "nb_layers" in group.attrs:
         # Keras 0 numbered the layers.
-        names = [f"layer_{number}" for number in range(group.attrs["nb_layers"])]
-        return [(name, [f"param_{number}" for number in range(group[name].attrs["nb_params"])]) for name in names]
-    return [(name, _texts(group[name], "weight_names")) for name in _texts(group, "layer_names")]
+        for number in range(group.attrs["nb_layers"]):
+            name = f"layer_{number}"
+            yield name, map("param_{}".format, range(group[name].attrs["nb_params"]))
+    else:
+        for name in _texts(group, "layer_names"):
+            yield name, _texts(group[name], "weight_names")
 
 
 def _texts(group: h5py.Group, key: str) -> list[str]:

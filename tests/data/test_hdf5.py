@@ -39,6 +39,11 @@ def test_one_sentence_for_each_wrong_request(path: Path) -> None:
     assert "no file" in refused([], "features", "labels")
 
 
+def test_a_data_file_that_is_no_regular_file_is_refused(path: Path, irregular) -> None:
+    other = irregular(path.with_name("other.h5"))
+    assert f"{other} (not a regular file)" in refused([path, other], "features", "labels")
+
+
 def test_one_sentence_for_each_wrong_file(path: Path, tmp_path: Path) -> None:
     good, other = path.read_bytes(), tmp_path / "other.h5"
 

@@ -196,3 +196,18 @@ def test_weights_lie_beside_the_architecture(tmp_path, architecture, weights):
 
 def test_the_name_of_an_architecture_may_be_as_long_as_any_name(tmp_path):
     assert find_legacy_weights(tmp_path / ("m" * 250 + ".json")) is None
+
+
+@pytest.mark.parametrize(("n_layers", "n_params"), [(2**62, 1), (2**62, 0), (1, 2**62), ("two", 1)])
+def test_more_layers_or_weights_declared_than_there_are_is_refused(tmp_path, n_layers, n_params):
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file.attrs["nb_layers"] = n_layers
+        file.create_group("layer_0").attrs["nb_params"] = n_params
+        file["layer_0"]["param_0"] = np.ones(3)
+    with pytest.raises(ConfigurationError, match="must be a complete HDF5 file"):
+        read_saved_weights(tmp_path / "w.h5")
+
+
+def test_weights_that_are_no_regular_file_are_refused(tmp_path, irregular):
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        read_saved_weights(irregular(tmp_path / "w.h5"))
