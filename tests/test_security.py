@@ -95,3 +95,14 @@ def test_every_file_is_made_with_rights_for_the_umask_to_take_from():
     assert len(made) >= 2
     # Locks of a node's cache are the owner's alone.
     assert {node.args[2].value for node in made} == {0o666, 0o600}
+
+
+def test_no_file_or_folder_has_a_fixed_name_in_a_public_folder():
+    assert not [call for call in calls() if call[2] in {("tempfile", "mktemp"), ("tempfile", "gettempdir")}]
+    fixed = [
+        f"{file} line {node.lineno}"
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and str(node.value).startswith(("/tmp", "/var/tmp", "/dev/shm"))
+    ]
+    assert not fixed

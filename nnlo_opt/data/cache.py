@@ -4,9 +4,14 @@ A rank copies a file when it first reads samples of it, so each node holds one c
 on. A copy exists as long as a process uses it: every user holds a shared lock on a file next to the copy, and the
 process that can lock this file exclusively may remove both. The operating system releases the locks of a killed
 process, so the next start with the same folder removes copies that were left behind.
+
+The lock file also holds marks of the copy that was made. A copy that is found is used unread if it still has them: then
+a process of this user made it, and nobody has written to it since. Any other copy is compared with its source, byte by
+byte, once for all ranks of the node.
 """
 
 import atexit
+import errno
 import fcntl
 import getpass
 import hashlib
@@ -15,11 +20,12 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import ConfigurationError, TrialError
@@ -27,7 +33,11 @@ from nnlo_opt.runtime.pulse import PULSE, SLOW
 
 logger = logging.getLogger(__name__)
 
-_LOCK = ".lock"
+_LOCK, _PART = ".lock", ".part"
+#: bytes that are read at once to copy or compare
+_BLOCK_BYTES = 1 << 20
+#: size of the marks of a copy
+_MARKS_BYTES = 100
 _REMEDY = "Give one such as 'scp {} {}', or leave it out."
 
 
@@ -53,30 +63,36 @@ def parse_copy_command(text: str, option: str = "--copy-command") -> tuple[str, 
 class FileCache:
     """Copies that this rank uses; `close` releases them, and so does the end of the process.
 
+    The names of the copies can be guessed, so they are in a folder that belongs to this user and is closed to all
+    others. Files in it are opened relative to the checked folder, and no link is followed.
+
     Args:
         folder: folder on the local disk.
         command: copy command with two `{}`, for source and target; None to copy in this process.
 
     Raises:
-        ConfigurationError: if `folder` is not writable.
+        ConfigurationError: if `folder` is not writable, or if another user could replace the files in it.
     """
 
     def __init__(self, folder: Path, command: Sequence[str] | None = None) -> None:
-        self._folder = folder / f"nnlo_opt-{_user()}"
         self._command = command
         #: file -> its copy, and the descriptor that holds the lock
         self._copies: dict[Path, tuple[Path, int]] = {}
         #: guards `_copies`, because two threads may read samples
         self._mutex = threading.Lock()
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self._folder).close()
+            folder.mkdir(parents=True, exist_ok=True)
+            # Links on the way are followed once.
+            self._folder = folder.resolve() / f"nnlo_opt-{_user()}"
+            _check_way(self._folder.parent)
+            with self._opened() as home:
+                tempfile.TemporaryFile(dir=self._folder).close()
+                self._remove_leftovers(home)
         except OSError as error:
             raise ConfigurationError(
-                f"`--cache-data` must name a folder in which files can be written. Received: `{folder}` "
-                f"({error.strerror}); choose another folder."
+                "`--cache-data` must name a folder in which files can be written, and not replaced by other users. "
+                f"Received: `{folder}` ({error.strerror}); choose another folder."
             ) from None
-        self._remove_leftovers()
         atexit.register(self.close)
 
     def locate(self, path: Path) -> Path:
@@ -102,35 +118,86 @@ class FileCache:
         with suppress(OSError):
             self._folder.rmdir()  # succeeds if the folder is empty
 
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Yield a descriptor of the folder, made if it is missing; PermissionError unless it is this user's alone."""
+        with suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        status = self._folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise _mistrust(self._folder, status, "and must be a directory of yours alone, drwx------")
+        home = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if not os.path.samestat(os.fstat(home), status):
+                raise _mistrust(self._folder, status, "and was replaced at this moment")
+            yield home
+        finally:
+            os.close(home)
+
     def _acquire(self, path: Path) -> tuple[Path, int]:
         """Return (copy of `path`, descriptor of a shared lock on it)."""
         status = path.stat()
-        key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}".encode()
-        copy = self._folder / f"{hashlib.sha256(key).hexdigest()[:20]}-{path.name}"
+        key = os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}".encode()
+        # With the end of a long name, as a file system takes 255 bytes.
+        copy = self._folder / f"{hashlib.sha256(key).hexdigest()[:20]}-{path.name[-50:]}"
         while True:
-            lock = _locked(copy, fcntl.LOCK_SH)
-            if copy.exists():
-                return copy, lock
-            os.close(lock)
-            lock = _locked(copy, fcntl.LOCK_EX)
-            try:
-                if not copy.exists():
-                    self._copy(path, copy, status.st_size)
-            finally:
+            lock = self._locked(copy, fcntl.LOCK_SH)
+            if not os.path.lexists(copy):
                 os.close(lock)
+                self._make(path, copy, status.st_size)
+            elif self._is_like(path, copy, lock):
+                return copy, lock
+            else:
+                logger.warning("%s is no copy of %s: it is removed", copy, path)
+                _remove_if_unused(copy, lock)
+                if os.path.lexists(copy):
+                    raise TrialError(
+                        f"A copy must have the bytes of its file. Received: {copy}, which has other bytes than {path}, "
+                        "and which another process uses. End the other process, then remove the copy."
+                    )
+
+    def _locked(self, copy: Path, how: int) -> int:
+        """Wait for the lock of `copy`, and return the descriptor that holds it."""
+        name = copy.name + _LOCK
+        while True:
+            # A process that removes a copy removes the lock file as well, and the folder if it is empty: the
+            # descriptor is then of a file without name, or no file can be made.
+            with self._opened() as home, suppress(FileNotFoundError):
+                lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=home)
+                fcntl.flock(lock, how)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(lock), os.stat(name, dir_fd=home, follow_symlinks=False)):
+                        return lock
+                os.close(lock)
+
+    def _make(self, path: Path, copy: Path, n_bytes: int) -> None:
+        """Copy `path` unless another process has done so; leave marks of the copy in its lock file."""
+        lock = self._locked(copy, fcntl.LOCK_EX)
+        try:
+            if not os.path.lexists(copy):
+                os.pwrite(lock, bytes(_MARKS_BYTES), 0)  # takes its room before the copy does
+                self._copy(path, copy, n_bytes)
+                os.pwrite(lock, _marks(copy.lstat()), 0)
+        finally:
+            os.close(lock)
 
     def _copy(self, path: Path, copy: Path, n_bytes: int) -> None:
         logger.info("copying %s to %s (%.0f MiB)", path, copy, n_bytes / 2**20)
         PULSE.ticks += 1
         PULSE.expect(SLOW)
-        part = copy.with_name(f"{copy.name}.part")
+        part = copy.with_name(copy.name + _PART)
+        part.unlink(missing_ok=True)  # of a process that was killed
         try:
             if self._command is None:
-                shutil.copyfile(path, part)
+                with self._opened() as home, path.open("rb") as source:
+                    made = os.open(part.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=home)
+                    with open(made, "wb") as target:
+                        shutil.copyfileobj(source, target, _BLOCK_BYTES)
             else:
                 _run(self._command, path, part)
-            if not part.is_file() or part.stat().st_size != n_bytes:
-                size = f"{part.stat().st_size} bytes" if part.is_file() else "no file"
+            is_file = part.is_file() and not part.is_symlink()
+            if not is_file or part.stat().st_size != n_bytes:
+                size = f"{part.stat().st_size} bytes" if is_file else "no file"
                 raise TrialError(
                     f"A copy must be as large as its file. Received: {size} for the {n_bytes} bytes of {path}. Correct "
                     "`--copy-command`."
@@ -139,25 +206,57 @@ class FileCache:
         finally:
             part.unlink(missing_ok=True)
 
-    def _remove_leftovers(self) -> None:
+    def _is_like(self, path: Path, copy: Path, lock: int) -> bool:
+        """Return True if `copy` has the bytes of `path`; both are read unless `copy` is as its marks describe it."""
+        with suppress(OSError):
+            marks = _marks(copy.lstat())
+            if os.pread(lock, len(marks), 0) == marks:
+                return True
+            PULSE.ticks += 1
+            PULSE.expect(SLOW)
+            with self._opened() as home, path.open("rb") as source:
+                found = os.open(copy.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=home)
+                with open(found, "rb") as target:
+                    while (block := source.read(_BLOCK_BYTES)) == target.read(_BLOCK_BYTES):
+                        if not block:
+                            os.pwrite(lock, marks, 0)
+                            return True
+        return False
+
+    def _remove_leftovers(self, home: int) -> None:
         """Remove the copies of processes that have ended."""
         for path in self._folder.glob(f"*{_LOCK}"):
             with suppress(OSError):
                 copy = path.with_name(path.name.removesuffix(_LOCK))
-                _remove_if_unused(copy, os.open(path, os.O_RDWR))
+                _remove_if_unused(copy, os.open(path.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=home))
 
 
-def _locked(copy: Path, how: int) -> int:
-    """Wait for the lock of `copy`, and return the descriptor that holds it."""
-    path = copy.with_name(copy.name + _LOCK)
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, how)
-        # A process that removes a copy removes the lock file as well; this descriptor is then of a file without name.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
-        os.close(lock)
+def _check_way(folder: Path) -> None:
+    """Raise PermissionError if any user could replace a directory on the way to `folder`, a path without links.
+
+    The owner of a directory may rename what is in it. So may everybody if all may write to it, unless it has the sticky
+    bit. Groups are trusted, as are owners of directories that not everybody could have made.
+    """
+    is_public = False
+    for place in (*reversed(folder.parents), folder):
+        status = place.lstat()
+        if is_public and status.st_uid not in (0, os.geteuid()):
+            raise _mistrust(place, status, "who can replace what is in it")
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return  # nobody else gets below
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise _mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
+        is_public = is_public or bool(status.st_mode & stat.S_IWOTH)
+
+
+def _mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
+    words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
+    return PermissionError(errno.EPERM, words)
+
+
+def _marks(status: os.stat_result) -> bytes:
+    """Return the facts that change if a file is written to or replaced; no user can set the last of them (ctime)."""
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}".ljust(_MARKS_BYTES).encode()
 
 
 def _remove_if_unused(copy: Path, lock: int) -> None:
@@ -165,9 +264,9 @@ def _remove_if_unused(copy: Path, lock: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = copy.with_name(copy.name + _LOCK)
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
+        if os.path.samestat(os.fstat(lock), path.lstat()):
             copy.unlink(missing_ok=True)
-            copy.with_name(f"{copy.name}.part").unlink(missing_ok=True)
+            copy.with_name(copy.name + _PART).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
     except OSError:
         pass  # used or removed by another process

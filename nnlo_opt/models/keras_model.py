@@ -43,6 +43,8 @@ def import_framework(n_threads: int, *, quiet: bool = True, backend: str | None 
     backend = backend or os.environ.get("KERAS_BACKEND") or next(iter(ENGINES))
     _check_backend(backend)
     os.environ["KERAS_BACKEND"] = backend
+    # With a home that is not writable, Keras would take its settings from /tmp/.keras, which anybody may have made.
+    os.environ.setdefault("KERAS_HOME", os.path.expanduser("~/.keras"))
     with _quiet_stderr() if quiet else nullcontext():
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if quiet else "0")
         importlib.import_module(ENGINES[backend]).use_threads(n_threads)

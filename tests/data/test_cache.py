@@ -1,8 +1,11 @@
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +166,171 @@ def test_a_command_that_is_none_is_refused(text: str, words: str) -> None:
 def test_a_folder_that_cannot_be_written_to_is_refused(file: Path) -> None:
     for folder in (file, Path("/proc/nothing")):
         refusal(FileCache, folder, says=[f"`{folder}`"])
+
+
+# ---------------------------------------------------------------- neighbours
+
+
+def copy_of(folder: Path) -> Path:
+    """The only copy in the cache below `folder`."""
+    [copy] = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return copy
+
+
+def own_folder(folder: Path) -> Path:
+    """Where the cache `folder` keeps the copies of this user; it is not there yet."""
+    cache = FileCache(folder)
+    [own] = folder.iterdir()
+    cache.close()
+    return own
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder in which everybody may write, as /tmp."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o1777)
+        yield Path(name)
+
+
+def stranger(folder: Path, script: str) -> int:
+    """Exit code of a shell script that another user runs in `folder`."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as another user")
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=folder,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        umask=0,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("mkdir -m 700 {own}", "drwx------ of user 65534"),
+        ("mkdir -m 777 {own}; ln -s {victim} {own}/copy.part", "drwxrwxrwx of user 65534"),
+        ("ln -s {victim} {own}", "lrwxrwxrwx of user 65534"),
+        ("touch {own}", "-rw-rw-rw- of user 65534"),
+        ("mkfifo {own}", "prw-rw-rw- of user 65534"),
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused(public: Path, tmp_path: Path, script: str, words: str) -> None:
+    own, victim = own_folder(public), tmp_path
+    assert stranger(public, script.format(own=own, victim=victim)) == 0
+    refusal(FileCache, public, says=(str(own), words, "choose another folder"))
+    assert list(victim.iterdir()) == []
+
+
+def test_a_place_in_which_somebody_else_can_replace_our_folder_is_refused(public: Path) -> None:
+    assert stranger(public, "mkdir -p -m 777 theirs/below && chmod 755 theirs") == 0
+    for folder in (public / "theirs", public / "theirs" / "below", public / "theirs" / "new"):
+        refusal(FileCache, folder, says=("theirs", "of user 65534", "choose another folder"))
+    ours = public / "ours"
+    ours.mkdir()
+    ours.chmod(0o777)
+    refusal(FileCache, ours, says=(f"`{ours}` is drwxrwxrwx", "chmod +t"))
+    for mode in (0o1777, 0o2775, 0o700):
+        ours.chmod(mode)
+        FileCache(ours).close()
+
+
+def test_nobody_else_can_plant_a_copy(file: Path, public: Path) -> None:
+    cache = FileCache(public)
+    copy = cache.locate(file)
+    for script in (f"echo > {copy}", f"ln -sf /etc/passwd {copy}", f"ls {copy.parent}", f"mv {copy.parent} old"):
+        assert stranger(public, script) != 0, script
+    assert stranger(public, f"ln {copy} found") != 0
+    assert copy.read_bytes() == file.read_bytes()
+    cache.close()
+
+
+def test_a_folder_of_ours_that_is_open_to_others_is_refused(folder: Path) -> None:
+    own = own_folder(folder)
+    own.mkdir()
+    own.chmod(0o750)
+    refusal(FileCache, folder, says=(str(own), "drwxr-x---", "yours alone, drwx------"))
+    own.rmdir()
+    own.symlink_to(folder.parent, target_is_directory=True)
+    refusal(FileCache, folder, says=(str(own), "lrwxrwxrwx"))
+
+
+def test_a_folder_that_is_replaced_later_fails_the_trial(file: Path, folder: Path, tmp_path: Path) -> None:
+    own = own_folder(folder)
+    cache = FileCache(folder)
+    own.rmdir()
+    own.symlink_to(tmp_path, target_is_directory=True)
+    before = files_in(tmp_path)
+    with pytest.raises(TrialError, match="lrwxrwxrwx"):
+        cache.locate(file)
+    assert files_in(tmp_path) == before
+
+
+def test_a_copy_is_compared_with_its_file_unless_it_is_as_it_was_made(file: Path, folder: Path) -> None:
+    first, status, content = FileCache(folder), file.stat(), file.read_bytes()
+    copy = first.locate(file)
+    file.write_bytes(bytes(len(content)))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    FileCache(folder).locate(file)  # nothing has touched the copy: nobody reads it again
+    copy.write_bytes(bytes(len(content) - 1) + b"1")
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(TrialError, match=r"which has other bytes than .*, and which another process uses"):
+        FileCache(folder).locate(file)
+    copy.write_bytes(bytes(len(content)))
+    assert FileCache(folder).locate(file) == copy
+
+
+@pytest.mark.parametrize("command", [None, ("cp", "{}", "{}")])
+def test_a_copy_that_nobody_uses_and_no_one_made_is_made_anew(
+    file: Path, folder: Path, tmp_path: Path, command: tuple[str, ...] | None
+) -> None:
+    cache = FileCache(folder, command)
+    copy = cache.locate(file)
+    cache.close()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"private")
+    copy.parent.mkdir(mode=0o700)
+    for plant in (
+        lambda: copy.write_bytes(bytes(file.stat().st_size)),
+        lambda: copy.symlink_to(victim),
+        lambda: copy.with_name(copy.name + ".part").symlink_to(victim),
+    ):
+        plant()
+        cache = FileCache(folder, command)
+        assert cache.locate(file) == copy
+        assert copy.read_bytes() == file.read_bytes()
+        assert not copy.is_symlink()
+        cache.close()
+        copy.parent.mkdir(mode=0o700)
+    assert victim.read_bytes() == b"private"
+
+
+def test_a_command_that_makes_a_link_makes_no_copy(file: Path, folder: Path) -> None:
+    cache = FileCache(folder, ("ln", "-s", "{}", "{}"))
+    with pytest.raises(TrialError, match="no file for the"):
+        cache.locate(file)
+    assert file.exists()
+
+
+def test_a_file_may_have_any_name(file: Path, folder: Path) -> None:
+    cache = FileCache(folder)
+    for name in ("x" * 252 + ".h5", "ü" * 126 + ".h5", os.fsdecode(b"\xff\xfe.h5"), "[a]*?.h5"):
+        other = file.rename(file.with_name(name))
+        copy = cache.locate(other)
+        assert copy.suffix == ".h5"
+        assert copy.read_bytes() == other.read_bytes()
+        file = other
+    cache.close()
+
+
+def test_the_end_of_a_process_takes_no_folder_away_from_another(file: Path, folder: Path) -> None:
+    cache = FileCache(folder)
+    FileCache(folder).close()
+    assert list(folder.iterdir()) == []
+    assert cache.locate(file).read_bytes() == file.read_bytes()
+    cache.close()

@@ -226,16 +226,20 @@ def test_what_holds_while_a_model_is_built():
 # ---------------------------------------------------------------- the process
 
 
-def test_the_import_is_silent_and_takes_the_threads_it_is_given():
+def test_the_import_is_silent_and_takes_the_threads_it_is_given(tmp_path):
     code = """
 from nnlo_opt.models.keras_model import import_framework
 import_framework(1)
 import tensorflow as tf
+from keras.src.backend.config import keras_home
 print(tf.config.threading.get_intra_op_parallelism_threads(), float(tf.reduce_sum(tf.ones(3))))
+print(keras_home())
 """
-    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "OMP_"))}
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "OMP_", "KERAS_HOME"))}
+    # Without a writable home Keras itself would take /tmp/.keras.
+    quiet["HOME"] = str(tmp_path / "none")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=quiet, check=False)
-    assert (done.stdout, done.stderr) == ("1 3.0\n", "")
+    assert (done.stdout, done.stderr) == (f"1 3.0\n{tmp_path}/none/.keras\n", "")
 
 
 def test_backends_that_cannot_be_had(monkeypatch):
