@@ -175,6 +175,8 @@ def _repair(run: Path) -> int:
         print(f"Lost lines: {', '.join(gaps)}.")
     if found.n_damaged:
         print(f"{found.n_damaged} lines of the file were damaged or repeated.")
+    if found.n_missing:
+        print(f"{found.n_missing:,} bytes that had been on the disk are missing at the end of the file.")
     for event in found.dropped:
         print(f"Dropped, because an event it depends on is lost: {event}.")
     if found.lost:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import module_command, without_mpi
-from nnlo_opt.trials.journal import decode_line
+from nnlo_opt.trials.journal import decode_line, run_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -28,14 +28,16 @@ class JournalFollower:
         self.ledger = Ledger()
         #: number of journal lines applied so far
         self.n_events = 0
-        self._tail = b""
+        self._tail, self._run = b"", ""
 
     def read(self) -> bool:
         """Apply the new complete lines; return True if there were any."""
         self._tail += self._file.read()
         *lines, self._tail = self._tail.split(b"\n")
+        if not self.n_events and lines:
+            self._run = run_of(lines[0])
         for line in lines:
-            self.ledger.apply(decode_line(self.n_events, line))
+            self.ledger.apply(decode_line(self.n_events, line, self._run))
             self.n_events += 1
         return bool(lines)
 

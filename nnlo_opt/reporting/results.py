@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.files import atomic_write
-from nnlo_opt.trials.journal import read_events, without_collection
+from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.trial import AssignmentEnd, Trial
@@ -21,7 +21,7 @@ def read_ledger(run_directory: Path) -> Ledger:
     """Return the ledger of a run, read from its journal without changing the journal."""
     path = run_directory / JOURNAL_NAME
     with without_collection():
-        return Ledger(read_events(path.read_bytes(), str(path))[0])
+        return Ledger(load_events(path))
 
 
 def results_frame(ledger: Ledger) -> "Frame":
@@ -111,6 +111,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         **several,
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
         "n_starts": len(ledger.sessions),
+        "journal_cut_bytes": ledger.cut_bytes,
         "lost": _lost(ledger),
         "block_utilization": block_utilization(ledger),
         "coordinator_cpu_s": ledger.coordinator_cpu_s,

@@ -304,6 +304,8 @@ class Session(ABC):
         if ledger.sessions:
             refuse_existing(replace(options.run, name=directory.name))
             check_same(ledger.identity, identity, str(directory.path), options.run)
+            if n_cut := directory.journal.n_cut:
+                self.say(f"Cut {n_cut:,} bytes off the end of the journal, which no write had completed.")
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.path}`: starting a new run.")
         if self.topology.remark:
@@ -326,7 +328,7 @@ class Session(ABC):
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
         directory.journal.wait_for_room(WaitForSpace(directory.path, self.say))
-        record_start(directory, self._started(ledger, identity), self.say)
+        record_start(directory, self._started(ledger, identity, directory.journal.n_cut), self.say)
         return plan, search
 
     def _coordinate(
@@ -379,7 +381,7 @@ class Session(ABC):
             self._timeline.flush()
         return stepped
 
-    def _started(self, ledger: Ledger, identity: dict[str, Json]) -> RunStarted:
+    def _started(self, ledger: Ledger, identity: dict[str, Json], n_cut: int) -> RunStarted:
         options, unix_s = self.options, self._clock.unix_s()
         return RunStarted(
             time_s=unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0,
@@ -396,6 +398,7 @@ class Session(ABC):
                 "block_size": options.block_size,
             },
             adopted=[] if ledger.sessions else self.adopted,
+            cut_bytes=n_cut,
         )
 
     def end(self, run: RunningSearch) -> int:

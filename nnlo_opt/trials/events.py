@@ -5,12 +5,47 @@ format: a field may be added with a default, nothing is renamed or removed.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.records import Reader, Record, field
+from nnlo_opt.records import Reader, Record, checked, field
 
 JOURNAL_FORMAT = 1
+
+
+class _Named(TypedDict):
+    name: str
+
+
+class _Space(TypedDict):
+    parameters: list[_Named]
+
+
+class _Identity(TypedDict, total=False):
+    """Types of the settings in `RunStarted.identity` that readers of a journal rely on."""
+
+    model: _Named
+    search_space: _Space | None
+    direction: str
+    objectives: list[str]
+    n_fold: int
+    training: dict[str, Any]
+
+
+class _Settings(TypedDict, total=False):
+    """The same for `RunStarted.settings`."""
+
+    command_line: list[str]
+    hyper_opt: str
+    versions: dict[str, Any]
+
+
+class _Adopted(TypedDict):
+    """The same for each of `RunStarted.adopted`."""
+
+    point: dict[str, Any]
+    value: float
+    std: NotRequired[float | None]
 
 
 class Event(Record, tag_field="event"):
@@ -33,6 +68,8 @@ class RunStarted(Event):
     #: observations of other runs with which the search began (`search.base.Observation`); in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: int = JOURNAL_FORMAT
+    #: bytes of a torn end that this start has cut off the journal
+    cut_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.format > JOURNAL_FORMAT:
@@ -42,6 +79,9 @@ class RunStarted(Event):
                 f"A journal must have format {JOURNAL_FORMAT} or an older one. Received: {self.format}; use the "
                 f"version that wrote it, nnlo_opt {version}, or a later one."
             )
+        checked(self.identity, _Identity)
+        checked(self.settings, _Settings)
+        checked(self.adopted, list[_Adopted])
 
 
 class TrialSuggested(Event):

@@ -1,10 +1,15 @@
 """Journal: an append-only file of checksummed lines, the one truth of a run.
 
+    {"seq":0,"crc":"a81b60f4","run":"9f86d081884c7d65","event":"RunStarted","time_s":0.0,…}
     {"seq":17,"crc":"5f3a09c2","event":"TrialCompleted","time_s":84.2,…}
 
-`seq` counts from 0 without gaps; `crc` is the CRC-32 of the line without its `seq` and `crc` fields, seeded with
-`seq`. A line is in the journal when its newline is on disk. A torn last line (the process died while writing) is cut
-off at open; damage anywhere before it is refused, because nothing can be said about the lines after it.
+`seq` counts from 0 without gaps. `run` is the random identity of the run; each start names it. `crc` is the CRC-32 of
+the line without its `seq` and `crc` fields, seeded with `run` and `seq`, so a line of another run is not accepted.
+Journals of older versions name no run, and stay readable.
+
+A line is in the journal when its newline is on disk. A torn end (the process or the machine died while writing) is cut
+off at open, and the cut is reported. It can hold only what was written after the last sync (`trials.sync_mark`);
+anything else is damage and is refused, because nothing can be said about the lines after it.
 """
 
 import errno
@@ -12,6 +17,7 @@ import gc
 import logging
 import os
 import re
+import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +25,8 @@ from pathlib import Path
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.files import sync, write_fully
-from nnlo_opt.trials.events import Event, event_from_json, events_from_json
+from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json
+from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
 
 logger = logging.getLogger(__name__)
 
@@ -27,34 +34,49 @@ logger = logging.getLogger(__name__)
 BATCH_LINES = 1000
 #: beginning of every line; inside a JSON string the quotes would be escaped
 LINE_BEGIN = re.compile(rb'\{"seq":(\d{1,18}),"crc":"')
+#: beginning of a line that names its run
+_START = re.compile(LINE_BEGIN.pattern + rb'[0-9a-f]{8}","run":"([0-9a-f]{16})",')
+#: length of `{"run":"9f86d081884c7d65",`
+_RUN_CHARS = 26
+#: bytes of a torn end without the mark of a sync: a page of the file, which a power cut may leave as NUL bytes
+MAX_TORN = 4096
 
 
-def encode_line(seq: int, event: Event) -> bytes:
-    """Return one line of the journal, newline included."""
+def encode_line(seq: int, event: Event, run: str = "") -> bytes:
+    """Return one line of the journal of `run`, newline included."""
     body = event.to_json().encode()
-    return _begin(seq, body) + body[1:] + b"\n"
+    if run and isinstance(event, RunStarted):
+        body = b'{"run":"%s",%s' % (run.encode(), body[1:])
+    return _begin(seq, body, run) + body[1:] + b"\n"
 
 
-def decode_line(seq: int, line: bytes) -> Event:
-    """Return the event of a line without its newline; ValueError if number or checksum do not agree."""
-    return event_from_json(_body(seq, line))
+def run_of(line: bytes) -> str:
+    """Return the identity of the run that the first line of a journal names; empty in a journal of an older version."""
+    found = _START.match(line)
+    return found[2].decode() if found else ""
 
 
-def _body(seq: int, line: bytes) -> bytes:
-    """Return the JSON of line `seq` without its number and checksum; ValueError if these do not agree."""
+def decode_line(seq: int, line: bytes, run: str = "") -> Event:
+    """Return the event of a line without its newline; ValueError if number, run or checksum do not agree."""
+    return event_from_json(_body(seq, line, run))
+
+
+def _body(seq: int, line: bytes, run: str) -> bytes:
+    """Return the JSON of the event in line `seq`; ValueError if number, run or checksum do not agree."""
     prefix = b'{"seq":%d,"crc":"' % seq
     end = len(prefix) + 10
     body = b"{" + line[end:]
-    if line[:end] != _begin(seq, body):
+    if line[:end] != _begin(seq, body, run):
         if not line.startswith(prefix):
             raise ValueError(f"it does not begin with sequence number {seq}")
         raise ValueError("its checksum does not agree")
-    return body
+    return b"{" + body[_RUN_CHARS:] if body.startswith(b'{"run":"') else body
 
 
-def _begin(seq: int, body: bytes) -> bytes:
+def _begin(seq: int, body: bytes, run: str) -> bytes:
     """Return the number and the checksum of a line with the JSON `body`."""
-    return b'{"seq":%d,"crc":"%08x",' % (seq, zlib.crc32(body, seq & 0xFFFFFFFF))
+    seed = zlib.crc32(run.encode(), seq & 0xFFFFFFFF)
+    return b'{"seq":%d,"crc":"%08x",' % (seq, zlib.crc32(body, seed))
 
 
 def _may_be_torn(seq: int, line: bytes) -> bool:
@@ -68,16 +90,40 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
     return begins_well and all(int(number) == seq for number in LINE_BEGIN.findall(line))
 
 
-def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
-    """Return all events of a journal with the number of its sound bytes, which leave out a torn last line.
+def load_events(path: Path) -> list[Event]:
+    """Return all events of the journal at `path`, which stays as it is. Raises as `read_events`, or OSError."""
+    mark = read_mark(path)  # first, because both grow
+    data = path.read_bytes()
+    events, n_sound = read_events(data, str(path), mark)
+    if n_sound < len(data):
+        logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", len(data) - n_sound, path)
+    return events
+
+
+def read_events(data: bytes, name: str, mark: Mark | None = None) -> tuple[list[Event], int]:
+    """Return all events of a journal with the number of its sound bytes, which leave out a torn end.
 
     Args:
         data: bytes of the journal.
         name: of the file, for the error.
+        mark: of its last sync; None if it is not known.
 
     Raises:
-        JournalError: the journal is damaged before its last line.
+        JournalError: the journal is damaged before its last line, or has lost what was on the disk.
     """
+    run = run_of(data[:200])
+    events, n_sound = _sound_lines(data, name, run)
+    # A mark of another run is left over from a journal that was replaced.
+    if mark is not None and (mark.run == run or not events):
+        if n_sound < mark.n_bytes:
+            raise _damaged(name, len(events), f"{n_sound:,} bytes are sound of {mark.n_bytes:,} that were on the disk")
+    elif len(data) - n_sound > MAX_TORN and b"\0" in data[n_sound:]:
+        raise _damaged(name, len(events), f"{len(data) - n_sound:,} bytes of {len(data):,} cannot be read")
+    return events, n_sound
+
+
+def _sound_lines(data: bytes, name: str, run: str) -> tuple[list[Event], int]:
+    """Return the events before a torn last line, with the number of their bytes; JournalError if one is damaged."""
     lines = data.split(b"\n")
     # Nothing should follow the last newline; before it, every line but the last must be sound.
     torn = lines.pop()
@@ -86,7 +132,7 @@ def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
         for first in range(0, len(lines), BATCH_LINES):
             batch = lines[first : first + BATCH_LINES]
             try:
-                bodies = [_body(seq, line) for seq, line in enumerate(batch, first)]
+                bodies = [_body(seq, line, run) for seq, line in enumerate(batch, first)]
                 # One call of the parser for many lines: a call for each takes twice as long.
                 events += events_from_json(b"[" + b",".join(bodies) + b"]")
                 if len(events) != first + len(batch):
@@ -96,7 +142,7 @@ def read_events(data: bytes, name: str) -> tuple[list[Event], int]:
                 break
     for seq in range(len(events), len(lines)):  # one by one, to find the damaged one
         try:
-            events.append(decode_line(seq, lines[seq]))
+            events.append(decode_line(seq, lines[seq], run))
         except ValueError as error:
             if seq == len(lines) - 1 and not torn and _may_be_torn(seq, lines[seq] + b"\n"):
                 return events, len(data) - len(lines[seq]) - 1
@@ -136,7 +182,7 @@ class Journal:
     """Open journal of a run; the coordinator is its only writer.
 
     Args:
-        path: file, created if it does not exist; a torn tail is cut off.
+        path: file, created if it does not exist; a torn end is cut off.
         syncs: if False, no write waits for the disk, `durable` or not: for simulations, whose runs are never resumed.
         may_write: called before every write; raises OSError if this process may not write any more.
 
@@ -155,11 +201,17 @@ class Journal:
         try:
             data = path.read_bytes()
             #: events in the file when it was opened
-            self.events, n_sound = read_events(data, str(path))
-            if n_sound < len(data):
-                logger.warning("%s: cut %d bytes of a torn last line", path, len(data) - n_sound)
+            self.events, n_sound = read_events(data, str(path), read_mark(path))
+            #: bytes of a torn end that were cut off
+            self.n_cut = len(data) - n_sound
+            if self.n_cut:
                 os.ftruncate(self._fd, n_sound)
+            if data and syncs:
                 os.fsync(self._fd)
+            #: identity of the run; empty in a journal of an older version, and in one that is never resumed
+            self._run = run_of(data[:200]) if self.events else secrets.token_hex(8) * syncs
+            #: None without `syncs`
+            self._mark = SyncMark(path) if syncs else None
             if not existed:
                 sync(path.parent)
         except BaseException:
@@ -169,6 +221,7 @@ class Journal:
         self._seq = len(self.events)
         #: number of bytes that are known to be on disk, and the lines after them; without `syncs` all bytes, no lines
         self._n_synced, self._unsynced = n_sound, b""
+        self._note_sync()
         #: True if the file may hold anything else: a write has failed, and `_restore` too
         self._is_broken = False
 
@@ -188,7 +241,7 @@ class Journal:
         Raises:
             OSError: they cannot be written; the file is as it was.
         """
-        lines = b"".join(encode_line(self._seq + i, event) for i, event in enumerate(events))
+        lines = b"".join(encode_line(self._seq + i, event, self._run) for i, event in enumerate(events))
         while True:
             try:
                 self._write(lines, durable=durable and self._syncs)
@@ -218,6 +271,11 @@ class Journal:
         if durable or not self._syncs:
             self._n_synced += len(self._unsynced)
             self._unsynced = b""
+            self._note_sync()
+
+    def _note_sync(self) -> None:
+        if self._mark is not None:
+            self._mark.set(self._n_synced, self._run)
 
     def _restore(self) -> None:
         """Restore the file to its content before a failed write: half a line would make later lines unreadable.
@@ -237,3 +295,5 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+        if self._mark is not None:
+            self._mark.close()

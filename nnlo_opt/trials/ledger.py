@@ -60,6 +60,8 @@ class Ledger:
         self.settings: dict[str, Any] = {}
         #: observations of other runs that the search began with, from the first RunStarted
         self.adopted: list[dict[str, Any]] = []
+        #: bytes of torn ends that the starts have cut off the journal
+        self.cut_bytes: int = 0
         #: Unix time of second 0
         self.first_start_unix_s: float = 0.0
         #: wall seconds of each suggestion, in trial order
@@ -125,6 +127,7 @@ class Ledger:
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
         self.settings = event.settings
+        self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""
         self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
 

@@ -9,7 +9,9 @@ assignments are numbered without gaps, so the ones behind a lost one move up; `m
 named by their numbers.
 """
 
+import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from typing import Any
 from nnlo_opt.errors import JournalError, ProtocolError
 from nnlo_opt.files import atomic_write, sync
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, without_collection
+from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import hold
+from nnlo_opt.trials.sync_mark import read_mark
 
 
 @dataclass(slots=True)
@@ -33,6 +36,8 @@ class Salvage:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     #: number of lines that are not sound, or repeat another line
     n_damaged: int = 0
+    #: bytes that were on the disk behind the end of the file
+    n_missing: int = 0
     #: sound events that depend on lost ones, in words
     dropped: list[str] = field(default_factory=list)
     #: number in the damaged journal -> number in the new one, of all trials that were kept
@@ -72,15 +77,15 @@ def salvage(data: bytes, name: str) -> Salvage:
 def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
     """Return sequence number -> event of every sound line; the first line counts if several have the same number."""
     sound: dict[int, ev.Event] = {}
-    for line in data.split(b"\n"):
-        if not line:
-            continue
+    lines = [line for line in data.split(b"\n") if line]
+    run = _run_of(lines)
+    for line in lines:
         match = LINE_BEGIN.match(line)
         try:
             if match is None:
                 raise ValueError("no line of a journal")
             seq = int(match[1])
-            event = decode_line(seq, line)
+            event = decode_line(seq, line, run)
         except ValueError:
             result.n_damaged += 1
             continue
@@ -89,6 +94,17 @@ def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
         else:
             sound[seq] = event
     return sound
+
+
+def _run_of(lines: Iterable[bytes]) -> str:
+    """Return the identity of the run by its first sound start: each start names it, so line 0 may be damaged."""
+    for line in lines:
+        match, run = LINE_BEGIN.match(line), run_of(line)
+        if match and run:
+            with suppress(ValueError):
+                decode_line(int(match[1]), line, run)
+                return run
+    return ""
 
 
 def _gaps(sound: Iterable[int]) -> list[tuple[int, int]]:
@@ -188,18 +204,22 @@ def repair(run: Path) -> tuple[Salvage, Path] | None:
     """
     with hold(run):
         path = run / JOURNAL_NAME
+        mark = read_mark(path)
         data = path.read_bytes()
         try:
-            read_events(data, str(path))
+            read_events(data, str(path), mark)
         except JournalError:
             found = salvage(data, str(path))
         else:
             return None
+        found.n_missing = 0 if mark is None else max(0, mark.n_bytes - len(data))
         damaged = _place_for(data, run)
         atomic_write(damaged, data)
         if found.renumbers:
             _move_files(run / "trials", run / damaged.name.replace(JOURNAL_NAME, "trials"), found.moved)
-        atomic_write(path, b"".join(encode_line(seq, event) for seq, event in enumerate(found.events)))
+        # Another identity: the mark of the last sync is not about this journal. A repeated repair finds the same one.
+        identity = hashlib.sha256(data).hexdigest()[:16]
+        atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
 
 

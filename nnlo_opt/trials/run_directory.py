@@ -15,9 +15,10 @@ from typing import Any
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.trials import deaths
-from nnlo_opt.trials.journal import Journal, read_events, without_collection
+from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import RunLock, not_writable
+from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
@@ -146,14 +147,14 @@ def _remove_run(path: Path) -> None:
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):
             file.unlink()
-    for name in ("config.json", "results.csv", "summary.json", "timeline.json", JOURNAL_NAME):
+    for name in ("config.json", "results.csv", "summary.json", "timeline.json", MARK_NAME, JOURNAL_NAME):
         (path / name).unlink(missing_ok=True)
 
 
 def _is_unfinished(path: Path, program: str) -> bool:
     """Return True if `path` is a run of `program` that is not complete."""
     try:
-        ledger = Ledger(read_events((path / JOURNAL_NAME).read_bytes(), str(path))[0])
+        ledger = Ledger(load_events(path / JOURNAL_NAME))
     except (OSError, JournalError):
         return True  # the error is shown when the run is opened
     command_line = ledger.settings.get("command_line") or [program]

@@ -27,6 +27,8 @@ def coordinator_of(tmp_path, n_blocks, block_size):
         search=search,
         clock=ManualClock(),
     )
+    started = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=topology.world_size, n_blocks=n_blocks, identity={})
+    setup.journal.append([started])
     coordinator = Coordinator(setup)
     coordinator.begin()
     return coordinator, network, setup.journal

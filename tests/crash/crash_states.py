@@ -225,6 +225,12 @@ class _Recorder:
             self.note("write", path, bytes(data)[:n_written], at)
         return n_written
 
+    def pwrite(self, fd: int, data: Any, at: int) -> int:
+        n_written = _os["pwrite"](fd, data, at)
+        if (path := self._open.get(fd)) is not None:
+            self.note("write", path, bytes(data)[:n_written], at)
+        return n_written
+
     def fsync(self, fd: int) -> None:
         if fd in self._open:
             self.note("sync", self._open[fd])
@@ -288,7 +294,7 @@ class _RecordedFile(io.FileIO):
         return self
 
 
-_CALLS = ("open", "close", "write", "fsync", "ftruncate", "rename", "replace", "mkdir", "unlink", "rmdir")
+_CALLS = ("open", "close", "write", "pwrite", "fsync", "ftruncate", "rename", "replace", "mkdir", "unlink", "rmdir")
 _os: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in _CALLS}
 _builtin_open = builtins.open
 

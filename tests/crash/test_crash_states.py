@@ -121,7 +121,7 @@ def some(every: int) -> Iterator[tuple[int, Crash, State]]:
 def test_a_search_goes_on_from_a_crash_at_some_steps(tmp_path):
     steps, _, _ = undisturbed()
     kinds = set()
-    for i, (number, kind, state) in enumerate(some(22)):
+    for i, (number, kind, state) in enumerate(some(25)):
         kinds.add(kind)
         go_on(state, tmp_path / str(i), number, steps)
     assert kinds == set(Crash)

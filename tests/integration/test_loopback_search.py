@@ -16,6 +16,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.journal import encode_line
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.sync_mark import read_mark
 from nnlo_opt.trials.trial import AssignmentEnd, TrialState
 
 SHAPES = [
@@ -35,8 +36,8 @@ def crash(system: System, rng: np.random.Generator) -> None:
     path = system.journal.path
     system.journal.close()
     lines = path.read_bytes().splitlines(keepends=True)
-    news = (b'"event":"FoldBegan"', b'"event":"EpochEnded"')
-    while lines and any(kind in lines[-1] for kind in news) and rng.random() < 0.7:
+    n_synced = read_mark(path).n_bytes
+    while sum(map(len, lines[:-1])) >= n_synced and lines and rng.random() < 0.7:
         lines.pop()
     # The line that was being written says nothing yet: whatever it justifies was not done.
     next_line = encode_line(len(lines), ev.AssignmentLost(time_s=0.0, assignment=0))

@@ -11,6 +11,7 @@ from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.sync_mark import MARK_NAME
 
 #: as users read them: nothing is renamed, reordered or removed
 DOCUMENTED = (
@@ -96,12 +97,13 @@ def test_writing_again_gives_the_same_files_and_leaves_nothing_beside_them(run_d
     first = {path.name: path.read_bytes() for path in run_directory.iterdir()}
     write_results(run_directory, read_ledger(run_directory))
     assert {path.name: path.read_bytes() for path in run_directory.iterdir()} == first
-    assert set(first) == {"journal.jsonl", "results.csv", "summary.json"}
+    assert set(first) == {"journal.jsonl", MARK_NAME, "results.csv", "summary.json"}
     assert json.loads(first["summary.json"])["best"]["trial"] == 0
 
 
 def test_reading_a_journal_with_a_torn_tail_changes_nothing(run_directory):
     journal = run_directory / "journal.jsonl"
+    (run_directory / MARK_NAME).unlink()
     torn = journal.read_bytes()[:-9]
     journal.write_bytes(torn)
     assert len(read_ledger(run_directory).trials) == 2

@@ -19,6 +19,7 @@ def test_a_run_that_has_just_begun_has_figures_of_nothing():
         "best": None,
         "wall_s": 0.0,
         "n_starts": 1,
+        "journal_cut_bytes": 0,
         "lost": {"ranks": [], "blocks": [], "n_ranks": 0},
         "block_utilization": None,
         "coordinator_cpu_s": 0.0,

@@ -24,7 +24,10 @@ BY_TYPE = {
     float | None: st.none() | finite,
     list[int]: st.lists(st.integers(0, 2**40), max_size=4),
     dict[str, Any]: st.dictionaries(st.text(max_size=8), plain, max_size=4),
-    list[dict[str, Any]]: st.lists(st.dictionaries(st.text(max_size=8), plain, max_size=3), max_size=3),
+    list[dict[str, Any]]: st.lists(  # the observations in a RunStarted
+        st.fixed_dictionaries({"point": st.dictionaries(st.text(max_size=8), plain, max_size=3), "value": finite}),
+        max_size=3,
+    ),
     dict[str, float]: st.dictionaries(st.text(max_size=8), finite, max_size=4),
 }
 
@@ -67,6 +70,25 @@ def test_every_type_of_event_comes_back_from_json_as_it_was(cls):
         assert ev.event_from_json(event.to_json().encode()) == event
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("identity", {"search_space": {"parameters": [{}]}}),
+        ("identity", {"search_space": 3}),
+        ("identity", {"objectives": ["a", None]}),
+        ("identity", {"n_fold": "2"}),
+        ("identity", {"model": {"name": 7}}),
+        ("settings", {"command_line": "OptimizationDriver"}),
+        ("adopted", [{"value": 1.0}]),
+    ],
+)
+def test_a_start_whose_settings_no_reader_could_use_is_refused(field, wrong):
+    start = {"event": "RunStarted", "time_s": 0.0, "unix_s": 0.0, "n_ranks": 1, "n_blocks": 1, "identity": {}}
+    assert read(start)
+    with pytest.raises(JournalError, match=r"does not know \(.*Expected|required field"):
+        read(start | {field: wrong})
 
 
 def test_all_events_and_required_fields_of_format_1_stay():

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import zlib
 
 import pytest
 from stories import lines_of
@@ -12,7 +11,8 @@ from stories import lines_of
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials import journal as module
-from nnlo_opt.trials.journal import Journal, decode_line, encode_line, read_events
+from nnlo_opt.trials.journal import Journal, decode_line, encode_line, load_events, read_events
+from nnlo_opt.trials.sync_mark import MARK_NAME, Mark, SyncMark, read_mark
 
 EVENTS = [
     ev.RunStarted(time_s=0.0, unix_s=1.5e9, n_ranks=3, n_blocks=1, identity={"seed": 0, "x": [1, None]}),
@@ -23,8 +23,15 @@ EVENTS = [
     ev.AssignmentFinished(time_s=1.0, assignment=0, figure_of_merit=0.1, metrics={}, n_epochs=1, train_s=0.5),
     ev.TrialCompleted(time_s=1.0, trial=0, figure_of_merit=0.1, figure_of_merit_std=0.0),
 ]
-LINES = lines_of(EVENTS)
+#: identity of every run that begins in a test
+RUN = "0123456789abcdef"
+LINES = [encode_line(seq, event, RUN) for seq, event in enumerate(EVENTS)]
 WHOLE = b"".join(LINES)
+
+
+@pytest.fixture(autouse=True)
+def _the_same_identity(monkeypatch):
+    monkeypatch.setattr(module.secrets, "token_hex", lambda n: RUN)
 
 
 def reopen(path):
@@ -38,14 +45,20 @@ def path(tmp_path):
     return tmp_path / "journal.jsonl"
 
 
+def set_mark(path, n_bytes, run=RUN):
+    mark = SyncMark(path)
+    mark.set(n_bytes, run)
+    mark.close()
+
+
 def test_a_line_is_json_that_begins_with_its_number_and_checksum():
     for seq, line in enumerate(LINES):
         assert line.endswith(b"\n")
         assert line.count(b"\n") == 1
         values = json.loads(line)
-        assert list(values)[:4] == ["seq", "crc", "event", "time_s"]
+        assert list(values)[:4] == (["seq", "crc", "event", "time_s"] if seq else ["seq", "crc", "run", "event"])
         assert values["seq"] == seq
-        assert decode_line(seq, line[:-1]) == EVENTS[seq]
+        assert decode_line(seq, line[:-1], RUN) == EVENTS[seq]
 
 
 @pytest.mark.parametrize(("syncs", "n_synced"), [(True, 1), (False, 0)])
@@ -90,6 +103,7 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
     start = len(b"".join(LINES[:n_before]))
     for end in range(start, len(WHOLE)):
         path.write_bytes(WHOLE[:end])
+        set_mark(path, start)
         n_sound = WHOLE[:end].count(b"\n")
         journal = Journal(path)
         assert journal.events == EVENTS[:n_sound]
@@ -101,10 +115,84 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(path, n_lines):
 
 def test_a_last_line_that_never_reached_the_disk_whole_is_cut(path):
     # A power cut may leave the length of a file without its contents.
-    for last in (bytes(len(LINES[-1])), LINES[-1][:20] + bytes(len(LINES[-1]) - 21) + b"\n", bytes(5000)):
+    for last in (bytes(len(LINES[-1])), LINES[-1][:20] + bytes(len(LINES[-1]) - 21) + b"\n", bytes(4096)):
         path.write_bytes(b"".join(LINES[:-1]) + last)
         assert reopen(path) == EVENTS[:-1]
         assert path.read_bytes() == b"".join(LINES[:-1])
+
+
+def test_what_was_on_the_disk_and_is_not_there_is_refused_with_its_figures(path):
+    journal = Journal(path)
+    journal.append(EVENTS)
+    journal.close()
+    for end in range(len(WHOLE)):  # a page that never came, a file cut short, at the end of a line too
+        for rest in (bytes(len(WHOLE) - end), b""):
+            path.write_bytes(WHOLE[:end] + rest)
+            for read in (load_events, Journal):
+                with pytest.raises(JournalError, match=f" {len(WHOLE):,} that were on the disk|it does not begin"):
+                    read(path)
+            assert path.read_bytes() == WHOLE[:end] + rest
+
+
+def test_without_a_mark_no_more_than_a_page_of_nul_bytes_is_cut(path):
+    path.write_bytes(WHOLE[:700] + bytes(40_000))
+    with pytest.raises(JournalError, match=f"{40_000 + 700 - len(b''.join(LINES[:4])):,} bytes of 40,700"):
+        Journal(path)
+
+
+def test_the_mark_follows_every_sync_and_what_is_written_without_may_be_torn(path):
+    journal = Journal(path)
+    for n_synced, durable in ((2, True), (2, False), (4, True)):
+        journal.append(EVENTS[journal._seq : journal._seq + 1 + (journal._seq == 0)], durable=durable)
+        assert read_mark(path) == Mark(len(b"".join(LINES[:n_synced])), RUN)
+    journal.append(EVENTS[4:], durable=False)
+    journal.close()
+    path.write_bytes(b"".join(LINES[:4]) + bytes(9000))
+    journal = Journal(path)
+    journal.close()
+    assert (journal.events, journal.n_cut) == (EVENTS[:4], 9000)
+
+
+@pytest.mark.parametrize(
+    "mark", [b"", b"00000000000000000017", b"x" * 47, b"9" * 20 + b" 0123456789abcdef 00000000\n", b"\xff 1 2"]
+)
+def test_a_mark_that_is_not_whole_is_no_mark(path, mark):
+    path.with_name(MARK_NAME).write_bytes(mark)
+    path.write_bytes(WHOLE)
+    assert read_mark(path) is None
+    assert load_events(path) == EVENTS
+
+
+def test_the_mark_of_another_journal_says_nothing(path):
+    path.write_bytes(WHOLE)
+    set_mark(path, 10**9, "f" * 16)
+    assert reopen(path) == EVENTS
+    assert read_mark(path) == Mark(len(WHOLE), RUN)
+
+
+def test_a_journal_that_lost_all_its_bytes_is_not_a_new_run(path):
+    set_mark(path, len(WHOLE))
+    path.touch()
+    with pytest.raises(JournalError, match="0 bytes are sound"):
+        Journal(path)
+
+
+def test_a_line_of_another_run_is_refused_whatever_its_number():
+    for seq, event in enumerate(EVENTS):
+        for run in ("", "f" * 16):
+            lines = [*LINES[:seq], encode_line(seq, event, run), *LINES[seq + 1 :]]
+            assert is_refused(b"".join([*lines, encode_line(len(LINES), EVENTS[-1], RUN)]))
+
+
+def test_a_journal_of_an_older_version_names_no_run_and_goes_on_without(path):
+    old = b"".join(lines_of(EVENTS[:4]))
+    path.write_bytes(old)
+    journal = Journal(path)
+    assert journal.events == EVENTS[:4]
+    journal.append(EVENTS[4:])
+    journal.close()
+    assert path.read_bytes() == b"".join(lines_of(EVENTS))
+    assert reopen(path) == EVENTS
 
 
 def is_refused(data):
@@ -155,9 +243,8 @@ def test_lines_that_are_missing_repeated_exchanged_or_empty_are_refused():
 
 
 def test_an_event_of_a_later_version_is_refused_even_in_the_last_line(path):
-    later = encode_line(len(LINES), EVENTS[-1]).replace(b"TrialCompleted", b"TrialPromoted!")
-    body = "{" + later[later.index(b'"event"') : -1].decode()
-    data = WHOLE + f'{{"seq":{len(LINES)},"crc":"{zlib.crc32(body.encode(), len(LINES)):08x}",{body[1:]}\n'.encode()
+    body = EVENTS[-1].to_json().replace("TrialCompleted", "TrialPromoted!").encode()
+    data = WHOLE + module._begin(len(LINES), body, RUN) + body[1:] + b"\n"
     path.write_bytes(data)
     with pytest.raises(JournalError, match="TrialPromoted"):
         Journal(path)
@@ -199,14 +286,15 @@ def test_an_event_that_may_not_be_written_leaves_the_journal_as_it_was(path):
 
 FULL_DISK = """
 import resource, sys
-from nnlo_opt.trials.events import TrialFailed
+from nnlo_opt.trials.events import RunStarted, TrialFailed
 from nnlo_opt.trials.journal import Journal
 from pathlib import Path
 
+START = RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
 path, room, n_events = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 journal = Journal(path)
 event = TrialFailed(time_s=1.0, trial=0, reason="x" * 50)
-journal.append([event] * 2)
+journal.append([START, event])
 before = path.read_bytes()
 for extra in range(room):
     # What is written stops short here, as it does where the disk is full.
@@ -220,7 +308,7 @@ for extra in range(room):
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 journal.append([event] * n_events)
 journal.close()
-assert Journal(path).events == [event] * (2 + n_events)
+assert Journal(path).events == [START, *[event] * (1 + n_events)]
 print("sound")
 """
 

@@ -6,6 +6,7 @@ from stories import START, lines_of, trial
 from nnlo_opt.cli import tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import RunRequest, open_run
 
@@ -55,6 +56,35 @@ def test_a_second_repair_finds_nothing_to_do_and_a_second_damage_has_a_name_of_i
     (run / "journal.jsonl").write_bytes(b"".join(lines[:4] + lines[5:]))
     assert repair(run)[1] == run / "journal.jsonl.damaged-2"
     assert (run / DAMAGED).exists()
+
+
+def test_a_run_whose_end_was_lost_goes_on_from_what_is_left(run, capsys):
+    directory = open_run(RunRequest(root=run.parent, name="cut"), "cut")
+    directory.journal.append([START, *trial(0), *trial(1)])
+    directory.close()
+    path = directory.path / "journal.jsonl"
+    whole = path.read_bytes()
+    n_left = sum(map(len, whole.splitlines(keepends=True)[:6]))
+    path.write_bytes(whole[:n_left])
+    assert tool.main(["show", str(directory.path)]) == EXIT_WRONG_REQUEST
+    assert f"{n_left:,} bytes are sound of {len(whole):,}" in capsys.readouterr().err
+    assert tool.main(["repair", str(directory.path)]) == EXIT_OK
+    assert f"{len(whole) - n_left:,} bytes that had been on the disk are missing" in capsys.readouterr().out
+    assert (directory.path / DAMAGED).read_bytes() == whole[:n_left]
+    again = open_run(RunRequest(root=run.parent, name="cut", restore=True), "cut")
+    assert len(again.ledger.trials) == 1
+    again.close()
+
+
+def test_a_damaged_first_line_is_replaced_by_a_later_start_of_the_same_run(run):
+    directory = open_run(RunRequest(root=run.parent, name="two"), "two")
+    directory.journal.append([START, *trial(0), START])
+    directory.close()
+    path = directory.path / "journal.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"n_ranks":3', b'"n_ranks":4', 1))
+    found, _ = repair(directory.path)
+    assert isinstance(found.events[0], ev.RunStarted)
+    assert len(read_ledger(directory.path).trials) == 1
 
 
 def test_the_command_says_what_was_lost(run, capsys):

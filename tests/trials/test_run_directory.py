@@ -212,7 +212,9 @@ def fill(path):
 
 def files_of(path):
     return {
-        str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name not in ("run.lock", "run.owner")
+        str(p.relative_to(path))
+        for p in path.rglob("*")
+        if p.is_file() and p.name not in ("run.lock", "run.owner", "journal.synced")
     }
 
 

@@ -1,0 +1,67 @@
+"""Mark of how much of a journal is known to be on the disk.
+
+    00000000000000041300 9f86d081884c7d65 5f3a09c2
+
+`journal.synced` holds the number of bytes of the journal that were synced, its run, and the CRC-32 of both.
+
+The mark is written in place after each sync of the journal, and is not synced itself: that would double the cost of a
+line. So after a power cut it may be older than the journal, but never newer. A journal whose sound lines end before its
+mark has lost lines that were on the disk, which no interrupted write can do.
+"""
+
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK_NAME = "journal.synced"
+#: stands for the identity of a run of an older version, whose journal names none
+_NO_RUN = "-" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Content of a mark."""
+
+    #: number of bytes that were synced
+    n_bytes: int
+    #: identity of the run, as its journal names it; empty for a run of an older version
+    run: str
+
+
+def read_mark(journal: Path) -> Mark | None:
+    """Return the mark of a journal; None without a whole one. It is to be read before its journal, which grows."""
+    try:
+        content = journal.with_name(MARK_NAME).read_bytes()
+        n_bytes, run, _ = content.split(b" ")
+        mark = Mark(int(n_bytes), run.decode().strip("-"))
+    except (OSError, ValueError):
+        return None
+    return mark if content == _content(mark) else None
+
+
+def _content(mark: Mark) -> bytes:
+    """Return the content of the file; a checksum, because a crash may leave half of what was written in place."""
+    text = b"%020d %s" % (mark.n_bytes, (mark.run or _NO_RUN).encode())
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+class SyncMark:
+    """Mark that the writer of a journal keeps; a mark that cannot be written is left as it is.
+
+    Args:
+        journal: path of the journal.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._fd = os.open(journal.with_name(MARK_NAME), os.O_WRONLY | os.O_CREAT, 0o666)
+
+    def set(self, n_bytes: int, run: str) -> None:
+        """Note that the first `n_bytes` bytes of the journal of `run` are on the disk."""
+        with suppress(OSError):  # a full disk: an older mark is true as well
+            os.pwrite(self._fd, _content(Mark(n_bytes, run)), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
