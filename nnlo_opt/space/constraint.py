@@ -77,9 +77,10 @@ class Constraint:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Constraint":
         """Return the constraint that `to_json` wrote; ConfigurationError if `data` has another form."""
-        if not isinstance(data, dict) or not {"sha256", "source", "example"} <= data.keys():
-            raise ConfigurationError(f"A constraint must be written as `to_json` writes it. Received: {data!r}.")
-        return cls(sha256=data["sha256"], source=data["source"], example=data["example"])
+        match data:
+            case {"sha256": str(sha256), "source": str(source), "example": dict() | None as example}:
+                return cls(sha256=sha256, source=source, example=example)
+        raise ConfigurationError(f"A constraint must be written as `to_json` writes it. Received: {data!r}.")
 
     def __str__(self) -> str:
         return f"`{CONSTRAINT_NAME}` {self.sha256[:8]}"

@@ -368,7 +368,7 @@ class _Choice:
     def _index_of(self, value: object) -> int | None:
         try:
             wanted = text(thawed(plain(value)))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return None
         return next((i for i, category in enumerate(self.categories) if text(category) == wanted), None)
 

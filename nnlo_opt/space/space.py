@@ -285,11 +285,15 @@ class Space:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Space":
         """Return the space that `to_json` wrote; ConfigurationError if `data` has another form."""
-        entries = data.get("parameters") if isinstance(data, dict) else None
-        if not isinstance(entries, list):
-            raise ConfigurationError(f"A search space must be written as `to_json` writes it. Received: {data!r}.")
-        constraint = Constraint.from_json(data["constraint"]) if "constraint" in data else None
-        return cls((parameter_from_json(entry) for entry in entries), constraint)
+        rule = "A search space must be written as `to_json` writes it. Received"
+        try:
+            entries = data.get("parameters") if isinstance(data, dict) else None
+            if not isinstance(entries, list):
+                raise ConfigurationError(f"{rule}: {data!r}.")
+            constraint = Constraint.from_json(data["constraint"]) if "constraint" in data else None
+            return cls((parameter_from_json(entry) for entry in entries), constraint)
+        except RecursionError as error:
+            raise ConfigurationError(f"{rule}: data inside data in too many levels.") from error
 
 
 def described(parameter: Parameter) -> str:

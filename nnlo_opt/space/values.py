@@ -20,6 +20,8 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError
 
+#: levels of lists in a category; functions of Python cannot follow a thousand
+MAX_LEVELS = 20
 #: value of a parameter in a point; a list only if a category is a list
 Value = bool | int | float | str | list[Any] | None
 
@@ -35,11 +37,16 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
-def frozen(value: Any, name: str) -> Any:
+def frozen(value: Any, name: str, levels: int = MAX_LEVELS) -> Any:
     """Return a hashable copy of `value` in which lists are tuples; ConfigurationError if JSON cannot store `value`."""
     value = plain(value)
     if isinstance(value, (list, tuple)):
-        return tuple(frozen(item, name) for item in value)
+        if not levels:
+            raise ConfigurationError(
+                f"A category may hold lists inside lists in at most {MAX_LEVELS} levels. Received: more in parameter "
+                f"`{name}`. Search a name, and look the list up in the model's function."
+            )
+        return tuple(frozen(item, name, levels - 1) for item in value)
     if value is None or isinstance(value, (bool, int, str)) or is_number(value):
         return value
     raise ConfigurationError(

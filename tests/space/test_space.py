@@ -1,3 +1,5 @@
+from functools import reduce
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,15 @@ def test_quantiles_lead_back_to_the_point_and_are_in_the_middle_for_a_missing_va
 def test_json_that_is_no_space(data):
     with pytest.raises(ConfigurationError):
         Space.from_json(data)
+
+
+@pytest.mark.parametrize("depth", [30, 400, 900])
+@pytest.mark.parametrize("inside", [[], {}])
+def test_categories_inside_each_other_are_refused_before_python_cannot_follow_them(depth, inside):
+    nested = reduce(lambda value, _: [value], range(depth), inside)
+    with pytest.raises(ConfigurationError, match=r"levels|to_json"):
+        Space.from_json({"parameters": [{"kind": "categorical", "name": "c", "categories": [1, nested]}]})
+    assert not Categorical([1, 2], name="c").contains(nested)
 
 
 def test_empty_and_repeated():
