@@ -75,7 +75,7 @@ DOORS: dict[str, list[str]] = {
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
     "optuna": ["search.optuna_search"],
     "cmaes": ["search.cmaes_search"],
-    "h5py": ["data.hdf5", "data.hdf5_parts", "data.hdf5_weights"],
+    "h5py": ["data.hdf5", "data.hdf5_file", "data.hdf5_parts", "data.hdf5_weights"],
     "keras": ["models"],
     "tensorflow": ["models"],
     "jax": ["models"],
@@ -105,6 +105,7 @@ NAMED_BY_RUN = [
 OWN_PACKAGE = {
     "comm.mpi.transport": ["comm.mpi.ulfm"],
     "comm.mpi.world": ["comm.mpi.transport", "comm.mpi.ulfm"],
+    "data.hdf5_check": ["data.hdf5"],
     "models.builders": ["models.keras_model", "models.torch_module"],
     "models.framework": ["models.keras_model", "models.torch_module"],
 }

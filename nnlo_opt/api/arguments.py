@@ -27,6 +27,7 @@ class SearchArguments(TypedDict, total=False):
     memory_limit: int | None
     preload_data: int
     verify_data: bool
+    external_data: bool
     cache_data: Path | None
     copy_command: str | None
     # training

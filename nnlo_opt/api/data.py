@@ -11,6 +11,7 @@ import numpy as np
 from nnlo_opt.data.cache import FileCache, parse_copy_command
 from nnlo_opt.data.generated import count_batches
 from nnlo_opt.data.hdf5 import Hdf5Source
+from nnlo_opt.data.hdf5_check import check_files
 from nnlo_opt.data.ragged import concatenate, take
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trees import n_samples
@@ -118,7 +119,7 @@ class H5Data(Data):
     overrides `generate_data` or `load_data` is treated as any other `Data`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  (beside the options of NNLO)
         self,
         batch_size: int,
         cache: str | None = None,
@@ -126,15 +127,18 @@ class H5Data(Data):
         preloading: int = 0,
         features_name: Named = "features",
         labels_name: Named = "labels",
+        external_data: bool = False,
     ) -> None:
         """`features_name`, `labels_name`: a name, or (name, function applied to the arrays).
 
-        `preloading`: windows read ahead where samples do not fit into memory; one at least.
+        `preloading`: windows read ahead where samples do not fit into memory; one at least. `external_data`: the files
+        may lead to other files.
         """
         super().__init__(batch_size, cache, copy_command)
         self.preloading = preloading
         self.features_name = features_name
         self.labels_name = labels_name
+        self.external_data = external_data
 
     @property
     def is_plain(self) -> bool:
@@ -142,15 +146,19 @@ class H5Data(Data):
         kind = type(self)
         return kind.generate_data is H5Data.generate_data and kind.load_data is H5Data.load_data
 
+    def check(self, file_names: Sequence[str | Path]) -> None:
+        """Let a process read the files first, as damage may crash it; ConfigurationError if it does."""
+        names = [name if isinstance(name, str) else name[0] for name in (self.features_name, self.labels_name)]
+        check_files(file_names, names, external=self.external_data)
+
     def source(self, file_names: Sequence[str | Path]) -> Hdf5Source:
         """Return the files as one row of samples."""
         (features, features_adaptor), (labels, labels_adaptor) = (
             (name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)
         )
         adaptors = features_adaptor, labels_adaptor
-        if not self.caching_directory:
-            return Hdf5Source([*file_names], features, labels, adaptors)
-        return Hdf5Source([*file_names], features, labels, adaptors, self.file_cache().locate)
+        locate = self.file_cache().locate if self.caching_directory and not self.external_data else None
+        return Hdf5Source([*file_names], features, labels, adaptors, locate, external=self.external_data)
 
     def load_data(self, in_file: str) -> tuple[Any, Any]:
         source = self.source([in_file])

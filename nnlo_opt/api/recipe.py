@@ -45,7 +45,10 @@ def workload_of(
     ranks_of_teams = [team.trainer_ranks(every_rank=every_rank) for team in topology.teams]
     trainers = sorted(rank for ranks in ranks_of_teams for rank in ranks)
     n_shares = max(map(len, ranks_of_teams))
-    if isinstance(settings.data, H5Data) and settings.data.is_plain:
+    data = settings.data
+    if isinstance(data, H5Data) and data.is_plain:
+        files = [*settings.train_list, *settings.files_to_validate]
+        group.attempt(lambda: data.check(files) if group.rank == 0 else None)
         workload = FileWorkload(settings, options, context)
         group.attempt(lambda: _check_samples(workload.data.n_train, n_shares) if group.rank in trainers else None)
         return workload

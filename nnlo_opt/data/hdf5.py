@@ -8,13 +8,15 @@ Names separated by commas are a list in their order. `hdf5_parts` describes sequ
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.hdf5_parts import Adaptor, Part, Target, common_count, find_dataset, open_file, reading
+from nnlo_opt.data.hdf5_file import find_dataset, open_file, reading
+from nnlo_opt.data.hdf5_parts import Adaptor, Part, Target, common_count
 from nnlo_opt.data.source import DataInfo, FileInfo, Indices, checked_indices
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.files import atomic_path
@@ -29,7 +31,8 @@ class Hdf5Source:
         features_name: name of the data set or group of features, or several names separated by commas.
         labels_name: the same for labels.
         adaptors: functions that transform features and labels after reading; None for no change.
-        locate: returns the file from which samples are read, for example a local copy.
+        locate: returns the file from which samples are read, for example a local copy; None for the file itself.
+        external: True if the files may lead to other files.
 
     Raises:
         ConfigurationError: naming the file, if it is not HDF5, lacks a data set, or does not fit the other files.
@@ -41,9 +44,14 @@ class Hdf5Source:
         features_name: str,
         labels_name: str,
         adaptors: tuple[Adaptor | None, Adaptor | None] = (None, None),
-        locate: Callable[[Path], Path] = lambda path: path,
+        locate: Callable[[Path], Path] | None = None,
+        *,
+        external: bool = False,
     ) -> None:
-        self._locate = locate
+        self._locate = locate or (lambda path: path)
+        self._open = partial(open_file, external=external)
+        #: True if libhdf5 has to decode samples, and damage of them may crash it
+        self.is_coded = False
         # Models compute in float32, regardless of the type in which features are stored.
         self._features = Part("features", features_name, adaptors[0], as_float32=True)
         self._labels = Part("labels", labels_name, adaptors[1], as_float32=False)
@@ -55,7 +63,7 @@ class Hdf5Source:
                 f"{', '.join(str(file.path) for file in files[:3]) or 'no file'}. Name files with samples."
             )
         parts = (self._features, self._labels)
-        with open_file(not_empty, ConfigurationError) as file:
+        with self._open(not_empty, ConfigurationError) as file:
             for part in parts:
                 part.settle(file, not_empty)
         self._info = DataInfo(
@@ -85,14 +93,15 @@ class Hdf5Source:
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         columns = [np.empty(0)]
         for info, rows in self._rows_by_file(checked_indices(indices, self._info.n_samples)):
-            with open_file(info.path, ConfigurationError) as file:
-                columns.append(_column(find_dataset(file, name, info.path), info)[rows])
+            with self._open(info.path, ConfigurationError) as file, reading(name, info.path, ConfigurationError):
+                columns.append(_column(find_dataset(file, name, info.path), name, info)[rows])
         return np.concatenate(columns[1:] or columns)
 
     def _scan(self, path: Path) -> int:
         """Check the headers of one file, and return its number of samples."""
-        with open_file(path, ConfigurationError) as file:
+        with self._open(path, ConfigurationError) as file:
             counts = {part.name: part.scan(file, path) for part in (self._features, self._labels)}
+            self.is_coded |= file.is_coded
         return common_count(counts, path)
 
     def _read(self, indices: Indices | None, parts: Sequence[Part], locate: Callable[[Path], Path]) -> list[Arrays]:
@@ -100,7 +109,7 @@ class Hdf5Source:
         indices = checked_indices(indices, self._info.n_samples)
         targets = [Target(part.shape, part.dtype, len(indices)) for part in parts]
         for info, rows in self._rows_by_file(indices):
-            with open_file(locate(info.path), TrialError) as file:
+            with self._open(locate(info.path), TrialError) as file:
                 for part, target in zip(parts, targets, strict=True):
                     part.read(file, info.path, rows, target)
         return [target.tree() for target in targets]
@@ -119,9 +128,9 @@ def write_hdf5(path: Path, arrays: Mapping[str, NDArray]) -> None:
             file.create_dataset(name, data=array)
 
 
-def _column(dataset: h5py.Dataset, info: FileInfo) -> NDArray:
+def _column(dataset: h5py.Dataset, name: str, info: FileInfo) -> NDArray:
     """Return the values (n_samples,) of a data set of numbers or strings."""
-    name, remedy = dataset.name.removeprefix("/"), "Choose another data set."
+    remedy = "Choose another data set."
     if dataset.shape not in ((info.n_samples,), (info.n_samples, 1)):
         raise ConfigurationError(
             f"A data set for folds or weights must have one value for each sample, {info.n_samples}. Received: "
@@ -133,6 +142,5 @@ def _column(dataset: h5py.Dataset, info: FileInfo) -> NDArray:
             f"A data set for folds or weights must hold numbers or strings. Received: {name!r} of type "
             f"{dataset.dtype} in {info.path}. {remedy}"
         )
-    with reading(name, info.path, ConfigurationError):
-        values = np.asarray(dataset.asstr()[...], np.str_) if is_text else dataset[...]
+    values = np.asarray(dataset.asstr()[...], np.str_) if is_text else dataset[...]
     return values.reshape(-1)

@@ -10,10 +10,8 @@ A row is a sample. Rows of variable length become a `Ragged`; they can be stored
 """
 
 import math
-import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,63 +19,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.data.hdf5_file import DataFile, find, find_dataset, reading, text_of
 from nnlo_opt.data.ragged import Ragged, concatenate, take
 from nnlo_opt.data.source import Indices, Shape, dtype_as_read
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
-from nnlo_opt.files import regular
 from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
-
-
-@contextmanager
-def open_file(path: Path, blame: type[NnloError]) -> Iterator[h5py.File]:
-    """Open the file for reading; raise a `blame` if it cannot be read."""
-    try:
-        # Parallel file systems are often mounted without locks, and readers do not need them.
-        file = h5py.File(regular(path), "r", locking="best-effort")
-    except FileNotFoundError as error:
-        raise blame(f"A data file must exist. Received: {path}, which does not. Check the list of files.") from error
-    except OSError as error:
-        raise blame(
-            f"A data file must be a complete HDF5 file that can be read. Received: {path} ({reason_of(error)}). "
-            f"Write it again or leave it out."
-        ) from error
-    with file:
-        yield file
-
-
-@contextmanager
-def reading(name: str, path: Path, blame: type[NnloError]) -> Iterator[None]:
-    """Turn every exception inside the context into a `blame` that names data set and file."""
-    try:
-        yield
-    except (NnloError, MemoryError):
-        raise
-    except Exception as error:
-        raise blame(
-            f"Data set {name!r} of {path} must be readable. Received: {reason_of(error)}. Write the file again or "
-            f"leave it out."
-        ) from error
-
-
-def find(file: h5py.File, name: str, path: Path) -> h5py.Dataset | h5py.Group:
-    """Return the data set or group `name`; `ConfigurationError` with the existing names if there is none."""
-    with reading(name, path, ConfigurationError):
-        found = file.get(name)
-    if isinstance(found, h5py.Dataset | h5py.Group):
-        return found
-    raise ConfigurationError(
-        f"Every data file must hold the requested data sets. Received: {path} without {name!r}. {_there(file, path)}"
-    )
-
-
-def find_dataset(file: h5py.File, name: str, path: Path) -> h5py.Dataset:
-    """Return the data set `name`; `ConfigurationError` if there is none."""
-    found = find(file, name, path)
-    if isinstance(found, h5py.Dataset):
-        return found
-    raise ConfigurationError(
-        f"A data set must be requested by its own name. Received: {name!r}, a group in {path}. {_there(file, path)}"
-    )
 
 
 def common_count(counts: Mapping[str, int], path: Path) -> int:
@@ -90,19 +36,6 @@ def common_count(counts: Mapping[str, int], path: Path) -> int:
                 f"{name!r} and {n_others} rows of {other!r}. Correct the file or leave it out."
             )
     return n_rows
-
-
-def reason_of(error: Exception) -> str:
-    """Return the reason in a few words; HDF5's own text hides it among times and addresses."""
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number else (str(error).splitlines() or [type(error).__name__])[0].strip()
-
-
-def _there(file: h5py.File, path: Path) -> str:
-    names: list[str] = []
-    with reading("/", path, ConfigurationError):
-        file.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
-    return f"The data sets are: {', '.join(names)}." if names else "There is no data set."
 
 
 #: suffix of the data set of lengths
@@ -138,33 +71,34 @@ class Leaf:
         #: rows of the largest chunk of all files
         self.chunk = 1
 
-    def scan(self, file: h5py.File, path: Path) -> int:
+    def scan(self, file: DataFile, path: Path) -> int:
         """Check the header in one file, and return its number of rows."""
-        dataset = find_dataset(file, self.name, path)
-        row_shape, dtype, is_vlen = self._header(dataset, file, path)
-        if self._first is None:
-            self._first, self.row_shape, self.dtype, self._is_vlen = path, row_shape, dtype, is_vlen
-        if (row_shape, is_vlen) != (self.row_shape, self._is_vlen):
-            raise ConfigurationError(
-                f"All files must hold rows of one shape in data set {self.name!r}, {self.row_shape} as in "
-                f"{self._first}. Received: {row_shape} in {path}. Leave one of them out."
-            )
-        self.dtype = np.result_type(self.dtype, dtype)
-        self.chunk = max(self.chunk, dataset.chunks[0] if dataset.chunks else 1)
-        return len(dataset)
+        with reading(self.name, path, ConfigurationError):
+            dataset = find_dataset(file, self.name, path)
+            row_shape, dtype, is_vlen = self._header(dataset, file, path)
+            if self._first is None:
+                self._first, self.row_shape, self.dtype, self._is_vlen = path, row_shape, dtype, is_vlen
+            if (row_shape, is_vlen) != (self.row_shape, self._is_vlen):
+                raise ConfigurationError(
+                    f"All files must hold rows of one shape in data set {self.name!r}, {self.row_shape} as in "
+                    f"{self._first}. Received: {row_shape} in {path}. Leave one of them out."
+                )
+            self.dtype = np.result_type(self.dtype, dtype)
+            self.chunk = max(self.chunk, dataset.chunks[0] if dataset.chunks else 1)
+            return len(dataset)
 
-    def row_bytes(self, file: h5py.File) -> int:
+    def row_bytes(self, file: DataFile) -> int:
         """Return the bytes of a row in memory; an estimate from the first rows of a file if lengths differ."""
         step = math.prod(n for n in self.row_shape if n is not None) * self.dtype.itemsize
         if None not in self.row_shape:
             return step
-        rows = self.rows(file, 0, min(_N_HINT, len(file[self.name])))
+        rows = self.rows(file, 0, min(_N_HINT, len(file.need(self.name))))
         lengths = rows.lengths if isinstance(rows, Ragged) else [len(row) for row in rows]
         return int(step * max(1.0, float(np.mean(lengths))))
 
-    def rows(self, file: h5py.File, start: int, stop: int) -> NDArray | Ragged:
+    def rows(self, file: DataFile, start: int, stop: int) -> NDArray | Ragged:
         """Return rows `start` to `stop`: an array (n, ...), a `Ragged`, or an array (n,) of arrays for an adaptor."""
-        dataset = file[self.name]
+        dataset = file.need(self.name)
         if stop > len(dataset):
             raise ValueError(f"it has {len(dataset)} rows now, but had more when the run began")
         stored = dataset[start:stop]
@@ -172,7 +106,7 @@ class Leaf:
             return stored.astype(self.dtype, copy=False)
         if self._is_vlen:
             return self._of_vlen(stored, start)
-        lengths = file[self.name + LENGTH_SUFFIX][start:stop].astype(np.int64)
+        lengths = file.need(self.name + LENGTH_SUFFIX)[start:stop].astype(np.int64)
         wrong = np.flatnonzero((lengths < 0) | (lengths > stored.shape[1]))
         if len(wrong):
             raise ValueError(
@@ -199,7 +133,7 @@ class Leaf:
         numbers = np.concatenate([np.empty(0, self.dtype), *stored]).astype(self.dtype, copy=False)
         return Ragged(numbers.reshape(-1, *step_shape), sizes // step_size)
 
-    def _header(self, dataset: h5py.Dataset, file: h5py.File, path: Path) -> tuple[Shape, np.dtype, bool]:
+    def _header(self, dataset: h5py.Dataset, file: DataFile, path: Path) -> tuple[Shape, np.dtype, bool]:
         """Return the shape of a row, the type of its numbers, and True if rows are variable-length arrays."""
         name, remedy = self.name, f"Choose another data set as {self._role}."
         if not dataset.shape:
@@ -221,13 +155,13 @@ class Leaf:
                     f"Data set {name!r} of variable-length arrays must have one array for each sample. Received: shape "
                     f"{dataset.shape} in {path}. {remedy}"
                 )
-            row_shape = (None, *_step_shape(dataset, path))
-        elif self._heeds_lengths and name + LENGTH_SUFFIX in file:
+            row_shape = (None, *_step_shape(dataset, name, path))
+        elif self._heeds_lengths and file.reach(name + LENGTH_SUFFIX) is not None:
             self._check_lengths(dataset, file, path)
             row_shape = (None, *row_shape[1:])
         return row_shape, dtype, is_vlen
 
-    def _check_lengths(self, dataset: h5py.Dataset, file: h5py.File, path: Path) -> None:
+    def _check_lengths(self, dataset: h5py.Dataset, file: DataFile, path: Path) -> None:
         name = self.name + LENGTH_SUFFIX
         lengths = find_dataset(file, name, path)
         if lengths.shape != dataset.shape[:1] or lengths.dtype.kind not in "iu" or dataset.ndim < 2:
@@ -238,10 +172,8 @@ class Leaf:
             )
 
 
-def _step_shape(dataset: h5py.Dataset, path: Path) -> tuple[int, ...]:
-    name = (dataset.name or "").removeprefix("/")
-    with reading(name, path, ConfigurationError):
-        stored = np.atleast_1d(dataset.attrs.get("row_shape", ()))
+def _step_shape(dataset: h5py.Dataset, name: str, path: Path) -> tuple[int, ...]:
+    stored = np.atleast_1d(dataset.attrs.get("row_shape", ()))
     if stored.ndim != 1 or (stored.size and stored.dtype.kind not in "iu") or np.any(stored < 1):
         raise ConfigurationError(
             f"The attribute `row_shape` of data set {name!r} must be whole numbers of at least 1. Received: "
@@ -292,7 +224,7 @@ class Part:
         """Rows of the largest chunk."""
         return max(leaf.chunk for leaf in leaves(self._leaves))
 
-    def scan(self, file: h5py.File, path: Path) -> int:
+    def scan(self, file: DataFile, path: Path) -> int:
         """Check the headers in one file, and return its number of rows."""
         found = self._find(file, path)
         if self._first is None:
@@ -305,7 +237,7 @@ class Part:
             )
         return common_count({leaf.name: leaf.scan(file, path) for leaf in leaves(self._leaves)}, path)
 
-    def settle(self, file: h5py.File, path: Path) -> None:
+    def settle(self, file: DataFile, path: Path) -> None:
         """Find out shape and dtype of a sample from the first row, after all files were scanned."""
         with reading(self.name, path, ConfigurationError):
             row_bytes = [leaf.row_bytes(file) for leaf in leaves(self._leaves)]
@@ -324,7 +256,7 @@ class Part:
             sizes = [math.prod(shape) * n for shape, n in zip(leaves(self.shape), item_bytes, strict=True)]
         self.sample_bytes = sum(sizes)
 
-    def read(self, file: h5py.File, path: Path, rows: Indices, target: "Target") -> None:
+    def read(self, file: DataFile, path: Path, rows: Indices, target: "Target") -> None:
         """Read `rows` (ascending, at least one) into `target`."""
         with reading(self.name, path, TrialError):
             for piece in self._pieces(rows):
@@ -334,11 +266,11 @@ class Part:
                 target.add(self._adapted(chosen, TrialError))
 
     @staticmethod
-    def _rows(leaf: Leaf, file: h5py.File, path: Path, start: int, stop: int) -> NDArray | Ragged:
+    def _rows(leaf: Leaf, file: DataFile, path: Path, start: int, stop: int) -> NDArray | Ragged:
         with reading(leaf.name, path, TrialError):
             return leaf.rows(file, start, stop)
 
-    def _find(self, file: h5py.File, path: Path) -> Any:
+    def _find(self, file: DataFile, path: Path) -> Any:
         """Return the tree of leaves that the name means in a file."""
         names = [name.strip() for name in self.name.split(",")]
         if not all(names):
@@ -346,20 +278,21 @@ class Part:
                 f"`--{self.role}-name` must name a data set or group, or several separated by commas. "
                 f"Received: {self.name!r}."
             )
-        branches = [self._branch(find(file, name, path), name, path, alone=True) for name in names]
+        branches = [self._branch(file, name, path, alone=True) for name in names]
         return branches if len(names) > 1 else branches[0]
 
-    def _branch(self, found: h5py.Dataset | h5py.Group, name: str, path: Path, *, alone: bool = False) -> Any:
+    def _branch(self, file: DataFile, name: str, path: Path, *, alone: bool = False) -> Any:
+        found = find(file, name, path)
         if isinstance(found, h5py.Dataset):
             return Leaf(name, self.role, as_stored=self._adaptor is not None, alone=alone)
-        members = sorted(found)
-        if not members:
-            raise ConfigurationError(
-                f"A group must hold at least one data set. Received: {name!r}, an empty group in {path}. Choose other "
-                f"{self.role}."
-            )
         with reading(name, path, ConfigurationError):
-            return [self._branch(found[member], f"{name.rstrip('/')}/{member}", path) for member in members]
+            members = sorted(map(text_of, found))
+            if not members:
+                raise ConfigurationError(
+                    f"A group must hold at least one data set. Received: {name!r}, an empty group in {path}. Choose "
+                    f"other {self.role}."
+                )
+            return [self._branch(file, f"{name.rstrip('/')}/{member}", path) for member in members]
 
     def _adapted(self, rows: Arrays, blame: type[NnloError]) -> Arrays:
         """Return the samples that the adaptor makes of `rows`, if there is one; its exceptions become a `blame`."""

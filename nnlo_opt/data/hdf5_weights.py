@@ -1,6 +1,6 @@
 """Weights in HDF5 files of Keras 1 or 2, written by `save_weights` or with a full model."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from nnlo_opt.data.hdf5_file import DataFile, reason_of, text_of
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,15 @@ class SavedWeights:
 def read_saved_weights(path: Path) -> SavedWeights:
     """Read a file of weights; raise `ConfigurationError` unless Keras 0, 1 or 2 wrote the file."""
     try:
-        with h5py.File(regular(path), "r", locking="best-effort") as file:
-            group = file.get("model_weights", file)
-            layers = [
-                (name, [np.asarray(group[name][weight]) for weight in weights]) for name, weights in _named(group)
-            ]
+        with DataFile(path, external=False) as file:
+            group = file.reach("model_weights") or file
+            names = _names(group, "layer_names", "nb_layers", "layer_{}")
+            layers = [(name, _arrays(file, name, group)) for name in names]
             version, backend = (_text(group, key) or _text(file, key) for key in ("keras_version", "backend"))
     except Exception as error:  # h5py raises half a dozen kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigurationError(
-            f"A file of weights must be a complete HDF5 file. Received: {path} ({reason}). Check the path, or save "
-            "the weights again."
+            f"A file of weights must be a complete HDF5 file. Received: {path} ({reason_of(error)}). Check the path, "
+            "or save the weights again."
         ) from error
     if not layers:
         raise ConfigurationError(
@@ -48,29 +46,29 @@ def read_saved_weights(path: Path) -> SavedWeights:
     return SavedWeights(layers, version or "1", backend)
 
 
-def _named(group: h5py.Group) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield the names of the layers, and of the weights of each; lazily, as a file may name more than it holds."""
-    if "nb_layers" in group.attrs:
-        # Keras 0 numbered the layers.
-        for number in range(group.attrs["nb_layers"]):
-            name = f"layer_{number}"
-            yield name, map("param_{}".format, range(group[name].attrs["nb_params"]))
-    else:
-        for name in _texts(group, "layer_names"):
-            yield name, _texts(group[name], "weight_names")
+def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[NDArray]:
+    """Return the arrays of a layer."""
+    arrays: list[NDArray] = []
+    layer = file.need(name, group, h5py.Group)
+    for weight in _names(layer, "weight_names", "nb_params", "param_{}"):
+        dataset = file.need(weight, layer)
+        file.check(dataset)
+        if dataset.dtype.kind not in "iufb":
+            raise ValueError(f"data set {weight!r} holds no numbers")
+        arrays.append(np.asarray(dataset))
+    return arrays
 
 
-def _texts(group: h5py.Group, key: str) -> list[str]:
+def _names(group: h5py.Group, key: str, n_key: str, form: str) -> Iterable[str]:
     """Return a list of names among the attributes; a long list is stored in parts, as `key` and a number."""
+    if n_key in group.attrs:
+        # Keras 0 numbered them; lazily, as a file may declare more than it holds.
+        return map(form.format, range(group.attrs[n_key]))
     if key in group.attrs:
-        return [_decoded(name) for name in group.attrs[key]]
+        return [text_of(name) for name in group.attrs[key]]
     parts = takewhile(lambda part: part in group.attrs, (f"{key}{number}" for number in count()))
-    return [_decoded(name) for part in parts for name in group.attrs[part]]
+    return [text_of(name) for part in parts for name in group.attrs[part]]
 
 
 def _text(group: h5py.Group, key: str) -> str | None:
-    return _decoded(group.attrs[key]) if key in group.attrs else None
-
-
-def _decoded(value: str | bytes) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return text_of(group.attrs[key]) if key in group.attrs else None

@@ -58,7 +58,7 @@ def load_legacy_weights(model: Any, path: Path) -> None:
     for layer, arrays in _paired(model, saved, path):
         try:
             values = [*_values(layer, arrays, saved)]
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, TypeError) as error:
             raise _misfit(layer, path, str(error)) from error
         for variable, value in values:
             if tuple(variable.shape) != value.shape:

@@ -170,6 +170,9 @@ READING = _group(
     Option("verify_data", "", FLAG, default=False,
         help="before training, compare all data files with the SHA-256 in LIST.sha256 beside each list, which "
              "GetData writes"),
+    Option("external_data", "", FLAG, default=False,
+        help="read HDF5 files with virtual data sets, and with links and external data sets that lead to other files; "
+             "without it they are refused, as a file of somebody else may name any file that you can read"),
     Option("cache_data", "DIR", PATH, shown="$DATA_CACHE, else files are read in place", example="/local/cache",
         help="folder on the node for copies of the files whose samples its ranks read; the copies are removed at "
              "the end"),

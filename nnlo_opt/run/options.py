@@ -43,6 +43,8 @@ class DataOptions:
     fold_by: str = "samples"
     #: compare the data files with the checksums beside their lists before anything trains
     verify_data: bool = False
+    #: True if data files may lead to other files; files are not copied then, as a copy would lead to none
+    external_data: bool = False
     #: folder for copies of data files; None to read them in place
     cache: Path | None = None
     #: words of the command that copies a file, two with `{}`; None if this process copies

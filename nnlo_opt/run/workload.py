@@ -81,6 +81,8 @@ class ModuleWorkload:
         self._adapter: Any = None
         #: True once the imported objects are hidden from the garbage collector
         self._froze = False
+        #: True if this rank looks at the data files before all other ranks
+        self._looks_first = False
 
     @cached_property
     def definition(self) -> ModelDefinition:
@@ -126,6 +128,7 @@ class ModuleWorkload:
         else:
             check_space(space, definition, self._options)
         verified = self._verify_data() if self._options.data.verify_data else ()
+        self._looks_first = True
         data = self.data
         info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
@@ -368,6 +371,7 @@ class ModuleWorkload:
     def data(self) -> TrainingData:
         """Samples of this rank; the headers of their files are read when this is first asked for."""
         from nnlo_opt.data.hdf5 import Hdf5Source
+        from nnlo_opt.data.hdf5_check import check_files
 
         given, definition = self._options.data, self.definition
         train = _paths(given.train_data or definition.train_files())
@@ -381,12 +385,14 @@ class ModuleWorkload:
         labels, labels_adaptor = definition.labels() or ("labels", None)
         names = given.features_name or features, given.labels_name or labels
         adaptors = features_adaptor, labels_adaptor
-        if given.cache is None:
-            source = Hdf5Source([*train, *validation], *names, adaptors)
-        else:
-            # Kept by the source, and closed at the end of the process.
-            cache = FileCache(given.cache, given.copy_command)
-            source = Hdf5Source([*train, *validation], *names, adaptors, cache.locate)
+        external, files = given.external_data, [*train, *validation]
+        if self._looks_first:
+            # A process reads the files first, as damage may crash it.
+            weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
+            check_files(files, [*names, given.fold_by, given.sample_weights_name], weights, external=external)
+        # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
+        locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
+        source = Hdf5Source(files, *names, adaptors, locate, external=external)
         n_train = sum(file.n_samples for file in source.info.files[: len(train)])
         if n_train == 0:
             raise ConfigurationError("Training needs samples. Received: files of training data that hold none.")

@@ -64,6 +64,7 @@ COMMON = [
     (["--memory-limit", "3"], "data.memory_bytes", 3 << 20),
     (["--preload-data", "0"], "data.n_ahead", 0),
     (["--verify-data"], "data.verify_data", True),
+    (["--external-data"], "data.external_data", True),
     (["--cache-data", "/fast"], "data.cache", Path("/fast")),
     (["--loss", "mean_squared_error"], "training.loss", "mean_squared_error"),
     (["--backend", "torch"], "backend", "torch"),

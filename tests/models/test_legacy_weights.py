@@ -211,3 +211,34 @@ def test_more_layers_or_weights_declared_than_there_are_is_refused(tmp_path, n_l
 def test_weights_that_are_no_regular_file_are_refused(tmp_path, irregular):
     with pytest.raises(ConfigurationError, match="not a regular file"):
         read_saved_weights(irregular(tmp_path / "w.h5"))
+
+
+@pytest.mark.parametrize(
+    ("weights", "what"),
+    [
+        ([b"many"], "of which at most 0 are stored"),
+        ([b"text"], "'text' holds no numbers"),
+        ([b"inside"], "'inside' is not there"),
+        ([b"none"], "'none' is not there"),
+        ([b"other"], "leads to another file"),
+        (3, "not iterable"),
+    ],
+)
+def test_weights_that_nobody_would_write(saved, weights, what):
+    path = saved({"a": arrays((2,))})
+    h5py.File(path.with_name("other.h5"), "w").close()
+    with h5py.File(path, "a") as file:
+        group = file["a"]
+        group.create_dataset("many", (2**50,), "f4")
+        group["text"], group["inside/w"], group["other"] = ["a"], 1.0, h5py.ExternalLink("other.h5", "/")
+        group.attrs["weight_names"] = weights
+    with pytest.raises(ConfigurationError, match=f"must be a complete HDF5 file. Received: .*{what}"):
+        read_saved_weights(path)
+
+
+def test_names_that_are_no_utf8_are_names(saved):
+    path = saved({"a": arrays((2,))})
+    with h5py.File(path, "a") as file:
+        file[b"\xff"] = file["a"]
+        file.attrs["layer_names"] = np.array([b"\xff"])
+    assert [(name, len(stored)) for name, stored in read_saved_weights(path).layers] == [("\udcff", 1)]

@@ -67,6 +67,7 @@ def test_an_identity_is_plain_data_and_the_same_command_is_the_same_run():
         ["--memory-limit", "0"],
         ["--preload-data", "0"],
         ["--cache-data", "/fast"],
+        ["--external-data"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -1,6 +1,7 @@
 """What a trainer rank makes of the user's model and data, with real frameworks and without ranks."""
 
 import sys
+import zlib
 from dataclasses import replace
 
 import h5py
@@ -164,3 +165,13 @@ def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkey
     with pytest.raises(ConfigurationError, match=r"`pip install nnlo_opt\[torch\]`") as refusal:
         ModuleWorkload(options, ProcessContext(), searches=False).prepare()
     assert "\n" not in str(refusal.value)
+
+
+def test_files_are_read_by_another_process_first(workplace, tmp_path):
+    place = workplace(FORKED)
+    with h5py.File(tmp_path / "data.h5", "a") as file:
+        del file["features/a"]
+        x = file.create_dataset("features/a", (40, 10**6), "f8", chunks=(40, 10**6), compression="gzip")
+        x.id.write_direct_chunk((0, 0), zlib.compress(b"short"))
+    with pytest.raises(ConfigurationError, match=r"data\.h5; reading it ends the process \(Segmentation fault\)"):
+        place.inspect(None)

@@ -1,0 +1,103 @@
+"""Check of HDF5 files in a process of its own, which damage inside libhdf5 may crash or keep for ever.
+
+libhdf5 trusts what it reads: a list in a damaged file that leads back to itself keeps it for ever, a chunk that is
+shorter than it should be crashes it. No handler of Python sees either. So the first rank that looks at the files of a
+run lets a process read them before: all headers, and samples that libhdf5 has to decode. That process reports nothing
+but the file that it is at: an error that it meets is met again by the rank.
+
+The time is limited by processor time, which a loop takes, but a slow file system does not.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnlo_opt.data.hdf5 import Hdf5Source
+from nnlo_opt.data.hdf5_weights import read_saved_weights
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.runtime.environment import module_command, without_mpi
+
+#: seconds of processor time that a step may take, for any bytes, and for each byte that it reads: a twentyfold of what
+#: short sequences take (measured)
+STEP_S, BYTE_S = 0.5, 2.5e-6
+#: bytes for which the headers of a file get time at most, and bytes of samples that are read in a step
+HEADER_BYTES, PIECE_BYTES = 24e6, 4 << 20
+#: seconds of processor time after which no samples are read any more; about 1 GiB
+SAMPLES_S = 5.0
+
+
+def check_files(data: Sequence[Any], names: Sequence[Any], weights: Sequence[Path] = (), *, external: bool) -> None:
+    """Raise ConfigurationError with the name of the first file that crashes libhdf5, or keeps it for ever.
+
+    Args:
+        data: paths of data files.
+        names: features and labels, as `Hdf5Source` takes them, and further data sets with one value for each sample; a
+            name that is None or in no file is passed over.
+        weights: files of weights of Keras 1 or 2.
+        external: True if the data files may lead to other files.
+    """
+    paths = [*map(str, data), *map(str, weights)]
+    done = subprocess.run(
+        module_command("nnlo_opt.data.hdf5_check"),
+        input=json.dumps([paths, len(data), names, external]).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=without_mpi(os.environ),
+        check=False,
+        # A new session keeps away the signals that mpirun passes on to this process's group.
+        start_new_session=True,
+    )
+    code = done.returncode
+    if code < 0 and done.stdout:
+        what = "does not end" if code == -signal.SIGPROF else f"ends the process ({signal.strsignal(-code)})"
+        raise ConfigurationError(
+            f"An HDF5 file must be complete and readable. Received: {paths[int(done.stdout.split()[-1])]}; reading it "
+            f"{what}. Write it again or leave it out."
+        )
+
+
+def main() -> None:
+    """Read the files that standard input names; the number of each goes to standard output before it is read."""
+    paths, n_data, (features, labels, *columns), external = json.load(sys.stdin)
+    for number, path in enumerate(paths):
+        with suppress(Exception):
+            _begin(number, min(os.path.getsize(path), HEADER_BYTES))
+            if number >= n_data:
+                read_saved_weights(Path(path))
+                continue
+            source = Hdf5Source([path], features, labels, external=external)
+            for name in columns:
+                with suppress(Exception):
+                    source.read_column(name)
+            if source.is_coded:
+                _read_samples(number, source)
+
+
+def _read_samples(number: int, source: Hdf5Source) -> None:
+    info = source.info
+    n = -(-max(1, PIECE_BYTES // max(1, info.sample_bytes)) // info.chunk_samples) * info.chunk_samples
+    for first in range(0, info.n_samples, n):
+        if time.process_time() < SAMPLES_S:
+            rows = np.arange(first, min(first + n, info.n_samples))
+            _begin(number, len(rows) * info.sample_bytes)
+            with suppress(Exception):
+                source.read(rows)
+
+
+def _begin(number: int, n_bytes: float) -> None:
+    """Begin a step of a file that reads `n_bytes`; if it takes too much processor time, SIGPROF ends the process."""
+    os.write(1, f"{number}\n".encode())
+    signal.setitimer(signal.ITIMER_PROF, STEP_S + BYTE_S * n_bytes)
+
+
+if __name__ == "__main__":
+    main()
