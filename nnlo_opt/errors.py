@@ -6,6 +6,7 @@
     ├── JournalError         the journal of a run cannot be trusted: exit code 2, the file is not changed
     ├── CheckpointError      a checkpoint cannot be trusted: an older checkpoint or a fresh start is used
     ├── OutOfTimeError       a preempted job has no time left: it ends at once, exit code 75
+    ├── BrokenProcessError   code of a user has closed our files: the process ends at once
     └── ProtocolError        a bug of this package: the job aborts at once
 
 A message states the rule, the value received and the remedy, in one sentence.
@@ -50,6 +51,17 @@ class OutOfTimeError(NnloError):
     """Error for a preempted job without time for an orderly end; it ends at once, and the files on disk suffice."""
 
     exit_code = EXIT_PREEMPTED
+
+
+class BrokenProcessError(NnloError):
+    """Error for a process whose file descriptors were closed by code of a user; it ends at once, without MPI."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A model or an objective must close only file descriptors that it has opened. Received: a process whose "
+            "journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
+            "`--opt-restore` to resume: finished trials are in the journal."
+        )
 
 
 class ProtocolError(NnloError):

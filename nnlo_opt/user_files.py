@@ -123,10 +123,32 @@ def takes_one_argument(function: Any) -> bool:
     return True
 
 
+#: most characters of a message in a sentence, the journal and the results; the log of the rank has all of them
+LONGEST = 2000
+#: says that a text was shortened
+LEFT_OUT = "characters left out"
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Return `text` without its middle if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} [{len(text) - most:,} {LEFT_OUT}] {text[-(most // 2) :]}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception on one line, shortened; code of a user, which may raise, makes the message."""
+    try:
+        text = str(error)
+    except BaseException as raised:
+        text = f"its message raises {type(raised).__name__}"
+    return " ".join(shortened(text).split())
+
+
 def describe(error: BaseException) -> str:
     """Return an exception on one line: its type, and its message without a final dot."""
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.split()).rstrip(".")
+    text = str(error.msg) if isinstance(error, SyntaxError) and error.msg else message_of(error)
+    text = " ".join(text.split()).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

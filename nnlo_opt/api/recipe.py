@@ -69,9 +69,9 @@ def definition_of(settings: Settings) -> ModelDefinition:
     def build_model() -> Any:
         try:
             return builder.build_model()
-        except NnloError:
+        except (NnloError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise TrialError(f"`build_model` of {name} failed, {describe(error)}.") from error
 
     return ModelDefinition(

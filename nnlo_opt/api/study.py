@@ -27,6 +27,7 @@ from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S, Script, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point
+from nnlo_opt.user_files import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Study:
         """Result so far."""
         directory = self._run.directory
         return SearchResult(
-            directory.ledger, self._options.plan.direction, directory.path if self._keeps_files else None
+            directory.ledger, self._options.plan.direction, directory.shown if self._keeps_files else None
         )
 
     def close(self) -> None:
@@ -230,13 +231,14 @@ class Study:
         """Return the message by which a rank would end the trial."""
         assignment, train_s = call.order.assignment, time.monotonic() - call.began_s
         if error is not None:
-            return msg.FoldFailed(assignment=assignment, reason=error if isinstance(error, str) else reason_of(error))
+            reason = shortened(error) if isinstance(error, str) else reason_of(error)
+            return msg.FoldFailed(assignment=assignment, reason=reason)
         try:
             finished = finished_fold(
                 self._options.comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s
             )
         except TrialError as failure:
-            return msg.FoldFailed(assignment=assignment, reason=str(failure))
+            return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
         return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished
 
     def _turn(self) -> None:

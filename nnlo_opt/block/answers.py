@@ -7,16 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.comm.transport import RanksLost
+from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
+from nnlo_opt.runtime.log import WHOLE
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
+from nnlo_opt.user_files import LEFT_OUT, message_of, shortened
 
 logger = logging.getLogger(__name__)
+
+#: exceptions that are no failure of a trial; everything else that code of a user raises is one
+PASSED_ON = (KeyboardInterrupt, RanksLost, ProtocolError, BrokenProcessError)
+#: most characters of a traceback in the journal
+LONGEST_TRACEBACK = 20_000
 
 
 def reason_of(error: BaseException) -> str:
     """Return an exception in one sentence: this package's own as they are, any other with its type."""
-    text = " ".join(str(error).split())
+    text = message_of(error)
     if isinstance(error, NnloError):
         return text
     if isinstance(error, MemoryError):
@@ -25,21 +33,25 @@ def reason_of(error: BaseException) -> str:
 
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
-    """Return the message by which a rank reports that `error` has ended an assignment."""
-    return msg.FoldFailed(
+    """Return the message that `error` has ended an assignment; the log has all of what is shortened."""
+    whole = "".join(traceback.format_exception(error))
+    failed = msg.FoldFailed(
         assignment=-1 if assignment is None else assignment,
         reason=reason_of(error),
-        traceback="".join(traceback.format_exception(error)),
+        traceback=shortened(whole, LONGEST_TRACEBACK),
         world_rank=world_rank,
         host=socket.gethostname(),
     )
+    if LEFT_OUT in failed.reason + failed.traceback:
+        WHOLE.info("assignment %s has failed: %s", assignment, whole)
+    return failed
 
 
 class failures_to:
     """Context in which a failure of the trial is handed to `take` instead of being raised.
 
-    A failure of the trial is any exception, and a user's `sys.exit`, which must not take the search with it. A
-    ProtocolError is a bug of this package, and is raised. A value can be used again and again.
+    A failure of the trial is any exception but those in `PASSED_ON`: also a user's `sys.exit`, which must not take the
+    search with it. A value can be used again and again.
     """
 
     # Not by `contextmanager`, which takes three times as long, and more behind a computation.
@@ -49,7 +61,7 @@ class failures_to:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if error is None or isinstance(error, ProtocolError) or not isinstance(error, Exception | SystemExit):
+        if error is None or isinstance(error, PASSED_ON):
             return False
         self._take(error)
         return True

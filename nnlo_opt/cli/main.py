@@ -4,6 +4,8 @@ No heavy package is imported before a handler for SIGUSR1 is installed: without 
 send, kills the job. Thread counts are set before NumPy is imported, which reads them once.
 """
 
+import errno
+import os
 import signal
 import sys
 import traceback
@@ -13,9 +15,18 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError
+from nnlo_opt.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    BrokenProcessError,
+    ConfigurationError,
+    NnloError,
+    OutOfTimeError,
+    ProtocolError,
+)
 from nnlo_opt.runtime.environment import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
 from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.process import check_files
 
 
 def optimization_driver() -> NoReturn:
@@ -64,6 +75,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
     from nnlo_opt.runtime import devices
 
     devices.cap_threads()
+    check_files()
     signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM ends this process if MPI does not start
     from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
 
@@ -72,7 +84,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.run.context import ProcessContext
-    from nnlo_opt.runtime.log import RankOutput
+    from nnlo_opt.runtime.log import RankOutput, wait_until_read
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
     from nnlo_opt.runtime.watchdog import Watchdog
 
@@ -106,8 +118,12 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None
     except BaseException as error:
-        words, code = _last_words(error, world.rank)
+        is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
+        words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
         output.tell_terminal(words)
+        if is_broken:
+            wait_until_read(sys.stdout)
+            os._exit(code)  # MPI has lost its files, too, and may wait for ever
     if world.size > 1:
         world.abort(code)
     return code, timeline.directory

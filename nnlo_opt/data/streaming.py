@@ -18,6 +18,7 @@ from nnlo_opt.data.batches import BatchStream, Samples, Window, Windows
 from nnlo_opt.data.order import Order
 from nnlo_opt.data.source import Indices
 from nnlo_opt.errors import NnloError, TrialError
+from nnlo_opt.user_files import message_of
 
 Result = TypeVar("Result")
 #: number to be read with its result; None to end the thread
@@ -59,7 +60,7 @@ class ReadAhead(Generic[Result]):
             self.close()  # the next request tries again
             if isinstance(error, NnloError | MemoryError | KeyboardInterrupt):
                 raise error
-            raise TrialError(f"Samples could not be read: {type(error).__name__}: {error}") from error
+            raise TrialError(f"Samples could not be read: {type(error).__name__}: {message_of(error)}") from error
         for following in range(number + 1 + len(self._futures), min(number + 1 + self._n_ahead, self._n_results)):
             self._submit(following)
         return future.result()

@@ -231,9 +231,9 @@ class ModelDefinition:
         try:
             with framework.building(self._custom_objects(), getattr(function, "dtype_policy", None)):
                 model = function(**parameters)
-        except NnloError:
+        except (NnloError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise TrialError(
                 f"`get_model` of {self.source} failed at {dict(parameters)}{line_in(self.source, error)}, "
                 f"{describe(error)}."
@@ -342,9 +342,9 @@ def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:
 def _call(functions: Mapping[str, Callable[..., Any]], name: str, source: Path) -> Any:
     try:
         return functions[name]()
-    except ConfigurationError:
+    except (ConfigurationError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise ConfigurationError(
             f"`{name}` of {source} must return without an error. Received: {describe(error)}. Correct the module."
         ) from error

@@ -8,13 +8,14 @@ rank has left, or misses because of an error.
 
 import logging
 import math
+import os
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from nnlo_opt.block.answers import Results, fold_failed
+from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.objective_messages import (
@@ -27,6 +28,7 @@ from nnlo_opt.comm.objective_messages import (
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.values import finished_fold
+from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.objectives import Comparison
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,9 @@ class ObjectiveRank:
         self._comparison = setup.comparison
         self._is_root = setup.block.rank == ROOT
         self._world_rank = setup.orders.rank
+        #: number of this process, which a child that the objective forks does not have
+        self._pid = os.getpid()
+        check_files()
         self._assignment = -1
         #: time at which the last call ended (at the root only); None before the first call
         self._idle_since_s: float | None = None
@@ -168,15 +173,19 @@ class ObjectiveRank:
             self._comm.close()
         try:
             self._comm = comm = self._make_comm(self)
-            value = self._objective(dict(call.point), comm, self._report)
+            try:
+                value = self._objective(dict(call.point), comm, self._report)
+            finally:
+                end_if_forked(self._pid)
+                check_files()
             self.meet(_RETURN)
             if comm is not None:
                 comm.close()
             self._comm = None
             return value, ObjectiveReturned(assignment=call.assignment)
-        except ProtocolError:
+        except PASSED_ON:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
             failed = fold_failed(call.assignment, error, self._world_rank)
             logger.info("the objective raised on this rank: %s", failed.reason)
@@ -269,6 +278,7 @@ class ObjectiveRank:
 
     def look_out(self) -> None:
         """Take in messages from the other ranks; raise if the call has failed."""
+        end_if_forked(self._pid)
         self._take_in()
         if self._failure is not None:
             raise _CallFailed(f"the call has failed on rank {self._failure.world_rank}: {self._failure.reason}")
@@ -346,8 +356,11 @@ class ObjectiveRank:
     def _result(self, value: Any, train_s: float) -> msg.Message:
         try:
             return finished_fold(self._comparison, self._assignment, value, n_epochs=self._last_epoch, train_s=train_s)
-        except TrialError as error:
-            return self._failed(str(error))
+        except PASSED_ON:
+            raise
+        except BaseException as error:  # the value is an object of the user
+            failed = fold_failed(self._assignment, error, self._world_rank)
+            return failed.replaced(traceback="") if isinstance(error, TrialError) else failed
 
     def _look_for_orders(self) -> None:
         while (received := self._orders.poll()) is not None:

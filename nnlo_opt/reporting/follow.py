@@ -1,8 +1,9 @@
 """Reporter process that follows a journal to keep `results.csv` up to date, with `summary.json`.
 
-`python -m nnlo_opt.reporting.follow RUN_DIRECTORY` writes both files at most once a second while the journal grows, and
-once more when its standard input ends. Standard input also ends when the coordinator dies. Writing a long table takes
-tens of milliseconds, too long for the coordinator's message loop.
+`python -m nnlo_opt.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal grows,
+and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would not do:
+a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of milliseconds, too
+long for the coordinator's message loop.
 """
 
 import os
@@ -51,34 +52,33 @@ class Reporter:
 
     def __init__(self, run_directory: Path) -> None:
         self._process = subprocess.Popen(
-            module_command("nnlo_opt.reporting.follow", str(run_directory)),
+            module_command("nnlo_opt.reporting.follow", str(run_directory), str(os.getpid())),
             stdin=subprocess.PIPE,
             env=without_mpi(os.environ),
             start_new_session=True,
         )
 
     def finish(self, timeout_s: float = 60.0) -> bool:
-        """Close the reporter's input so that it writes the last reports; return True if it wrote them in time.
+        """Have the reporter write the last reports; return True if it wrote them in time.
 
         Args:
             timeout_s: longest wait in seconds, after which the reporter is killed.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         try:
-            return self._process.wait(timeout_s) == 0
-        except subprocess.TimeoutExpired:
+            self._process.communicate(b"\n", timeout_s)
+            return self._process.returncode == 0
+        except (subprocess.TimeoutExpired, OSError):
             self._process.kill()
             self._process.wait()
             return False
 
 
-def follow(run_directory: Path) -> None:
-    """Keep the reports of `run_directory` up to date until standard input ends."""
+def follow(run_directory: Path, parent: int) -> None:
+    """Keep the reports of `run_directory` up to date until standard input has a byte or ends, or `parent` dies."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     over = is_behind = False
     while not over:
-        over = bool(select.select([sys.stdin], [], [], INTERVAL_S)[0])
+        over = bool(select.select([sys.stdin], [], [], INTERVAL_S)[0]) or os.getppid() != parent
         is_behind |= follower.read()
         if is_behind or over:
             try:
@@ -92,4 +92,7 @@ def follow(run_directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    follow(Path(sys.argv[1]))
+    try:
+        follow(Path(sys.argv[1]), int(sys.argv[2]))
+    except (OSError, ValueError):
+        sys.exit(1)  # the run is gone, or damaged: the coordinator says so, and writes the reports if it can

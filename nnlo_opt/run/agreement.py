@@ -42,7 +42,9 @@ class RankGroup:
         value, error = None, None
         try:
             value = function()
-        except Exception as raised:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:
             error = raised
         if self.comm is not None:
             states = np.zeros(self.size, np.int8)

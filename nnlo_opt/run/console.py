@@ -36,7 +36,7 @@ class Console:
     def say(self, text: str, stream: TextIO | None = None) -> None:
         """Print a line to `stream`, by default standard output."""
         if self._prints:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # code of a user may have closed it
                 print(text, file=stream or sys.stdout, flush=True)
         if self._log is not None:
             with suppress(OSError):

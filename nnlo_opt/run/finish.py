@@ -59,7 +59,7 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
     except OSError as error:
         say(
             f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
-            f"{directory.path}` writes them from the journal.",
+            f"{directory.shown}` writes them from the journal.",
             sys.stderr,
         )
 

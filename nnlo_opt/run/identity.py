@@ -67,7 +67,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
     if not request.restore or request.name is None:
         return
     try:
-        with (request.root / request.name / JOURNAL_NAME).open("rb") as journal:
+        with (request.place / request.name / JOURNAL_NAME).open("rb") as journal:
             model = parse_json(journal.readline())["identity"]["model"]
             function, source = model["function"], model["source"]
     except (OSError, ValueError, LookupError, TypeError):

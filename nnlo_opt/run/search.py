@@ -164,7 +164,7 @@ class SearchSession(Session):
         sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
         ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
         self.say(
-            f"Run `{directory.path}`: {n_trials} trial{'s' * (n_trials != 1)} of {findings.model} on "
+            f"Run `{directory.shown}`: {n_trials} trial{'s' * (n_trials != 1)} of {findings.model} on "
             f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
             f"{options.search.algorithm} search, seed {options.seed}."
         )
@@ -187,7 +187,7 @@ class SearchSession(Session):
             n_paused = ledger.n_by_state()["paused"]
             n_open = len(ledger.trials) - ledger.n_ended - n_paused
             state = f"{ledger.n_ended} trial{'s' * (ledger.n_ended != 1)} done, {n_open} in progress"
-            self.say(f"Resuming `{directory.path}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
+            self.say(f"Resuming `{directory.shown}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
@@ -206,7 +206,7 @@ class SearchSession(Session):
             self.say(
                 f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
             )
-        self.say(f"Files: `{directory.path}` (results.csv, summary.json, journal.jsonl).")
+        self.say(f"Files: `{directory.shown}` (results.csv, summary.json, journal.jsonl).")
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED

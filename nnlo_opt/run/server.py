@@ -6,6 +6,7 @@ new roles.
 """
 
 import logging
+import os
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nnlo_opt.block.answers import Results, reason_of
+from nnlo_opt.block.answers import PASSED_ON, Results, reason_of
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
 from nnlo_opt.block.task import TaskFactory
@@ -37,6 +38,7 @@ from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
 from nnlo_opt.objective.rank import Objective, ObjectiveRank
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.space.space import Point, Space
@@ -132,6 +134,8 @@ class RankServer:
         self._roles = setup.roles
         self._timeline = setup.timeline
         self._preemption = setup.preemption
+        #: number of this process, which a child that code of a user forks does not have
+        self._pid = os.getpid()
         self._master: Master | None = None
         self._worker: Worker | None = None
         self._follower: WorkerGroupMember | SubMaster | None = None
@@ -199,6 +203,7 @@ class RankServer:
         if worker is None or not worker.can_work:
             return False
         worker.work(LOOK_S)
+        end_if_forked(self._pid)
         return True
 
     def _dispatch(self, transport: Transport, received: Received) -> None:
@@ -210,6 +215,8 @@ class RankServer:
             for source, message in self._story:
                 error.add_note(f"took in from {source}: {str(message)[:300]}")
             raise
+        finally:
+            end_if_forked(self._pid)
 
     # ------------------------------------------------------------ one method per transport
 
@@ -329,7 +336,9 @@ class RankServer:
             answer = Inspected(findings=self._workload.inspect(space).to_json())
         except NnloError as error:
             answer = Inspected(error=str(error))
-        except (Exception, SystemExit) as error:
+        except PASSED_ON:
+            raise
+        except BaseException as error:
             logger.exception("could not read model or data")
             last = traceback.extract_tb(error.__traceback__)[-1]
             answer = Inspected(
@@ -343,7 +352,9 @@ class RankServer:
             with self._timeline.span("save the best model", "data"):
                 path = self._workload.export(message.point, Path(message.weights_path), Path(message.path))
             answer = ModelExported(path=str(path))
-        except (Exception, SystemExit) as error:
+        except PASSED_ON:
+            raise
+        except BaseException as error:
             logger.exception("could not save the best model")
             answer = ModelExported(path="", error=reason_of(error))
         self._orders.send(COORDINATOR, answer)

@@ -303,11 +303,11 @@ class Session(ABC):
         identity = identity_of(options, findings)
         if ledger.sessions:
             refuse_existing(replace(options.run, name=directory.name))
-            check_same(ledger.identity, identity, str(directory.path), options.run)
+            check_same(ledger.identity, identity, str(directory.shown), options.run)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {n_cut:,} bytes off the end of the journal, which no write had completed.")
         elif options.run.restore and options.run.name is not None:
-            self.say(f"No journal in `{directory.path}`: starting a new run.")
+            self.say(f"No journal in `{directory.shown}`: starting a new run.")
         if self.topology.remark:
             self.say(self.topology.remark)
         if self.script is None:
@@ -327,7 +327,7 @@ class Session(ABC):
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
         self._context.open(directory.path, self.topology)
-        directory.journal.wait_for_room(WaitForSpace(directory.path, self.say))
+        directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
         record_start(directory, self._started(ledger, identity, directory.journal.n_cut), self.say)
         return plan, search
 
@@ -421,7 +421,7 @@ class Session(ABC):
             write_last_reports(run.reporter, directory, self.say)
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if self._timeline.keeps:
-            self.say(f"Timeline: `{directory.path / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
+            self.say(f"Timeline: `{directory.shown / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
         if not coordinator.all_stopped or self._preemption.is_over:
             raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         return code
@@ -439,7 +439,7 @@ class Session(ABC):
         if saved.error:
             self.say(f"The best model could not be saved: {saved.error}", sys.stderr)
             return None
-        return directory.path / Path(saved.path).name
+        return directory.shown / Path(saved.path).name
 
 
 def run_command(

@@ -93,7 +93,7 @@ class TrainingSession(Session):
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
         self.say(
-            f"Training {findings.model} in `{directory.path}`: {training.epochs} "
+            f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
             f"{training.mode}, {training.optimizer}."
         )
@@ -127,7 +127,7 @@ class TrainingSession(Session):
         result = trial.folds[0]
         epochs = f"{result.n_epochs} epoch{'s' * (result.n_epochs != 1)}"
         self.say(f"Trained {epochs} in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
-        self.say(f"History: `{path}`.")
+        self.say(f"History: `{directory.shown / path.name}`.")
         if model_path is not None:
             self.say(f"Model: `{model_path}`.")
         return EXIT_OK

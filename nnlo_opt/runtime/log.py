@@ -19,6 +19,8 @@ from typing import IO, TextIO
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05
 logging.addLevelName(5, "TRACE")
+#: takes what is shortened everywhere else; without a run, only if a script asks for it
+WHOLE = logging.getLogger("nnlo_opt.whole")
 
 
 def log_path(run_directory: Path, world_rank: int) -> Path:
@@ -53,6 +55,20 @@ def _unread_bytes(fd: int) -> int:
     return int.from_bytes(fcntl.ioctl(fd, request, bytes(4)), sys.byteorder)
 
 
+class _LogOfRankZero(logging.Handler):
+    """Log file of rank 0, whose output goes to the terminal; it is created for the first record."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(record.getMessage() + "\n")
+
+
 class RankOutput:
     """Standard output, standard error and log of this rank."""
 
@@ -71,6 +87,7 @@ class RankOutput:
             format=f"%(asctime)s rank {world_rank} %(levelname)s %(name)s: %(message)s",
             force=True,
         )
+        WHOLE.setLevel("INFO")
         if not to_terminal:
             self.terminal_error = os.fdopen(os.dup(2), "w", errors="backslashreplace")
             # The file is unbuffered and in append mode, as two descriptors write to it.
@@ -79,10 +96,11 @@ class RankOutput:
 
     def open_log(self, run_directory: Path) -> None:
         """Write to `logs/rank-<rank>.log` in the run directory from now on."""
+        path = log_path(run_directory, self._world_rank)
         if self._held is None:
+            WHOLE.handlers, WHOLE.propagate = [_LogOfRankZero(path)], False
             return
         try:
-            path = log_path(run_directory, self._world_rank)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab", buffering=0) as file:
                 self._held.seek(0)
@@ -93,8 +111,12 @@ class RankOutput:
 
     def tell_terminal(self, text: str) -> None:
         """Write `text` to the terminal, from any rank."""
-        self.terminal_error.write(text.rstrip() + "\n")
-        wait_until_read(self.terminal_error)
+        for stream in (self.terminal_error, sys.stderr):
+            with suppress(OSError, ValueError):  # code of a user may have closed the first; the second is the log then
+                stream.write(text.rstrip() + "\n")
+                stream.flush()
+                wait_until_read(stream)
+                break
 
     def _turn_to(self, fd: int) -> None:
         sys.stdout.flush()

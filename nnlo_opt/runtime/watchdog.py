@@ -134,7 +134,10 @@ class Watchdog:
         for peer in self.peers:
             poll.register(peer.process, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(1000 * self._look_s)}
+            events = dict(poll.poll(1000 * self._look_s))
+            if select.POLLNVAL in events.values():
+                return  # code of a user has closed the files of this process, which is ended for that
+            ready = events.keys()
             for peer in [peer for peer in self.peers if peer.process in ready]:
                 poll.unregister(peer.process)
             # A rank lingers after SIGTERM: a rank that is dead already when SIGTERM comes here died before.

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,14 +188,14 @@ class SearchProcess(SearchService):
             return
         self._closed = True
         self._process.terminate()
-        for pipe in (self._requests, self._answers):
-            pipe.close()
+        for pipe in (self._requests, self._answers, self._stderr):
+            with suppress(OSError):  # code of a user may have closed it
+                pipe.close()
         try:
             self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._stderr.close()
 
     def _tell(self, request: dict[str, Any]) -> None:
         self._waiting.append(request)

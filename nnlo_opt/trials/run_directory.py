@@ -7,8 +7,8 @@ import json
 import os
 import re
 import shutil
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class RunRequest:
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
     #: True if the name is a folder that a user's script has chosen freely
     is_folder: bool = False
+    #: working folder of the command, which code of a user may change later
+    start: Path = field(default_factory=Path.cwd, compare=False)
 
     def __post_init__(self) -> None:
         if self.name is not None and not self.is_folder and not _NAME.fullmatch(self.name):
@@ -53,12 +55,18 @@ class RunRequest:
                 f"`{self.restore_option}` resumes a run and `--overwrite` replaces it. Received: both; give one."
             )
 
+    @property
+    def place(self) -> Path:
+        """Absolute path of `root`."""
+        return self.start / self.root
+
 
 class RunDirectory:
     """Open run directory, held by one process."""
 
-    def __init__(self, path: Path, lock: RunLock, journal: Journal) -> None:
-        self.path = path
+    def __init__(self, path: Path, shown: Path, lock: RunLock, journal: Journal) -> None:
+        #: absolute path, and the path as the command has it, for messages
+        self.path, self.shown = path, shown
         self._lock = lock
         self.journal = journal
         with without_collection():
@@ -77,15 +85,16 @@ class RunDirectory:
 
     def close(self) -> None:
         """Close the journal, then release the lock."""
-        self.journal.close()
-        self._lock.release()
+        for close in (self.journal.close, self._lock.release):
+            with suppress(OSError):  # code of a user may have closed the file
+                close()
 
 
 def refuse_existing(request: RunRequest) -> None:
     """Raise ConfigurationError if the run exists, but the command neither resumes nor replaces it."""
     if request.name is None or request.restore or request.overwrite:
         return
-    if os.path.exists(request.root / request.name / JOURNAL_NAME):
+    if os.path.exists(request.place / request.name / JOURNAL_NAME):
         raise ConfigurationError(
             f"The run `{request.root / request.name}` already exists. Resume it with `{request.restore_option}`, "
             "choose another name with `--checkpoint NAME`, or replace it with `--overwrite`."
@@ -103,15 +112,16 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     safe = re.sub(r"[^A-Za-z0-9._+-]", "_", model).lstrip("._-") or "run"
     pattern = re.compile(re.escape(safe) + r"-(\d{3,})")
     numbers = []
-    if request.root.is_dir():
-        numbers = sorted(int(match[1]) for path in request.root.iterdir() if (match := pattern.fullmatch(path.name)))
+    if request.place.is_dir():
+        numbers = sorted(int(match[1]) for path in request.place.iterdir() if (match := pattern.fullmatch(path.name)))
     fresh = f"{safe}-{max(numbers, default=0) + 1:03d}"
     if not request.restore:
         return fresh, ""
     for number in reversed(numbers):
-        path = request.root / f"{safe}-{number:03d}"
+        path = request.place / f"{safe}-{number:03d}"
         if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
-            return path.name, f"Resuming `{path}`, the newest unfinished run of {model}."
+            shown = request.root / path.name
+            return path.name, f"Resuming `{shown}`, the newest unfinished run of {model}."
     return fresh, f"No unfinished run of {model} in `{request.root}`: starting a new run, {fresh}."
 
 
@@ -119,7 +129,7 @@ def open_run(
     request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S, *, syncs: bool = True
 ) -> RunDirectory:
     """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
-    path = request.root / name
+    path = request.place / name
     with ExitStack() as on_error:
         try:
             make_directory(path)
@@ -130,7 +140,7 @@ def open_run(
             journal = Journal(path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
         except OSError as error:
             raise not_writable(path, error) from None
-        run = RunDirectory(path, lock, journal)
+        run = RunDirectory(path, request.root / name, lock, journal)
         on_error.pop_all()
     return run
 

@@ -1,3 +1,5 @@
+import asyncio
+
 import linear_teams
 import numpy as np
 import pytest
@@ -110,13 +112,22 @@ def test_the_learning_rate_survives_a_checkpoint(tmp_path):
     assert [rate for _, _, rate, _ in recorder.calls] == pytest.approx([0.01] * 3)
 
 
-def test_an_error_in_a_callback_fails_the_fold(tmp_path):
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError, GeneratorExit, SystemExit])
+def test_an_error_in_a_callback_fails_the_fold(tmp_path, kind):
     def raises(recorder):
-        raise ValueError("no such folder")
+        raise kind("no such folder")
 
     team = team_of(tmp_path, Recorder(raises))
     failed = fail(team)
-    assert failed.reason == "ValueError: no such folder"
+    assert failed.reason == f"{kind.__name__}: no such folder"
+
+
+def test_an_interruption_in_a_callback_is_raised(tmp_path):
+    def raises(recorder):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(team_of(tmp_path, Recorder(raises)))
 
 
 def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tmp_path):

@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import linear_teams
@@ -218,6 +219,7 @@ def test_weights_that_are_not_finite_are_never_a_result(tmp_path, n_validation, 
     [
         (TrialError("`a.h5` is damaged"), "`a.h5` is damaged"),
         (OSError("no such file"), "OSError: no such file"),
+        (asyncio.CancelledError("enough"), "CancelledError: enough"),
         (MemoryError(), "out of memory"),
     ],
 )

@@ -189,3 +189,71 @@ STUCK = module(
 """,
     'Integer(0, 1000, name="x")',
 )
+
+#: what the last rank does that other trials are not to feel -> why its trial fails; empty if it does not
+UNRULY = {
+    "fine": "",
+    "is cancelled": "CancelledError: enough",
+    "ends a generator": "GeneratorExit",
+    "exits": "SystemExit: 3",
+    "cannot speak": "SpeechlessError: its message raises KeyError",
+    "speaks too much": "characters left out",
+    "goes elsewhere": "",
+    "returns twice": "",
+}
+UNRULY_OBJECTIVE = (
+    module(
+        """
+    how = parameters["how"] if comm.rank == comm.size - 1 else "fine"
+    if how == "is cancelled":
+        raise asyncio.CancelledError("enough")
+    if how == "ends a generator":
+        raise GeneratorExit
+    if how == "exits":
+        raise SystemExit(3)
+    if how == "cannot speak":
+        raise SpeechlessError
+    if how == "speaks too much":
+        raise ValueError("x" * 5_000_000)
+    if how == "goes elsewhere":
+        os.chdir("/")
+    if how == "returns twice" and (child := os.fork()):
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    return 1.0
+""",
+        f'Categorical({[*UNRULY]}, name="how")',
+    )
+    + """
+import asyncio
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise KeyError
+"""
+)
+
+#: does at its second call what no run survives
+ENDS_ALL = module("""
+    calls.append(comm.rank)
+    if len(calls) == 2 and comm.rank == int(os.environ.get("UNRULY_RANK", 0)):
+        if os.environ["UNRULY"] == "closes":
+            os.closerange(3, 64)
+        elif os.environ["UNRULY"] == "removes":
+            import shutil
+
+            shutil.rmtree("checkpoints/S")
+    return parameters["x"]
+""").replace("def objective", "calls = []\n\n\ndef objective")
+
+#: leaves a child behind that holds everything open but its output
+LEAVES_A_CHILD = module("""
+    if not os.path.exists("child"):
+        child = os.fork()
+        if not child:
+            os.closerange(0, 3)
+            time.sleep(100)
+            os._exit(0)
+        open("child", "w").write(str(child))
+    return parameters["x"]
+""")

@@ -236,6 +236,7 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
             "    return keras",
             "    if kind == 'raises':\n        raise RuntimeError('no such layer')\n"
             "    if kind == 'exits':\n        raise SystemExit(3)\n"
+            "    if kind == 'cancelled':\n        raise __import__('asyncio').CancelledError('x' * 5000)\n"
             "    if kind == 'no model':\n        return 7\n"
             "    if kind == 'memory':\n        raise MemoryError('too large')\n"
             "    if kind == 'shape':\n        n_out = 3\n"
@@ -245,17 +246,19 @@ def test_what_only_a_trial_can_show_is_contained(tmp_path, digits):
         .replace('Integer(8, 16, name="n_units")', 'Categorical(KINDS, name="kind")')
         .replace(
             "import Integer",
-            "import Categorical\nKINDS = ['good', 'raises', 'exits', 'no model', 'infinite', 'memory', 'shape']",
+            "import Categorical\n"
+            "KINDS = ['good', 'raises', 'exits', 'cancelled', 'no model', 'infinite', 'memory', 'shape']",
         )
     )
     command = ["OptimizationDriver", "--model", "model.py", "--num-iterations", "10", "--checkpoint", "S"]
     launcher.run(3, [*command, *launcher.data_of(digits)], tmp_path)
     rows = {row["p:kind"]: row for row in launcher.results_of(tmp_path / "checkpoints/S")}
     assert {kind: row["state"] for kind, row in rows.items()} == dict.fromkeys(rows, "failed") | {"good": "complete"}
-    assert len(rows) == 7
+    assert len(rows) == 8
     for kind, word in {
         "raises": "no such layer",
         "exits": "systemexit",
+        "cancelled": "characters left out",
         "no model": "int",
         "infinite": "nan",
         "memory": "memory",

@@ -1,6 +1,8 @@
 """One rank and its coordinator; what several ranks do to each other is tested under mpirun."""
 
+import asyncio
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -140,9 +142,37 @@ def test_a_report_that_is_not_finite_fails_the_trial_with_the_epoch(value):
     assert "epoch 4" in failed.reason
 
 
+class SpeechlessError(Exception):
+    """Cannot say what has happened."""
+
+    def __str__(self):
+        raise SystemExit("no words")
+
+
+class NoItems(Mapping):
+    """Returned in place of values, which it does not give."""
+
+    def __getitem__(self, name):
+        raise asyncio.CancelledError(name)
+
+    def __iter__(self):
+        return iter(["value"])
+
+    def __len__(self):
+        return 1
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(ValueError("no such x"), "ValueError: no such x"), (MemoryError(), "out of memory"), (KeyError("x"), "KeyError")],
+    [
+        (ValueError("no such x"), "ValueError: no such x"),
+        (MemoryError(), "out of memory"),
+        (KeyError("x"), "KeyError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError("enough"), "CancelledError: enough"),
+        (GeneratorExit(), "GeneratorExit"),
+        (SpeechlessError(), "SpeechlessError: its message raises SystemExit"),
+    ],
 )
 def test_an_objective_that_raises_fails_its_trial_and_the_next_call_is_as_if_nothing_had_been(error, words):
     def objective(parameters, comm, report):
@@ -157,6 +187,33 @@ def test_an_objective_that_raises_fails_its_trial_and_the_next_call_is_as_if_not
     assert failed.traceback.startswith("Traceback")
     assert (failed.world_rank, bool(failed.host)) == (1, True)
     assert bench.call(fails=False)[-1].figure_of_merit == 2.0
+
+
+def test_an_interruption_is_no_failure_of_the_trial():
+    def objective(parameters, comm, report):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Bench(objective).call()
+
+
+def test_a_value_that_raises_when_it_is_looked_at_fails_its_trial():
+    _, failed = Bench(lambda parameters, comm, report: NoItems()).call()
+    assert failed.reason == "CancelledError: value"
+
+
+def test_a_long_message_is_shortened_and_the_log_has_all_of_it(caplog):
+    caplog.set_level("INFO", "nnlo_opt.whole")
+
+    def objective(parameters, comm, report):
+        raise ValueError("first " + "x" * 5_000_000 + " last")
+
+    _, failed = Bench(objective).call()
+    assert failed.reason.startswith("ValueError: first x")
+    assert failed.reason.endswith("[4,998,011 characters left out] " + "x" * 995 + " last")
+    assert len(failed.traceback) < 21_000
+    assert failed.traceback.startswith("Traceback")
+    assert "x" * 5_000_000 in caplog.text
 
 
 def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():

@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -74,3 +76,41 @@ def test_a_reporter_that_failed_says_so(tmp_path):
     (tmp_path / "journal.jsonl").write_bytes(b"damaged\n")
     assert not Reporter(tmp_path).finish()
     assert not (tmp_path / "results.csv").exists()
+
+
+#: leaves a child that holds all that it had open, but its output; then finishes, or dies
+LEAVES_A_CHILD = """
+import os, sys, time
+from pathlib import Path
+from nnlo_opt.reporting.follow import Reporter
+reporter = Reporter(Path(sys.argv[1]))
+child = os.fork()
+if not child:
+    os.closerange(0, 3)
+    time.sleep(100)
+    os._exit(0)
+print(child, flush=True)
+if sys.argv[2] == "dies":
+    os.kill(os.getpid(), 9)
+print(reporter.finish(20.0))
+"""
+
+
+@pytest.mark.parametrize("how", ["finishes", "dies"])
+def test_the_reporter_ends_though_a_child_of_the_coordinator_holds_its_input_open(tmp_path, how):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append([STARTED, suggested(0)])
+    words = [sys.executable, "-c", LEAVES_A_CHILD, str(tmp_path), how]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    child, *finished = done.stdout.split()
+    os.kill(int(child), signal.SIGKILL)
+    assert finished == ([] if how == "dies" else ["True"])
+    assert reports_of(tmp_path) == (1, 1)
+
+
+@pytest.mark.parametrize("content", [None, b"damaged\n"])
+def test_a_reporter_of_a_run_that_is_gone_or_damaged_fails_without_a_traceback(tmp_path, content, capfd):
+    if content is not None:
+        (tmp_path / "journal.jsonl").write_bytes(content)
+    assert not Reporter(tmp_path).finish()
+    assert capfd.readouterr().err == ""

@@ -2,6 +2,8 @@ import re
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from refusals import check_refused
@@ -254,6 +256,22 @@ def test_without_overwrite_nothing_is_removed(tmp_path):
     fill(path)
     open_run(request(tmp_path, "a", restore=True), "a").close()
     assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
+
+
+def test_a_run_stays_where_the_command_was_started(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    asked = request(Path("checkpoints"), restore=True)
+    make_run(Path("checkpoints"), "m-001", STARTED)
+    monkeypatch.chdir("elsewhere")
+    name, said = choose_name(asked, "m", "OptimizationDriver")
+    assert (name, said) == ("m-001", "Resuming `checkpoints/m-001`, the newest unfinished run of m.")
+    with pytest.raises(ConfigurationError, match="The run `checkpoints/m-001` already exists"):
+        refuse_existing(replace(asked, name=name, restore=False))
+    with closing(open_run(asked, name)) as run:
+        monkeypatch.chdir("/")
+        run.journal.append([COMPLETED])
+        assert (run.path, run.shown) == (tmp_path / "checkpoints/m-001", Path("checkpoints/m-001"))
 
 
 # ---------------------------------------------------------------- lock

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnlo_opt.block.answers import failures_to
+from nnlo_opt.block.answers import PASSED_ON, failures_to
 from nnlo_opt.block.exchange.shared_step import Averaging
 from nnlo_opt.block.task import FoldTask
 from nnlo_opt.comm.transport import Collective
@@ -162,7 +162,9 @@ class CommonBatches(OwnBatches):
                     raise TrialError(
                         f"ranks that average gradients share at most {N_SUMS} figures, not {len(own.sums)}"
                     )
-        except (Exception, SystemExit) as error:
+        except PASSED_ON:
+            raise
+        except BaseException as error:
             failure, own = error, Metrics()
         numbers: list[float] = [own.n_samples, failure is not None, self._wants_end]
         if self._counts_all:

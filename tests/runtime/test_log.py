@@ -1,0 +1,36 @@
+"""The output of a rank, in processes of their own: it takes the logging and the descriptors of its process."""
+
+import subprocess
+import sys
+
+import pytest
+
+SAYS = """
+import logging, os, sys
+from pathlib import Path
+from nnlo_opt.runtime.log import WHOLE, RankOutput
+output = RankOutput(int(sys.argv[1]), "warn", to_terminal=sys.argv[1] == "0")
+output.open_log(Path(sys.argv[2]))
+WHOLE.info("all %s", "of it")
+if sys.argv[1] == "2":
+    os.closerange(3, 64)
+output.tell_terminal("a sentence")
+"""
+
+
+def run(rank, folder):
+    words = [sys.executable, "-c", SAYS, str(rank), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_log_of_a_rank_has_what_is_shortened_elsewhere_and_the_terminal_has_not(tmp_path, rank):
+    assert run(rank, tmp_path).stderr == "a sentence\n"
+    assert "all of it" in (tmp_path / f"logs/rank-0000{rank}.log").read_text()
+
+
+def test_a_rank_whose_terminal_was_closed_speaks_to_its_log(tmp_path):
+    run(2, tmp_path)
+    assert "a sentence" in (tmp_path / "logs/rank-00002.log").read_text()

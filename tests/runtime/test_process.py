@@ -1,0 +1,52 @@
+"""What code of a user may do to the process of its rank, in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nnlo_opt.runtime.process import check_files, end_if_forked
+
+FORKS = """
+import os
+from nnlo_opt.runtime.process import end_if_forked
+pid, child = os.getpid(), os.fork()
+end_if_forked(pid)
+print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+CLOSES = """
+import os
+from nnlo_opt.errors import BrokenProcessError
+from nnlo_opt.runtime.process import check_files
+check_files()
+os.closerange(3, 64)
+again = [os.open(os.devnull, os.O_RDONLY) for _ in range(60 * REOPENS)]
+try:
+    check_files()
+except BrokenProcessError as error:
+    print(error)
+"""
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+
+
+def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_goes_on():
+    done = run(FORKS)
+    assert done.stdout == "code 1\n"
+    assert "must end by itself" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("reopens", [0, 1])
+def test_a_process_whose_files_were_closed_is_broken(reopens):
+    assert "must close only file descriptors that it has opened" in run(CLOSES.replace("REOPENS", str(reopens))).stdout
+
+
+def test_a_process_as_it_should_be_passes():
+    for _ in range(2):
+        check_files()
+    end_if_forked(os.getpid())
