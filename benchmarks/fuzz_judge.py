@@ -1,0 +1,169 @@
+"""The judge of fuzz.py: gives a reader damaged files, and says what it should not have done."""
+
+import json
+import os
+import resource
+import select
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from fuzz_edits import Edit, Seed
+
+from nnlo_opt.errors import NnloError
+
+#: seconds and bytes that one file may take, and seconds after which a reader is stopped
+SLOW_S, MAX_BYTES, HANG_S = 2.0, 1 << 30, 15.0
+FINE = ("read", "refused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A reader of the package, with sound files."""
+
+    seeds: Mapping[str, Seed]
+    #: (name of the seed, damaged file, whether its checksums were made anew) -> what was read
+    read: Callable[[str, bytes, bool], Any]
+    #: (name of the seed, damaged file, what was read) -> what is missing or false without a word about it; "" if
+    #: nothing is. Not asked if checksums were made anew
+    differs: Callable[[str, bytes, Any], str] = lambda name, data, found: ""
+    #: errors that the reader documents
+    allowed: tuple[type[BaseException], ...] = (NnloError,)
+    #: True if a file may crash the process
+    isolated: bool = False
+    #: (name of the seed, damaged file): refuses a file that crashes or keeps a process, as commands do before
+    check: Callable[[str, bytes], object] = lambda name, data: None
+
+
+class Verdict(NamedTuple):
+    #: one of `FINE`, or what is wrong
+    kind: str
+    detail: str = ""
+
+
+class _TimeIsUp(BaseException):
+    """Raised by the timer."""
+
+
+def judged(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
+    """Have a damaged file of the seed `name` read; a slow one twice, as the machine may have been busy."""
+    judge = _isolated if reader.isolated else _judged
+    verdict = judge(reader, name, data, sealed)
+    if verdict.kind == "slow":
+        verdict = judge(reader, name, data, sealed)
+    if verdict.kind not in FINE:
+        try:
+            reader.check(name, data)
+        except reader.allowed as error:
+            return Verdict("refused", str(error)[:500])
+    return verdict
+
+
+def _judged(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
+    peak_kb, began_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    try:
+        found = reader.read(name, data, sealed)
+        lost = "" if sealed else reader.differs(name, data, found)
+        verdict = Verdict(f"silent: {lost}" if lost else "read")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        is_allowed = isinstance(error, reader.allowed)
+        verdict = Verdict("refused" if is_allowed else f"{type(error).__name__} in {_place(error)}", str(error)[:500])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    took_s = time.perf_counter() - began_s
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb) >> 10
+    if verdict.kind in FINE and took_s > SLOW_S:
+        return Verdict("slow", f"{took_s:.1f} s")
+    return Verdict("memory", f"{grown_mb} MiB") if verdict.kind in FINE and grown_mb > MAX_BYTES >> 22 else verdict
+
+
+def _isolated(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
+    """Judge in a child process, which the file may crash."""
+    answers, answer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            with limited():
+                os.write(answer, json.dumps(_judged(reader, name, data, sealed)).encode())
+        finally:
+            os._exit(0)
+    os.close(answer)
+    with os.fdopen(answers, "rb") as file:
+        is_there = bool(select.select([file], [], [], HANG_S + 5)[0])
+        if not is_there:
+            os.kill(child, signal.SIGKILL)
+        text = file.read()
+    _, status = os.waitpid(child, 0)
+    if text:
+        return Verdict(*json.loads(text))
+    return Verdict(f"ended by signal {os.WTERMSIG(status)}" if is_there else "hang")
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Limit the memory of this process, and have its timer raise."""
+
+    def stop(*_: object) -> None:
+        raise _TimeIsUp
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        n_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    before = signal.signal(signal.SIGALRM, stop)
+    resource.setrlimit(resource.RLIMIT_AS, (n_bytes + MAX_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, before)
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line of the package that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/nnlo_opt/" in frame.filename] or frames
+    return f"{own[-1].filename.rpartition('/nnlo_opt/')[2]}:{own[-1].lineno}"
+
+
+@dataclass
+class Report:
+    """What a reader did with many files."""
+
+    #: kind of verdict -> files
+    counts: Counter[str] = field(default_factory=Counter)
+    #: the first file of each kind that is not fine, with as few edits as it needs: seed, edits, file, verdict
+    cases: dict[str, tuple[str, list[Edit], bytes, Verdict]] = field(default_factory=dict)
+
+    @property
+    def n_failed(self) -> int:
+        return sum(n for kind, n in self.counts.items() if kind not in FINE)
+
+
+def fuzz(label: str, reader: Reader, n_inputs: int, seed: int) -> Report:
+    """Have `n_inputs` damaged files read."""
+    report, names = Report(), list(reader.seeds)
+    pool = [sound.data for sound in reader.seeds.values()]
+    with limited():
+        for i in range(n_inputs):
+            rng = Random(f"{seed} {label} {i}")
+            name = rng.choice(names)
+            sound = reader.seeds[name]
+            edits = sound.edits(rng)
+            verdict = judged(reader, name, *sound.damaged(edits, pool))
+            report.counts[verdict.kind] += 1
+            if verdict.kind in FINE or verdict.kind in report.cases:
+                continue
+            for edit in [*edits]:  # leave out those that the verdict does not need
+                fewer = [other for other in edits if other is not edit]
+                if fewer and judged(reader, name, *sound.damaged(fewer, pool)).kind == verdict.kind:
+                    edits = fewer
+            report.cases[verdict.kind] = name, edits, sound.damaged(edits, pool)[0], verdict
+    return report

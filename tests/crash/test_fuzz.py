@@ -1,0 +1,41 @@
+"""A short form of benchmarks/fuzz.py, and the files by which it found defects."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from fuzz_judge import FINE, fuzz, judged, limited
+from fuzz_readers import NAMES, Readers
+
+#: damaged files; a process for each takes its time
+N_INPUTS, N_OF = 300, {"repair": 100, "space": 60, "hdf5": 60, "hdf5_weights": 60, "keras": 60}
+#: READER/SEED/WHAT
+FOUND = sorted((Path(__file__).parent / "found").glob("*/*/*"))
+
+
+@pytest.fixture(scope="module")
+def reader_of(tmp_path_factory):
+    readers = Readers(tmp_path_factory.mktemp("fuzz"))
+    with readers.quiet():
+        yield cache(lambda name: getattr(readers, name)())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.keras, pytest.mark.proof] if name == "keras" else []) for name in NAMES],
+)
+def test_damaged_files_are_read_or_refused_in_words(reader_of, name):
+    report = fuzz(name, reader_of(name), N_OF.get(name, N_INPUTS), seed=1)
+    assert not report.n_failed, {kind: case[1:] for kind, case in report.cases.items()}
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: "-".join(path.parts[-3:]))
+def test_what_was_found_once_is_read_or_refused_in_words(reader_of, path):
+    *_, name, seed, _ = path.parts
+    with limited():
+        verdict = judged(reader_of(name), seed, path.read_bytes(), True)
+    assert verdict.kind in FINE, verdict
