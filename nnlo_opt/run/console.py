@@ -9,6 +9,7 @@ from typing import TextIO
 
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.reporting.terminal import styled
 from nnlo_opt.runtime.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
@@ -33,11 +34,12 @@ class Console:
                 f"`--log-file` must be writable. Received: `{path}` ({error.strerror}); choose another."
             ) from None
 
-    def say(self, text: str, stream: TextIO | None = None) -> None:
-        """Print a line to `stream`, by default standard output."""
+    def say(self, text: str, stream: TextIO | None = None, style: str = "") -> None:
+        """Print a line to `stream`, by default standard output, on a terminal in a style of `reporting.terminal`."""
         if self._prints:
             with suppress(OSError, ValueError):  # code of a user may have closed it
-                print(text, file=stream or sys.stdout, flush=True)
+                stream = stream or sys.stdout
+                print(styled(text, style, stream), file=stream, flush=True)
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")
