@@ -32,6 +32,7 @@ TOKENS = (
     *(b"NaN", b"-Infinity", b"1e999", b"null", b"true", b"2**70", b"/", b"../", b"/dev/null", b"#", b"'", b'"', b"{}"),
 )
 NUMBERS = (b"0", b"-1", b"1", b"999", b"4294967295", b"4611686018427387904", b"9" * 30, b"1e308", b"0.5")
+_HEAD = journal.LINE_BEGIN.match
 BYTES = ("flip", "replace", "insert", "delete", "truncate", "zero", "splice", "line", "token", "number")
 
 
@@ -89,17 +90,19 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             waiting.append(container[key])
 
 
-def restructured(value: Any, rng: Random, pool: Sequence[bytes], read: Callable[[bytes], Any]) -> Any:
+def restructured(value: Any, rng: Random, pool: Sequence[bytes], form: "Form") -> Any:
     """Return `value` with one thing in it changed, removed, doubled, moved, wrapped, or taken from another file."""
-    places = [*_places(value)]
-    if isinstance(value, list) and value and rng.random() < 0.6:  # one line is as large as many
+    if form.has_lines and value and rng.random() < 0.8:  # inside a line: to read all of them takes ten times as long
         i = rng.randrange(len(value))
-        places = [(value, i), *_places(value[i])]
+        line = Form("line", lambda data: json.loads(rng.choice(form.read(data))), _json)
+        value[i] = _json(restructured(json.loads(value[i]), rng, pool, line))
+        return value
+    places = [*_places(value)]
     if not places:
         return rng.choice(VALUES)
     container, key = rng.choice(places)
     how = rng.random()
-    if isinstance(container[key], bytes) and how < 0.8:
+    if isinstance(container[key], bytes) and how < (0.3 if form.has_lines else 0.8):
         container[key] = edited(rng.choice(BYTES), container[key], rng, pool)
     elif how < 0.5:
         container[key] = rng.choice(VALUES)
@@ -115,19 +118,23 @@ def restructured(value: Any, rng: Random, pool: Sequence[bytes], read: Callable[
     elif how < 0.9:
         container[key] = rng.choice(([container[key]], {"x": container[key]}))
     else:
-        donor, name = rng.choice([*_places(read(rng.choice(pool)))])
+        donor, name = rng.choice([*_places(form.read(rng.choice(pool)))])
         container[key] = donor[name]
     return value
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the bytes of a file hold; `seals`: with checksums that are made anew."""
+    """What the bytes of a file hold.
+
+    `seals`: with checksums that are made anew. `has_lines`: a list of lines of JSON, each as its bytes.
+    """
 
     name: str
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
     seals: bool = False
+    has_lines: bool = False
 
 
 def _json(value: Any) -> bytes:
@@ -138,8 +145,14 @@ def _without_crc(data: bytes) -> Any:
     return {key: value for key, value in json.loads(data).items() if key not in ("seq", "crc")}
 
 
-def _journal(values: list[Any]) -> bytes:
-    bodies = [_json(value) for value in values]
+def _bodies(data: bytes) -> list[bytes]:
+    """Return the lines of a journal without their numbers and checksums."""
+    lines = (line for line in data.split(b"\n") if line)
+    return [b"{" + line[line.find(b",", found.end()) + 1 :] if (found := _HEAD(line)) else line for line in lines]
+
+
+def _journal(lines: list[Any]) -> bytes:
+    bodies = [line if isinstance(line, bytes) else _json(line) for line in lines]
     run = journal.run_of(b'{"seq":0,"crc":"00000000",' + bodies[0][1:] if bodies else b"")
     # The checksum is that of the package, of any body.
     return b"".join(journal._begin(seq, body, run) + body[1:] + b"\n" for seq, body in enumerate(bodies))
@@ -162,7 +175,7 @@ JSON = Form("json", json.loads, _json)
 #: JSON whose checksum stands in another file
 RESEALED = Form("resealed json", json.loads, _json, seals=True)
 SEALED = Form("sealed json", _without_crc, lambda value: with_checksum(value).encode(), seals=True)
-JOURNAL = Form("journal", lambda data: [_without_crc(line) for line in data.splitlines() if line], _journal, seals=True)
+JOURNAL = Form("journal", _bodies, _journal, seals=True, has_lines=True)
 ARCHIVE = Form("archive", _members, _archive, seals=True)
 
 
@@ -198,7 +211,7 @@ class Seed:
                 continue
             form = next(form for form in self.forms if form.name == kind)
             try:
-                data = form.write(restructured(form.read(data), rng, pool, form.read))
+                data = form.write(restructured(form.read(data), rng, pool, form))
             except Exception:  # an earlier edit has left nothing to be read, or this one nothing to be written
                 continue
             sealed = sealed or form.seals

@@ -1,25 +1,27 @@
 """The judge of fuzz.py: gives a reader damaged files, and says what it should not have done."""
 
-import json
 import os
 import resource
-import select
 import signal
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from random import Random
 from typing import Any, NamedTuple
 
+import psutil
 from fuzz_edits import Edit, Seed
 
 from nnlo_opt.errors import NnloError
 
 #: seconds and bytes that one file may take, and seconds after which a reader is stopped
 SLOW_S, MAX_BYTES, HANG_S = 2.0, 1 << 30, 15.0
+#: files that a process judges: what one leaves behind must not count for many
+MOST_JUDGED = 100
 FINE = ("read", "refused")
 
 
@@ -52,16 +54,20 @@ class _TimeIsUp(BaseException):
 
 
 def judged(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
-    """Have a damaged file of the seed `name` read; a slow one twice, as the machine may have been busy."""
+    """Have a damaged file of the seed `name` read.
+
+    What is slow is read twice, as the machine may have been busy; what fails in a process that has read other files
+    before, once more in a new one.
+    """
     judge = _isolated if reader.isolated else _judged
     verdict = judge(reader, name, data, sealed)
-    if verdict.kind == "slow":
-        verdict = judge(reader, name, data, sealed)
     if verdict.kind not in FINE:
         try:
             reader.check(name, data)
         except reader.allowed as error:
             return Verdict("refused", str(error)[:500])
+        if reader.isolated or verdict.kind == "slow":
+            return judge(reader, name, data, sealed)
     return verdict
 
 
@@ -86,25 +92,62 @@ def _judged(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
     return Verdict("memory", f"{grown_mb} MiB") if verdict.kind in FINE and grown_mb > MAX_BYTES >> 22 else verdict
 
 
-def _isolated(reader: Reader, name: str, data: bytes, sealed: bool) -> Verdict:
-    """Judge in a child process, which the file may crash."""
-    answers, answer = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            with limited():
-                os.write(answer, json.dumps(_judged(reader, name, data, sealed)).encode())
-        finally:
-            os._exit(0)
-    os.close(answer)
-    with os.fdopen(answers, "rb") as file:
-        is_there = bool(select.select([file], [], [], HANG_S + 5)[0])
-        if not is_there:
-            os.kill(child, signal.SIGKILL)
-        text = file.read()
-    _, status = os.waitpid(child, 0)
-    if text:
-        return Verdict(*json.loads(text))
-    return Verdict(f"ended by signal {os.WTERMSIG(status)}" if is_there else "hang")
+class _Child:
+    """Process that judges the files of a reader, one after another: to fork one for each takes ten times as long."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self.n_judged = reader, 0
+        self._pipe, there = Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._pipe.close()
+            try:
+                with limited():
+                    while True:
+                        there.send(_judged(reader, *there.recv()))
+            finally:
+                os._exit(0)
+        there.close()
+
+    def judged(self, *given: Any) -> Verdict:
+        """Judge as `_judged` does, unless the process crashes or hangs, and is at its end by that."""
+        self.n_judged += 1
+        self._pipe.send(given)
+        if not self._pipe.poll(SLOW_S) and not self._answers():
+            os.kill(self._pid, signal.SIGKILL)
+            return Verdict("hang")
+        with suppress(EOFError, ConnectionError):
+            return self._pipe.recv()  # type: ignore[no-any-return]
+        return Verdict(f"ended by signal {os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT).si_status}")
+
+    def _answers(self) -> bool:
+        """Wait for longer: until the process has used some seconds of its processor, or none for very long."""
+        process, until_s = psutil.Process(self._pid), time.monotonic() + HANG_S
+        most_s = SLOW_S + sum(process.cpu_times())
+        while time.monotonic() < until_s and sum(process.cpu_times()) < most_s:
+            if self._pipe.poll(0.2):
+                return True
+        return False
+
+    def end(self) -> None:
+        self._pipe.close()
+        os.waitpid(self._pid, 0)
+
+
+#: the process that judges at present
+_CHILD: list[_Child] = []
+
+
+def _isolated(reader: Reader, *given: Any) -> Verdict:
+    """Judge in a child process, which the file may crash; the next file gets another one if anything is wrong."""
+    if _CHILD and (_CHILD[0].reader is not reader or _CHILD[0].n_judged == MOST_JUDGED):
+        _CHILD.pop().end()
+    if not _CHILD:
+        _CHILD.append(_Child(reader))
+    verdict = _CHILD[0].judged(*given)
+    if verdict.kind not in FINE:
+        _CHILD.pop().end()
+    return verdict
 
 
 @contextmanager
