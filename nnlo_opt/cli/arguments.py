@@ -125,7 +125,8 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
         description=description,
         add_help=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
-        epilog="Options may be written with - or _ and shortened while they stay unambiguous.",
+        epilog="Options may be written with - or _ and shortened while they stay unambiguous. TIME is in seconds, or "
+        "as 90m, 2h or 1:30:00.",
     )
     parser.add_argument(
         "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show this text and exit"

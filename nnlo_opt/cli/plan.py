@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
-from nnlo_opt.launcher.planning import NOTICE_S, SCHEDULERS, JobPlan, Memory
+from nnlo_opt.launcher.planning import LEAST_S, NOTICE_S, SCHEDULERS, JobPlan, Memory
 from nnlo_opt.run.checks import check_mode, check_teams
-from nnlo_opt.run.option_kinds import one_of, whole
+from nnlo_opt.run.option_kinds import duration, one_of, whole
 from nnlo_opt.run.option_table import BY_NAME, Option
 from nnlo_opt.training.options import MODES
 from nnlo_opt.update_rules.registry import RULES
@@ -23,8 +23,8 @@ OPTIONS = (
     replace(BY_NAME["mode"], kind=one_of(*MODES), group=""),
     Option("node_cores", "CORES", whole(), default=64, example="128",
         help="ranks on a node"),
-    Option("walltime", "MINUTES", whole(5, "minutes"), default=240, example="60",
-        help="time of one allocation"),
+    Option("walltime", "TIME", duration(LEAST_S), default=14400.0, shown="4h", example="90m",
+        help="time of one allocation, in seconds or as 90m, 2h or 1:30:00"),
     Option("scheduler", "NAME", one_of(*SCHEDULERS), shown="none", example=SCHEDULERS[0],
         help=f"also print a batch script of {' or '.join(SCHEDULERS)}"),
     *(

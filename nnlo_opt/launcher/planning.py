@@ -11,6 +11,8 @@ from nnlo_opt.comm.topology import Topology
 SCHEDULERS = ("slurm", "lsf")
 #: seconds before the end of an allocation at which the batch system sends SIGUSR1
 NOTICE_S = 120
+#: shortest allocation in seconds, which leaves time before the notice
+LEAST_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +101,15 @@ class JobPlan:
     def _shape(self, block: int) -> tuple[int, ...]:
         return tuple(len(team.world_ranks) for team in self.topology.teams_of(block))
 
-    def script(self, scheduler: str, command: Sequence[str], walltime_minutes: int) -> str:
+    def script(self, scheduler: str, command: Sequence[str], walltime_s: float) -> str:
         """Return the batch script that runs a command.
 
         Args:
             scheduler: one of `SCHEDULERS`.
             command: its words, quoted for the shell.
-            walltime_minutes: of one allocation.
+            walltime_s: seconds of one allocation, of which whole minutes count.
         """
-        hours, minutes = divmod(walltime_minutes, 60)
+        hours, minutes = divmod(int(walltime_s) // 60, 60)
         size, line = self.topology.world_size, " ".join(command)
         per_node = min(size, self.ranks_per_node)
         if scheduler == "slurm":

@@ -21,6 +21,8 @@ from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Objective
 
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+#: last letter of a duration -> its seconds
+_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class WrongValueError(ValueError):
@@ -73,6 +75,21 @@ def finite(low: float | None = None, unit: str = "") -> Kind:
     )
 
 
+def duration(low_s: float = math.ulp(0.0)) -> Kind:
+    """Return the kind of durations of at least `low_s` seconds; they are read as seconds."""
+
+    def convert(value: Any) -> float:
+        text = value.strip() if isinstance(value, str) else ""
+        if clock := _CLOCK.fullmatch(text):
+            value = 3600.0 * int(clock[1]) + 60 * int(clock[2]) + int(clock[3])
+        elif unit := _UNITS.get(text[-1:]):
+            value = unit * _finite(text[:-1])
+        return float(_within(_finite(value), low_s))
+
+    least = f"of at least {low_s:g} s" if low_s >= 1 or not low_s else "above 0"
+    return Kind(rule=f"a time {least}, in seconds or as 90m, 2h or 1:30:00", type=float | str, convert=convert)
+
+
 def one_of(*choices: str) -> Kind:
     """Return the kind of names, each one of `choices`."""
     return Kind(
@@ -122,13 +139,6 @@ def _path(value: Any) -> str:
     return _text(os.fspath(value))
 
 
-def _seconds(value: Any) -> float:
-    clock = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
-    if clock:
-        value = 3600.0 * int(clock[1]) + 60 * int(clock[2]) + int(clock[3])
-    return float(_within(_finite(value), math.ulp(0.0)))
-
-
 def _dictionary(value: Any) -> dict[str, Any]:
     value = ast.literal_eval(value) if isinstance(value, str) else value
     return {_text(name): item for name, item in _only(Mapping, value).items()}
@@ -176,7 +186,7 @@ POSITIVE = Kind(
     rule="a finite number above 0", type=float, convert=lambda value: _within(_finite(value), math.ulp(0.0))
 )
 SHARE = Kind(rule="a number from 0 to 1", type=float, convert=lambda value: _within(_finite(value), 0, 1))
-TIME = Kind(rule="a time above 0, in seconds or as HH:MM:SS", type=float | str, convert=_seconds)
+TIME = duration()
 DICTIONARY = Kind(rule="a dictionary such as \"{'momentum': 0.9}\"", type=Mapping[str, Any], convert=_dictionary)
 CLASS_WEIGHTS = Kind(rule="balanced, or a dictionary", type=ClassWeights, convert=_class_weights)
 OBJECTIVE = Kind(rule="a metric and its direction, such as val_loss:min", type=str, convert=_objective)

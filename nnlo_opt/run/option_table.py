@@ -24,6 +24,7 @@ from nnlo_opt.run.option_kinds import (
     TIME,
     Kind,
     WrongValueError,
+    duration,
     finite,
     many,
     one_of,
@@ -128,7 +129,7 @@ def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
 _NUMBER = finite()
 SEED = Option("seed", "N", whole(0), default=0, example="42",
     help="seed of the search, the folds, the initial weights and the shuffling")
-GRACE = Option("grace", "SECONDS", finite(1, "seconds"), default=60.0, example="120", python=False,
+GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python=False,
     help="time after SIGUSR1 to end with a checkpoint of each running trial and exit code 75, so that the run can "
          "be resumed")
 
@@ -253,7 +254,7 @@ RUN = _group(
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),
     GRACE,
-    Option("hang_timeout", "SECONDS", finite(0, "seconds"), default=600.0, example="1800", python=False,
+    Option("hang_timeout", "TIME", duration(0), default=600.0, example="30m", python=False,
         help="end a rank that trains no batch and receives no message for so long (three times that while a model "
              "is built or compiled), or that is stopped, with the stacks of its threads in its log; your own code "
              "that computes an objective or a figure of merit may take any time, which --trial-timeout bounds; 0: "
@@ -363,13 +364,13 @@ BUDGET = _group(
     Option("num_iterations", "TRIALS", whole(), default=10, example="50",
         help="trials in the journal at the end, failed ones included; may be raised on resume"),
     Option("timeout", "TIME", TIME, example="3600",
-        help="begin no trial after so many seconds, or HH:MM:SS, of searching, summed over all starts of the run"),
+        help="begin no trial after so much time of searching, summed over all starts of the run"),
     Option("walltime", "TIME", TIME, example="3:55:00",
-        help="time of this start, in seconds or as HH:MM:SS: begin no trial that would not end in time, estimated "
+        help="time of this start: begin no trial that would not end in time, estimated "
              "from earlier trials; shortly before the end, stop and checkpoint what still runs and exit with code "
              "75, so that the run can be resumed"),
     Option("trial_timeout", "TIME", TIME, example="0:30:00",
-        help="fail a trial if one of its folds takes longer than so many seconds, or HH:MM:SS, since it was "
+        help="fail a trial if one of its folds takes longer than this since it was "
              "assigned, whether it trains or hangs (--hang-timeout is for ranks that do nothing); if its block "
              "does not return from your own code, the search ends with code 1 and can be resumed"),
     Option("stop_after_no_improvement", "TRIALS", whole(), example="20",

@@ -49,6 +49,9 @@ def test_what_is_printed(capsys):
     out = capsys.readouterr().out
     assert "1 coordinator, 1 master, 2 sub-masters, 5 workers" in out
     assert "--n-masters 3" in out
+    assert "#BSUB -W 04:00" in out
+    assert tool.main(["plan", "-n", "9", "--scheduler", "slurm", "--walltime", "90m"]) == 0
+    assert "#SBATCH --time=01:30:00" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,8 @@ def test_what_is_printed(capsys):
         (["-n", "9", "--mode", "allreduce", "--n-processes", "2"], "must be 1 with `--mode allreduce`"),
         ([], "-n"),
         (["-n", "9", "--scheduler", "pbs"], "`--scheduler`"),
+        # Minutes, as it was until durations were the same everywhere.
+        (["-n", "9", "--walltime", "240"], "at least 300 s, in seconds or as 90m, 2h or 1:30:00. Received: 240."),
     ],
 )
 def test_wrong_numbers_are_one_sentence_and_code_2(argv, words, capsys):
@@ -77,7 +82,7 @@ def test_wrong_numbers_are_one_sentence_and_code_2(argv, words, capsys):
 def test_the_script_passes_a_signal_on_and_ends_with_the_launchers_code(scheduler, tmp_path):
     launcher = """trap 'echo heard; exit 75' USR1; echo ready; while true; do sleep 0.1; done"""
     (tmp_path / "launcher.sh").write_text(launcher)
-    script = plan_of(9, 4).script(scheduler, ["bash", str(tmp_path / "launcher.sh")], 125)
+    script = plan_of(9, 4).script(scheduler, ["bash", str(tmp_path / "launcher.sh")], 7500.0)
     assert "02:05" in script
     script = script.replace("scontrol requeue", "echo requeued")
     (tmp_path / "job.sh").write_text(script + "\n")
