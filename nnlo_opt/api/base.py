@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +13,18 @@ from nnlo_opt.api.recipe import workload_of
 from nnlo_opt.api.settings import Settings
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import EpochCallbacks
-from nnlo_opt.reporting.lines import metrics_text
+from nnlo_opt.reporting.lines import TrainingLines
 from nnlo_opt.run.agreement import RankGroup, abort_on_error
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import Seat, noting_environment, read_shared_events, temporary_run
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.finish import best_fold
+from nnlo_opt.run.finish import best_fold, history_of
 from nnlo_opt.run.roles import RoleSetup
 from nnlo_opt.run.session import Script
-from nnlo_opt.run.training import TrainingSession, history_of
+from nnlo_opt.run.training import TrainingSession
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
-from nnlo_opt.trials.events import AssignmentFailed, EpochEnded, Event
+from nnlo_opt.trials.events import AssignmentFailed, Event
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.registry import RULES
@@ -44,21 +45,6 @@ class FoldOutcome:
     history: dict[str, Any]
     #: number of ranks that trained the fold
     n_ranks: int
-
-
-class _EpochLines:
-    """Prints a line after every epoch."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def observe(self, event: Event, ledger: Ledger) -> None:
-        """Take in an event of the journal."""
-        if isinstance(event, EpochEnded):
-            fold = ledger.assignments[event.assignment].fold
-            of_fold = f"fold {fold}, " if self._settings.n_fold > 1 else ""
-            n_epochs = self._settings.num_epochs
-            print(f"{of_fold}epoch {event.epoch}/{n_epochs}: {metrics_text(event.metrics)}", flush=True)
 
 
 class Manager:
@@ -129,13 +115,14 @@ class Manager:
         return self._outcomes
 
     def _run(self) -> None:
-        folder = self._settings.checkpoint
+        folder, training = self._settings.checkpoint, self._options.training
+        lines = TrainingLines(partial(print, flush=True), training, self._settings.n_fold)
         script = Script(
             program=type(self).__name__,
             space=None,
             findings=Findings(model=self._options.model, kind="model", source="", sha256="", figure="figure_of_merit"),
             keeps_files=folder is not None,
-            observers=[_EpochLines(self._settings)] if self.verbose else [],
+            observers=[lines] if self.verbose else [],
         )
         with temporary_run() as temporary:
             run = temporary if folder is None else self._options.run

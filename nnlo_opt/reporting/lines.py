@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import TrialState
@@ -122,6 +123,51 @@ class ProgressLines:
 
     def _line(self, event: ev.Event, text: str) -> None:
         self._write(f"[{event.time_s:9.1f} s] {text}")
+
+
+class TrainingLines(ProgressLines):
+    """Turns the journal events of a training into lines: one for each epoch, with the time left.
+
+    Args:
+        write: prints one line.
+        training: options of the training.
+        n_fold: as of `ProgressLines`.
+    """
+
+    def __init__(self, write: Callable[[str], None], training: TrainingOptions, n_fold: int = 1) -> None:
+        super().__init__(write, 1, n_fold, "min")
+        self._n_epochs = training.epochs
+        #: True if a rule may end the training before its last epoch
+        self._may_end = bool(training.early_stopping or training.target_metric)
+        #: assignment -> time at which it began in seconds, and number of epochs done before
+        self._began: dict[int, tuple[float, int]] = {}
+
+    def observe(self, event: ev.Event, ledger: Ledger) -> None:
+        """Print the line of `event`, if it has one; the end of the training has none."""
+        match event:
+            case ev.FoldAssigned() if event.attempt > 1:
+                self._line(event, f"{self._fold(event.assignment, ledger)} starts again, attempt {event.attempt}")
+            case ev.FoldBegan():
+                self._began[event.assignment] = event.time_s, event.epoch
+                super().observe(event, ledger)
+            case ev.EpochEnded():
+                self._line(event, self._epoch(event, ledger))
+            case ev.RanksLost() | ev.AssignmentPreempted():
+                super().observe(event, ledger)
+
+    def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> str:
+        began_s, n_before = self._began[event.assignment]
+        n_left = self._n_epochs - event.epoch
+        left_s = (event.time_s - began_s) / (event.epoch - n_before) * n_left
+        fold = f"{self._fold(event.assignment, ledger)}, " if self._n_fold > 1 else ""
+        left = f", {'up to ' * self._may_end}{duration(left_s)} left" if n_left else ""
+        return f"{fold}epoch {event.epoch}/{self._n_epochs}: {metrics_text(event.metrics)}{left}"
+
+    def _fold(self, number: int, ledger: Ledger) -> str:
+        return f"fold {ledger.assignments[number].fold}" if self._n_fold > 1 else "training"
+
+    def _line(self, event: ev.Event, text: str) -> None:
+        self._write(text)
 
 
 def _outcome_for_block(n_alive: int, n_ranks: int) -> str:

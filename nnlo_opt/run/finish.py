@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
-from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
+from nnlo_opt.files import parse_object, regular
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
@@ -48,6 +50,32 @@ def best_fold(trial: Trial, direction: str) -> int:
     """Return the fold of a complete trial whose model is kept: the one with the best figure of merit."""
     sign = -1.0 if direction == "max" else 1.0
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
+
+
+def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
+    """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
+    path = fold_directory(directory, trial, fold) / "history.json"
+    try:
+        return parse_object(regular(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error
+
+
+def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:
+    """Return the epoch whose weights are kept of a finished fold; the last one if its history does not say it."""
+    try:
+        return int(history_of(directory, trial.number, fold)["kept_epoch"])
+    except (CheckpointError, KeyError):
+        return trial.folds[fold].n_epochs
+
+
+def weights_text(directory: Path, trial: Trial, direction: str) -> str:
+    """Return in words which weights the saved model of a complete trial has."""
+    fold = best_fold(trial, direction)
+    epoch, n_epochs = kept_epoch(directory, trial, fold), trial.folds[fold].n_epochs
+    of_epochs = f", the best of {n_epochs}" if epoch < n_epochs else ""
+    of_fold = f", of fold {fold}, the best of {len(trial.folds)} folds" if len(trial.folds) > 1 else ""
+    return f"with the weights of epoch {epoch}{of_epochs}{of_fold}"
 
 
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:

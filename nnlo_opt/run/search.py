@@ -18,6 +18,7 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.finish import weights_text
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import Observation
@@ -217,7 +218,8 @@ class SearchSession(Session):
         which = "Best in the first objective" if ledger.objectives else "Best"
         self.say(f"{which}: trial {best.number}, {figure} {best.figure_of_merit:.6g}, at {point_text(best.point)}")
         if model_path is not None:
-            self.say(f"Its model: `{model_path}`.")
+            weights = weights_text(directory.path, best, self.options.plan.direction)
+            self.say(f"Its model: `{model_path}`, {weights}.")
         return EXIT_OK if ledger.complete else EXIT_PREEMPTED
 
 

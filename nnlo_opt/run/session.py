@@ -187,6 +187,10 @@ class Session(ABC):
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
         """Say what is about to happen."""
 
+    def lines(self, plan: SearchPlan) -> Observer:
+        """Return what prints the events of the journal."""
+        return ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
+
     @abstractmethod
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         """Say how the run has ended; return the exit code."""
@@ -336,7 +340,7 @@ class Session(ABC):
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
         failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
-        observers: list[Observer] = [ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)]
+        observers: list[Observer] = [self.lines(plan)]
         if self.script is not None:
             observers = [*self.script.observers, *([] if self.script.catch else [failures])]
         coordinator = Coordinator(

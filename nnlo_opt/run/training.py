@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
-from nnlo_opt.coordinator.coordinator import Search
+from nnlo_opt.coordinator.coordinator import Observer, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, CheckpointError
-from nnlo_opt.files import atomic_write, parse_object, regular, short_name
-from nnlo_opt.reporting.lines import losses_text, metrics_text
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
+from nnlo_opt.files import atomic_write, short_name
+from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
+from nnlo_opt.run.finish import history_of, kept_epoch, weights_text
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import TrialRecord
@@ -101,6 +102,9 @@ class TrainingSession(Session):
         for line in findings.remarks:
             self.say(line)
 
+    def lines(self, plan: SearchPlan) -> Observer:
+        return TrainingLines(self.say, self.options.training, plan.n_fold)
+
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
         if lost := losses_text(ledger):
@@ -116,27 +120,29 @@ class TrainingSession(Session):
         if not trial.folds:
             self.say(f"The training failed: {trial.reason}", sys.stderr)
             return EXIT_FAILURE
+        history = history_of(directory.path, trial.number, 0)
+        path = self._write_history(directory, history)
+        result, n_kept = trial.folds[0], kept_epoch(directory.path, trial, 0)
+        n_done, n_all = result.n_epochs, max(result.n_epochs, self.options.training.epochs)
+        epochs = f"{f'{n_done} of ' * (n_done < n_all)}{n_all} epoch{'s' * (n_all != 1)}"
+        self.say(f"Trained {epochs} in {result.train_s:.1f} s: {history['ended_because']}.")
+        if n_kept < n_done:
+            self.say(f"Last epoch, {n_done}: {metrics_text(history['epochs'][-1])}")
+        self.say(f"{'Best' if n_kept < n_done else 'Last'} epoch, {n_kept}: {metrics_text(result.metrics)}")
+        self.say(f"History: `{directory.shown / path.name}`.")
+        if model_path is not None:
+            weights = weights_text(directory.path, trial, self.options.plan.direction)
+            self.say(f"Model: `{model_path}`, {weights}.")
+        return EXIT_OK
+
+    def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> Path:
+        """Write the history of a fold in the form of the reference; return the path."""
         model = str(directory.ledger.identity["model"]["name"])
         # A run that was started under another name goes on in the file it has.
         written = sorted(directory.path.glob(f"{glob.escape(short_name(model, ''))}_*_history.json"))
         own = short_name(f"{model}_{self.options.trial_name}", "_history.json")
         path = written[0] if written else directory.path / own
-        history = in_reference_form(history_of(directory.path, trial.number, 0), self.topology.world_size)
-        history["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
-        atomic_write(path, json.dumps(history, indent=1) + "\n")
-        result = trial.folds[0]
-        epochs = f"{result.n_epochs} epoch{'s' * (result.n_epochs != 1)}"
-        self.say(f"Trained {epochs} in {result.train_s:.1f} s: {metrics_text(result.metrics)}")
-        self.say(f"History: `{directory.shown / path.name}`.")
-        if model_path is not None:
-            self.say(f"Model: `{model_path}`.")
-        return EXIT_OK
-
-
-def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
-    """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
-    path = fold_directory(directory, trial, fold) / "history.json"
-    try:
-        return parse_object(regular(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error
+        shown = in_reference_form(history, self.topology.world_size)
+        shown["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
+        atomic_write(path, json.dumps(shown, indent=1) + "\n")
+        return path

@@ -75,6 +75,9 @@ class EarlyStopping:
             smoothed=parts[1].startswith("~"),
         )
 
+    def __str__(self) -> str:
+        return f"{self.metric},{'~' * self.smoothed}{self.better},{self.patience}"
+
     def improves(self, value: float, best: float | None) -> bool:
         """Return True if `value` is better than `best`, the best so far."""
         return best is None or (value < best if self.better == "<" else value > best)
@@ -82,6 +85,12 @@ class EarlyStopping:
     def best_index(self, values: Sequence[float]) -> int:
         """Return the index of the best value; the first among equal ones."""
         return min(range(len(values)), key=lambda i: values[i] if self.better == "<" else -values[i])
+
+    def why(self, values: Sequence[float]) -> str:
+        """Return why the training has to stop after these values, in words."""
+        if self.smoothed:
+            return f"the mean {self.metric} of {self.patience} epochs is no better than of as many before"
+        return f"{self.metric} has not improved since epoch {self.best_index(values) + 1}"
 
     def reached(self, values: Sequence[float]) -> bool:
         """Return True if the training has to stop after these values, one per epoch."""

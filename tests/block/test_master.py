@@ -54,7 +54,7 @@ def test_a_fold_is_started_reported_epoch_by_epoch_and_finished(tmp_path, synchr
     assert finished.n_epochs == 3
     assert finished.metrics == team.reported(msg.EpochReported)[-1].metrics
     assert set(finished.metrics) == {"loss", "val_loss"}
-    assert "3 epochs" in finished.reason
+    assert finished.reason == "all epochs are done"
 
 
 def test_a_finished_fold_leaves_its_weights_and_its_history(tmp_path):

@@ -297,7 +297,7 @@ def test_a_fold_finishes_after_its_epochs_with_the_figures_of_the_last():
     finish = run(state, [3.0, 1.0, 2.0])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (3, 2.0, False)
     assert finish.metrics == {"loss": 1.0, "val_loss": 2.0}
-    assert "3 epochs" in finish.reason
+    assert finish.reason == "all epochs are done"
     assert state.phase is Phase.OVER
 
 
@@ -306,7 +306,8 @@ def test_early_stopping_ends_after_patience_and_takes_the_figures_of_the_best_ep
     state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [3.0, 1.0, 2.0, 1.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit, finish.restore_best) == (4, 1.0, True)
-    assert "val_loss" in finish.reason
+    assert finish.kept_epoch == 2
+    assert finish.reason == "val_loss has not improved since epoch 2 (`--early-stopping val_loss,<,2`)"
 
 
 def test_smoothed_early_stopping_compares_means_of_patience_epochs():
@@ -314,6 +315,7 @@ def test_smoothed_early_stopping_compares_means_of_patience_epochs():
     state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping=stopping)))
     finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
+    assert finish.reason.startswith("the mean val_loss of 2 epochs is no better than of as many before (`--early")
 
 
 def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():

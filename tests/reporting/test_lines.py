@@ -1,6 +1,16 @@
 import pytest
 
-from nnlo_opt.reporting.lines import ProgressLines, duration, losses_text, metrics_text, outcome, point_text, value_text
+from nnlo_opt.reporting.lines import (
+    ProgressLines,
+    TrainingLines,
+    duration,
+    losses_text,
+    metrics_text,
+    outcome,
+    point_text,
+    value_text,
+)
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
@@ -101,6 +111,39 @@ def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
     ]
     assert "0.5 ± 0.2500" in Screen(n_fold=2).trial(0)
     assert "±" not in Screen().trial(0)
+
+
+def test_a_training_has_a_line_for_each_epoch_with_the_time_left_and_none_of_a_search():
+    screen = Screen()
+    screen.progress = TrainingLines(screen.lines.append, TrainingOptions(epochs=3))
+    assigned = {"assignment": 0, "trial": 0, "fold": 0, "block": 1, "team": 0, "n_ranks": 2}
+    metrics = {"loss": 0.5}
+    lines = screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
+        ev.FoldAssigned(time_s=1.0, attempt=1, **assigned),
+        ev.FoldBegan(time_s=4.0, assignment=0, epoch=1),
+        ev.EpochEnded(time_s=14.0, assignment=0, epoch=2, metrics=metrics),
+        ev.EpochEnded(time_s=20.0, assignment=0, epoch=3, metrics=metrics),
+        ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=3, train_s=16.0),
+        ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=1.0, figure_of_merit_std=0.0),
+    )
+    assert lines == [
+        "training resumes after epoch 1",
+        "epoch 2/3: loss 0.5000, 0:00:10 left",
+        "epoch 3/3: loss 0.5000",
+    ]
+
+
+def test_folds_of_a_training_are_named_and_a_rule_may_end_them_early():
+    screen = Screen()
+    training = TrainingOptions(epochs=9, early_stopping="loss,<,2")
+    screen.progress = TrainingLines(screen.lines.append, training, n_fold=2)
+    assert screen(
+        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=1, attempt=2, block=1, team=0, n_ranks=2),
+        ev.FoldBegan(time_s=1.0, assignment=0),
+        ev.EpochEnded(time_s=11.0, assignment=0, epoch=1, metrics={"loss": 0.5}),
+    ) == ["fold 1 starts again, attempt 2", "fold 1, epoch 1/9: loss 0.5000, up to 0:01:20 left"]
 
 
 def test_the_best_follows_the_direction():

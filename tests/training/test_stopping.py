@@ -32,7 +32,7 @@ def first_stop(rule, values):
     ],
 )
 def test_early_stopping_is_read_from_metric_side_patience(text, expected):
-    assert EarlyStopping.parse(text) == expected
+    assert EarlyStopping.parse(text) == expected == EarlyStopping.parse(str(expected))
 
 
 @pytest.mark.parametrize(

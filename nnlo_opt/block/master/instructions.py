@@ -115,6 +115,8 @@ class Finish(Instruction):
     metrics: dict[str, float]
     n_epochs: int
     reason: str
+    #: epoch whose weights are kept and whose metrics count, from 1
+    kept_epoch: int
     restore_best: bool
 
 

@@ -292,6 +292,7 @@ class MasterAssignment:
             "train_s": train_s,
             "n_workers": len(self.ends.all_led_by(self.state.workers)),
             "ended_because": instruction.reason,
+            "kept_epoch": instruction.kept_epoch,
         }
         atomic_write(self.checkpoints.directory / "history.json", json.dumps(history, indent=1))
         return msg.FoldFinished(

@@ -74,10 +74,10 @@ class FoldPlan:
         """Return why the fold is trained, after at least one epoch; "" while it is not."""
         target, stopping = self.target_metric, self.early_stopping
         if target and target.reached(history.values(target.metric)[-1]):
-            return f"{target.metric} is past its target of {target.value:g}"
-        if stopping and stopping.reached(history.values(stopping.metric)):
-            return f"{stopping.metric} has not improved for {stopping.patience} epochs"
-        return f"{history.n_epochs} epochs are done" if history.n_epochs >= self.epochs else ""
+            return f"{target.metric} is past its target of {target.value:g} (`--target-metric`)"
+        if stopping and stopping.reached(values := history.values(stopping.metric)):
+            return f"{stopping.why(values)} (`--early-stopping {stopping}`)"
+        return "all epochs are done" if history.n_epochs >= self.epochs else ""
 
     def best_index(self, history: FoldHistory) -> int | None:
         """Return the index of the best epoch so far, whose weights are kept; None if the last weights are."""
@@ -462,6 +462,7 @@ class MasterState:
             metrics=metrics,
             n_epochs=self.epoch,
             reason=reason,
+            kept_epoch=index + 1,
             restore_best=best is not None,
         )
         if self.plan.comparison.function is None:
