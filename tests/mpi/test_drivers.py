@@ -112,6 +112,23 @@ def test_training_on_three_ranks_and_on_one(folder, digits, network):
         assert zipfile.is_zipfile(folder / f"checkpoints/{name}/best_model{network.suffix}")
 
 
+@networks.trained("dense")
+def test_a_training_says_why_it_ended_and_which_weights_it_has_saved(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", "--epochs", "60", "--early-stopping", "val_loss,<,1"]
+    out = launcher.run(3, [*command, "--learning-rate", "0.3", "--checkpoint", "T", *data_of(digits)], folder).out
+    epochs = json.loads((folder / "checkpoints/T/trials/0000/fold0/history.json").read_text())["epochs"]
+    best, n = len(epochs) - 1, len(epochs)
+    assert epochs[best - 1]["val_loss"] <= epochs[n - 1]["val_loss"]
+    assert f"Trained {n} of 60 epochs" in out
+    assert f"s: val_loss has not improved since epoch {best} (`--early-stopping val_loss,<,1`).\n" in out
+    for which, epoch in (("Last", n), ("Best", best)):
+        loss = epochs[epoch - 1]["val_loss"]
+        assert re.search(rf"^{which} epoch, {epoch}: .* val_loss {loss:.4f} ", out, re.MULTILINE)
+    assert f"best_model.npz`, with the weights of epoch {best}, the best of {n}.\n" in out
+    assert len(re.findall(r"^epoch \d+/60: loss .* left$", out, re.MULTILINE)) == n
+    assert not re.search("trial 0|block 1|done", out.replace("epochs are done", ""))
+
+
 @networks.trained("keras")
 def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
     command = ["TrainingDriver", "--model", "model.py", "--epochs", "6", "--early", "val_loss,<,2"]
