@@ -30,6 +30,6 @@ class Perceptron(ModelBuilder):
 
 
 algo = Algo("adam", loss="sparse_categorical_crossentropy", learning_rate=0.002)
-manager = MPIManager(MPI.COMM_WORLD, Digits(50), algo, Perceptron(), 5, "0123", "4", verbose=True)
+manager = MPIManager(MPI.COMM_WORLD, Digits(50), algo, Perceptron(), 5, ["0", "1", "2", "3"], ["4"], verbose=True)
 manager.train()
 manager.save("digits.keras")

@@ -163,6 +163,25 @@ def test_python_in_pages_compiles(page):
         compile(text, name_of(page), "exec")
 
 
+def programs() -> list:
+    """Every Python block of the pages; those that search or train take seconds."""
+    texts = [text for page in PAGES for language, text in FENCE.findall(page.read_text()) if language == "python"]
+    marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
+    return [pytest.param(text, marks=[mark for word, mark in marks.items() if word in f"\n{text}"]) for text in texts]
+
+
+@pytest.mark.parametrize("program", programs())
+def test_python_in_pages_runs_as_it_stands(program, tmp_path):
+    (tmp_path / "program.py").write_text(program)
+    if "checkpoints/CP" in program:  # a search that the page starts before
+        import keras
+
+        (tmp_path / "checkpoints/CP").mkdir(parents=True)
+        (tmp_path / "checkpoints/CP/results.csv").write_text("trial,figure_of_merit\n0,0.5\n")
+        keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "checkpoints/CP/best_model.keras")
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, timeout=120, stdout=subprocess.DEVNULL)
+
+
 def test_the_examples_of_the_readme_define_what_they_search():
     for text in (text for language, text in FENCE.findall(README.read_text()) if language == "python"):
         module: dict = {"__name__": "example"}

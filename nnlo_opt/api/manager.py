@@ -31,8 +31,8 @@ class MPIManager(Manager):
         algo: Algo,
         model_builder: ModelBuilder,
         num_epochs: int,
-        train_list: Iterable[str | Path],
-        val_list: Iterable[str | Path] = (),
+        train_list: Iterable[str | Path] | Path,
+        val_list: Iterable[str | Path] | Path = (),
         num_masters: int = 1,
         num_processes: int = 1,
         synchronous: bool = False,
@@ -51,7 +51,8 @@ class MPIManager(Manager):
 
         data, algo, model_builder    see `Data`, `Algo`, `ModelBuilder`
         num_epochs       passes over all training samples, counted over all workers
-        train_list, val_list         file names, or whatever `data` takes for them; every rank must reach all files
+        train_list, val_list         file names, or whatever `data` takes for them, in a list; or the path of a list
+                         file. Every rank must reach all files
         num_masters      above 1: rank 0 is a top master, and the other masters lead a group each
         num_processes    ranks of a worker, which average their gradients
         synchronous      workers wait for each other, and their gradients are averaged
@@ -127,8 +128,8 @@ class MPIKFoldManager(Manager):
         algo: Algo,
         model_builder: ModelBuilder,
         num_epochs: int,
-        train_list: Iterable[str | Path],
-        val_list: Iterable[str | Path] = (),
+        train_list: Iterable[str | Path] | Path,
+        val_list: Iterable[str | Path] | Path = (),
         num_masters: int = 1,
         num_process: int = 1,
         synchronous: bool = False,

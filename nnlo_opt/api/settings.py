@@ -1,6 +1,6 @@
 """Settings of a manager, from which its options follow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from nnlo_opt.api.data import Data, H5Data
 from nnlo_opt.api.model import ModelBuilder
 from nnlo_opt.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.checks import check_training
 from nnlo_opt.run.options import DataOptions, Options
@@ -46,7 +47,7 @@ class Settings:
     def of(cls, given: Mapping[str, Any], **others: Any) -> "Settings":
         """Return the settings from `locals()` of a constructor, and from arguments that it names otherwise."""
         named = {f.name: given[f.name] for f in fields(cls) if f.name in given}
-        lists = {name: tuple(map(str, given[name])) for name in ("train_list", "val_list")}
+        lists = {name: _files(given[name]) for name in ("train_list", "val_list")}
         return cls(**named | lists | others)
 
     @property
@@ -133,6 +134,11 @@ class Settings:
         check_training(options)
         options.rule.check(options, n_workers)
         return options
+
+
+def _files(given: Iterable[str | Path] | str | Path) -> tuple[str, ...]:
+    """Return the names in a list; a single path is the one of a list file."""
+    return tuple(map(str, read_list(given) if isinstance(given, str | Path) else given))
 
 
 def _is_whole(number: Any) -> bool:

@@ -23,6 +23,7 @@ from nnlo_opt.objective.values import finished_fold, returned_values
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.option_kinds import whole
+from nnlo_opt.run.option_table import Option
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S, Script, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
@@ -80,7 +81,8 @@ class Study:
         source = str(getattr(sys.modules["__main__"], "__file__", "a script"))
         checked = search_options(options, source)
         full_space = space_of(space, fixed=checked.fix)
-        topology = Topology.plan(1 + whole(unit="trials")(n_parallel), 1)
+        n_blocks = Option("n_parallel", "", whole(unit="trials"), "", short="n_parallel").read(n_parallel)
+        topology = Topology.plan(1 + n_blocks, 1)
         network = LoopbackNetwork(topology.world_size)
         self._ranks = [network.end(team.master_rank) for team in topology.teams]
         self._keeps_files = options.get("checkpoint") is not None

@@ -142,6 +142,11 @@ def test_sample_weights_are_the_third_of_a_batch():
     assert losses == [0.0] * 3
 
 
+def test_a_path_in_place_of_a_list_is_that_of_a_list_file():
+    with pytest.raises(ConfigurationError, match=r"A list file must exist\. Received: a\.list, which"):
+        nnlo_opt.MPIManager(None, Circle(20), nnlo_opt.Algo("adam"), Net(), 3, "a.list")
+
+
 @pytest.mark.parametrize("cached", [False, True])
 def test_hdf5_files(tmp_path, digits, cached):
     files = sorted(map(str, digits.glob("mnist_train*.h5")))
@@ -164,7 +169,8 @@ def test_hdf5_files(tmp_path, digits, cached):
     if cached:
         assert all(str(tmp_path) in name for name in data.file_names)
         data.finalize()
-    kfold = nnlo_opt.MPIKFoldManager(3, None, data, algo, Digits(), 2, files)
+    kfold = nnlo_opt.MPIKFoldManager(3, None, data, algo, Digits(), 2, digits / "train_mnist.list")
+    assert kfold.train_list == tuple(files)
     assert len(kfold.train()) == 3
     assert 0 < kfold.figure_of_merit() < 1
     assert kfold.figure_of_merit_std() > 0

@@ -351,6 +351,8 @@ def test_a_study_asks_and_is_told_until_it_is_over():
 
 
 def test_a_study_gives_several_trials_at_a_time_and_takes_their_values_in_any_order():
+    with pytest.raises(ConfigurationError, match="`n_parallel` must be a whole number of trials, at least 1"):
+        nnlo_opt.Study(SPACE, n_parallel=0)
     study = nnlo_opt.Study(SPACE, n_parallel=3, num_iterations=4, hyper_opt="random")
     first, second, third = (study.ask() for _ in range(3))
     with pytest.raises(ConfigurationError, match="At most `n_parallel`"):
