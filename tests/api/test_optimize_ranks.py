@@ -54,6 +54,7 @@ def test_the_example(tmp_path):
     assert len(set(lines)) == 1
 
 
+@pytest.mark.proof
 def test_the_command_line_resumes_a_module_and_sends_a_script_back_to_itself(tmp_path):
     (tmp_path / "own.py").write_text(OBJECTIVE)
     (tmp_path / "space.py").write_text("from nnlo_opt.space import Real\nspace = [Real(0, 1, name='x')]\n")

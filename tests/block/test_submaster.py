@@ -115,7 +115,7 @@ def test_groups_go_at_their_own_pace_and_their_updates_are_as_old_as_they_say(tm
 @pytest.mark.parametrize("mode", ["downpour", "easgd", "gem"])
 @pytest.mark.parametrize("sync_every", [1, 3])
 @pytest.mark.parametrize(("n_workers", "n_masters"), [(1, 1), (2, 1), (3, 1), *TREES])
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_flat_teams_and_trees_train_all_epochs_in_any_order_of_events(
     tmp_path, mode, sync_every, n_workers, n_masters, apart
 ):

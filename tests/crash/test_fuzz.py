@@ -11,8 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from fuzz_judge import FINE, fuzz, judged, limited
 from fuzz_readers import NAMES, Readers
 
-#: damaged files; a process for each takes its time
-N_INPUTS, N_OF = 300, {"repair": 100, "space": 60, "hdf5": 60, "hdf5_weights": 60, "keras": 60}
+#: readers that have a process for each file
+ALONE = {"space", "hdf5", "hdf5_weights", "keras"}
+#: damaged files
+N_INPUTS, N_OF = 300, {"repair": 100, **dict.fromkeys(ALONE, 60)}
 #: READER/SEED/WHAT
 FOUND = sorted((Path(__file__).parent / "found").glob("*/*/*"))
 
@@ -24,10 +26,11 @@ def reader_of(tmp_path_factory):
         yield cache(lambda name: getattr(readers, name)())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.keras, pytest.mark.proof] if name == "keras" else []) for name in NAMES],
-)
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.proof] * (name in ALONE) + [pytest.mark.keras] * (name == "keras")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in NAMES])
 def test_damaged_files_are_read_or_refused_in_words(reader_of, name):
     report = fuzz(name, reader_of(name), N_OF.get(name, N_INPUTS), seed=1)
     assert not report.n_failed, {kind: case[1:] for kind, case in report.cases.items()}

@@ -115,6 +115,7 @@ get_model.parameter_range = [Integer(8, 9, name="n_units")]
 """
 
 
+@pytest.mark.proof
 def test_a_trial_that_kills_a_worker_each_time_is_given_up_before_the_block_is_used_up(tmp_path, network, digits):
     (tmp_path / "net.py").write_text(network.plain + DEADLY)
     command = ["OptimizationDriver", "--model", "net.py", "--num-iterations", "2", "--checkpoint", "K"]
@@ -164,6 +165,7 @@ def test_a_launched_search_outlives_its_coordinator_and_trains_no_finished_fold_
     assert not lost & begun, "what was finished without a coordinator was lost"
 
 
+@pytest.mark.proof
 def test_a_launched_search_outlives_a_rank_that_dies_before_mpi_has_begun(tmp_path):
     """The others wait in MPI for one that will never come; no code of a rank can notice."""
     (tmp_path / "objective.py").write_text(objectives.SLOW_TOGETHER)

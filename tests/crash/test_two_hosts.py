@@ -34,6 +34,7 @@ def check_end(folder: Path, job: launcher.Job, before: bytes) -> None:
     launcher.check_search(folder / RUN, 24)
 
 
+@pytest.mark.proof
 def test_a_host_that_dies_with_its_ranks_costs_no_trial(hosts, tmp_path):
     job = hosts.launch(1, (3, 2), DRIVER, tmp_path)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 3)
@@ -55,6 +56,7 @@ def test_a_cable_that_is_cut_costs_no_trial(hosts, tmp_path):
     check_end(tmp_path, job, before)
 
 
+@pytest.mark.proof
 def test_a_run_goes_on_on_the_other_host_when_that_of_the_coordinator_has_died(hosts, tmp_path):
     job = hosts.launch(1, (3, 2), DRIVER, tmp_path)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 3)

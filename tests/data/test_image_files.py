@@ -102,6 +102,7 @@ def test_files_of_no_known_kind(tmp_path: Path) -> None:
     assert "cifar-10-binary.tar.gz" in refused("cifar10", path)
 
 
+@pytest.mark.proof
 def test_bundled_digits() -> None:
     digits = bundled_digits(seed=0)
     assert (len(digits.train), len(digits.test)) == (4200, 800)

@@ -56,6 +56,7 @@ class TestStateAndDropout(TestOneHotLabels):
         return keras_adapter(mlp(dense, normalisation, dropout), "categorical_crossentropy")
 
 
+@pytest.mark.proof
 class TestRegression(ModelConformance):
     def make(self):
         return keras_adapter(
@@ -68,6 +69,7 @@ class TestRegression(ModelConformance):
         return x, x.sum(axis=1)
 
 
+@pytest.mark.proof
 class TestOwnLoss(TestOneHotLabels):
     """A function that returns the mean has no loss of each sample to be weighed."""
 
@@ -99,6 +101,7 @@ class TestMixedPrecision(TestOneHotLabels):
         return keras_adapter(mlp(("Dense", (8,), options)), "categorical_crossentropy")
 
 
+@pytest.mark.proof
 class TestSequences(ModelConformance):
     def make(self):
         keras_model.set_seed(0)

@@ -254,6 +254,7 @@ def test_backends_that_cannot_be_had(monkeypatch):
         keras_model.import_framework(1, backend="jax")
 
 
+@pytest.mark.proof
 def test_a_trial_leaves_nothing_behind():
     batch = images(20)
 

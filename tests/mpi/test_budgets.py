@@ -23,6 +23,7 @@ def run(folder: Path, *options: str, code: int = 0, epochs: int = 2) -> tuple[la
     return outcome, json.loads((folder / "checkpoints/B/summary.json").read_text())
 
 
+@pytest.mark.proof
 def test_the_pareto_set_of_a_killed_search_is_that_of_all_its_trials(tmp_path):
     options = ["--objective", "here:min", "--objective", "there:min", "--num-iterations", "14", "--opt-restore"]
     job = launcher.start(5, command(tmp_path, *options), tmp_path)
@@ -41,6 +42,7 @@ def test_the_pareto_set_of_a_killed_search_is_that_of_all_its_trials(tmp_path):
     assert summary["best"]["trial"] == min(losses, key=lambda trial: losses[trial])
 
 
+@pytest.mark.proof
 def test_a_walltime_ends_a_start_in_good_order_and_the_search_goes_on(tmp_path):
     # Trials of minutes: none is over when the time is.
     options = ["--objective", "here:min", "--num-iterations", "3"]

@@ -52,6 +52,7 @@ def test_a_model_that_hangs_is_ended_with_its_stacks_in_the_log_and_the_search_g
     assert not Path(tmp_path / "checkpoints/L/deaths").exists()
 
 
+@pytest.mark.proof
 def test_a_rank_that_is_stopped_is_ended_by_another_one_and_the_run_goes_on(tmp_path):
     job = launch(tmp_path, *DRIVER, "--num-iterations", "16", "--hang-timeout", "2", model=objectives.SLOW)
     run = tmp_path / "checkpoints/L"

@@ -45,6 +45,7 @@ def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_
     assert gone(family)
 
 
+@pytest.mark.proof
 def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_goes_on(tmp_path):
     job = launch(tmp_path, *DRIVER, "--num-iterations", "2", options=("--grace", "6"), model=LONG)
     job.wait_for(tmp_path / RUN, "FoldBegan", 2)
@@ -68,6 +69,7 @@ def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_
     assert [trial.n_attempts(0) for trial in read_ledger(tmp_path / RUN).trials] == [2, 2]
 
 
+@pytest.mark.proof
 def test_one_rank_that_hears_the_signal_tells_all(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     job = launcher.start(5, [*DRIVER, "--num-iterations", "500", "--grace", "10"], tmp_path)
@@ -113,6 +115,7 @@ def test_a_launcher_gives_up_on_a_run_that_does_not_grow(tmp_path):
     assert events_of(tmp_path / RUN) == []
 
 
+@pytest.mark.proof
 def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_goes_on(tmp_path):
     deadly = objectives.FINITE.replace(
         "    return", "    import os\n    if parameters['n'] == 3:\n        os.abort()\n    return"

@@ -99,6 +99,7 @@ def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits)
     assert np.array_equal(parts, whole)
 
 
+@pytest.mark.proof
 def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)

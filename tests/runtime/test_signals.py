@@ -40,6 +40,7 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.proof
 @pytest.mark.keras
 def test_signals_break_no_matrices_that_are_multiplied():
     done = run(STRUCK)

@@ -191,6 +191,7 @@ def test_the_state_of_a_rank_is_looked_up_only_where_its_heart_stands_still(monk
     assert set(looked_up) == {1}
 
 
+@pytest.mark.proof
 @linux
 def test_a_users_computation_is_not_ended_however_long_it_takes(tmp_path):
     with node(tmp_path, "compute_an_objective", "work", timeout_s=0.5) as (computing, _):
@@ -220,6 +221,7 @@ def test_a_rank_whose_interpreter_is_blocked_is_ended_by_another_one(tmp_path):
         assert "is blocked, and its watchdog with it" in watching.stderr.readline()
 
 
+@pytest.mark.proof
 @linux
 def test_ranks_that_are_stopped_together_go_on_together(tmp_path):
     with node(tmp_path, "work", "work") as ranks:

@@ -17,6 +17,7 @@ def bowl(point):
     return (point["a"] - 2) ** 2 + (point["b"] - 9) ** 2
 
 
+@pytest.mark.proof
 class TestSkoptSearch(SearchConformance):
     make = SkoptSearch
 
