@@ -12,6 +12,8 @@
 A message states the rule, the value received and the remedy, in one sentence.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -66,3 +68,9 @@ class BrokenProcessError(NnloError):
 
 class ProtocolError(NnloError):
     """Error for a message or transition that breaks the protocol: always a bug, never a mistake of the user."""
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a sentence, after a space, that proposes the `known` name closest to `name`; empty if none is close."""
+    close = get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean `{close[0]}`?" if close else ""

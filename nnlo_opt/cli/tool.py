@@ -16,6 +16,7 @@ from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import BY_NAME, SEED, Option
+from nnlo_opt.training.options import searchable
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -94,6 +95,11 @@ def _space(argv: Sequence[str]) -> int:
     space = load_space(arguments.module, arguments.fix)
     print(space_table(space, f"Search space of {arguments.module}"))
     print(f"\n{size_text(space)}")
+    for name in space.train_names:
+        try:
+            searchable(name)
+        except ConfigurationError as error:
+            print(f"\nWarning: the drivers refuse this search space. {error}")
     if arguments.samples:
         rng = np.random.default_rng(arguments.seed)
         points = [space.sample(rng) for _ in range(arguments.samples)]

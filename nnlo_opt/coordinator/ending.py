@@ -107,12 +107,20 @@ class Ending:
             self.promotes = False
             self.drain(f"the target of {target:g} is reached: trial {trial.number} has {figure:g}")
 
-    def check_count(self, n_trials: int, *, is_used_up: bool) -> None:
-        """Drain if as many trials have begun as were asked for, or as the space has points."""
+    def check_count(self, n_trials: int, *, is_used_up: bool, n_adopted: int = 0) -> None:
+        """Drain if as many trials have begun as were asked for, or if all points of the space have been tried.
+
+        Args:
+            n_trials: trials begun.
+            is_used_up: True if no point is left.
+            n_adopted: observations of other runs; their points count as tried.
+        """
         if n_trials >= self._plan.num_iterations:
             self.drain("all trials are done")
         if is_used_up:
-            self.drain(f"the search space is used up: all its {n_trials} points have been tried")
+            which = f", {n_trials} here and the rest by earlier runs" if n_adopted else ""
+            n_points = "" if n_adopted else f"{n_trials} "
+            self.drain(f"the search space is used up: all its {n_points}points have been tried{which}")
 
     def check_time(self, sessions: Sequence[Session], now_s: float) -> None:
         """Drain if the time allows no further trial."""

@@ -475,7 +475,8 @@ class CoordinatorState:
             self.ending.check_time(self.ledger.sessions, self._now_s)
 
     def _check_count(self) -> None:
-        self.ending.check_count(len(self.ledger.trials), is_used_up=self.suggestions.is_used_up)
+        is_used_up, n_adopted = self.suggestions.is_used_up, len(self.ledger.adopted)
+        self.ending.check_count(len(self.ledger.trials), is_used_up=is_used_up, n_adopted=n_adopted)
 
     def _check_trials(self, timeout_s: float) -> None:
         """Fail trials whose fold takes too long; give up if its team does not stop either."""

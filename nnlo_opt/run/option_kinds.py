@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from nnlo_opt.data.weights import ClassWeights, parse_class_weights
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.start_points import parse_start_point
 from nnlo_opt.space.space import Point
 from nnlo_opt.trials.objectives import Objective
@@ -92,9 +92,14 @@ def duration(low_s: float = math.ulp(0.0)) -> Kind:
 
 def one_of(*choices: str) -> Kind:
     """Return the kind of names, each one of `choices`."""
-    return Kind(
-        rule=f"one of {', '.join(choices)}", type=Literal[choices], convert=lambda value: choices[choices.index(value)]
-    )
+    rule = f"one of {', '.join(choices)}"
+
+    def convert(value: Any) -> str:
+        if value not in choices:
+            raise WrongValueError(f"must be {rule}. Received: {value}.{did_you_mean(value, choices)}")
+        return choices[choices.index(value)]
+
+    return Kind(rule=rule, type=Literal[choices], convert=convert)
 
 
 def many(each: Kind, action: str = "append") -> Kind:

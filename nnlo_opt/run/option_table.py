@@ -305,10 +305,10 @@ SEARCH = _group(
     Option("ga_populations", "TRIALS", whole(), shown="10", example="20",
         help="population of genetic: completed trials of one generation"),
     Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
-        help="point of the search space to try first; repeatable"),
+        help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
         help="directories of earlier runs, whose complete trials the search learns from; they do not count as "
-             "trials of this run"),
+             "trials of this run, and their points are not tried again"),
     Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4",
         help="ranks that train one trial: a master and its workers; 1: a single-process trainer"),
     Option("n_fold", "FOLDS", whole(), default=1, example="5",

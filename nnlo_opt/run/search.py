@@ -12,7 +12,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.lines import losses_text, outcome, point_text
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import pareto_table, trials_table
@@ -211,6 +211,13 @@ class SearchSession(Session):
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED
+        if best is None and not ledger.trials:
+            self.say(
+                "`--warm-start` must leave points to try. Received: runs that have tried every point of the search "
+                "space. Drop it, or widen the space.",
+                sys.stderr,
+            )
+            return EXIT_WRONG_REQUEST
         if best is None:
             reasons = [trial.reason for trial in ledger.trials if trial.reason]
             self.say(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}", sys.stderr)

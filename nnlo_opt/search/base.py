@@ -53,8 +53,7 @@ class History:
     The history only grows: a trial is first recorded as pending, and again when it ends. The columns do not depend on
     the order in which the trials ended, so suggestions do not either. Values are minimised.
 
-    The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here, so
-    their points may still be suggested.
+    The first `n_adopted` rows are observations adopted from other runs. They are complete and have no trial here.
 
     Args:
         space: search space that contains all points.
@@ -75,7 +74,7 @@ class History:
         self._stds = np.full(64, np.nan)
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
         self.n_adopted = 0
-        #: keys of the points of all trials, in any state
+        #: keys of the points of all rows, in any state
         self._keys: set[PointKey] = set()
 
     def adopt(self, observation: Observation) -> None:
@@ -86,13 +85,14 @@ class History:
         """
         if self._rows:
             raise ValueError("Observations must be adopted before the first trial.")
-        self.space.key(observation["point"])  # raises ValueError if the point lies outside
+        key = self.space.key(observation["point"])  # raises ValueError if the point lies outside
         if not np.isfinite(observation["value"]):
             raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
         row = self._append(observation["point"], TrialState.COMPLETE)
         self._values[row] = observation["value"]
         self._stds[row] = _std_of(observation.get("std"))
         self.n_adopted += 1
+        self._keys.add(key)
 
     def record(
         self, trial: int, point: Point, state: str, value: float | None = None, *, std: float | None = None
@@ -214,12 +214,12 @@ class History:
         return np.array([row for row, known in enumerate(self._states) if known is state], dtype=int)
 
     def contains(self, point: Point) -> bool:
-        """Return True if a trial was suggested at `point`, in any state."""
+        """Return True if `point` was tried: by a trial in any state, or by another run."""
         return self.space.key(point) in self._keys
 
     @property
     def n_distinct(self) -> int:
-        """Number of different points suggested so far."""
+        """Number of different points tried so far."""
         return len(self._keys)
 
 

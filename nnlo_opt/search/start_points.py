@@ -2,17 +2,33 @@
 
 import ast
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+import numpy as np
+
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.random import may_be_tried
+from nnlo_opt.space.conditions import When
+from nnlo_opt.space.parameters import Parameter
 from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import thawed
+from nnlo_opt.space.values import Value, thawed
+
+#: points drawn to complete a part of a point, after the suggestion of the algorithm
+_N_DRAWS = 100
 
 
 class StartPointSearch:
-    """Suggests `points` first, each once and in their order, and then the suggestions of `algorithm`."""
+    """Suggests `points` first, each once and in their order, and then the suggestions of `algorithm`.
+
+    What a part of a point leaves out is taken from the next suggestion of `algorithm`. A part is tried if a trial of
+    this run has its values.
+
+    Args:
+        algorithm: makes all other suggestions.
+        points: points or parts of points, as `check_start_points` returns them.
+    """
 
     def __init__(self, algorithm: SearchAlgorithm, points: Sequence[Point]) -> None:
         self._algorithm = algorithm
@@ -20,33 +36,77 @@ class StartPointSearch:
 
     def suggest(self, history: History) -> Point | None:
         for point in self._points:
-            if may_be_tried(point, history):
-                return {name: thawed(value) for name, value in point.items()}
+            whole = point if history.space.contains(point) else self._completed(point, history)
+            if whole is not None and may_be_tried(whole, history):
+                return {name: thawed(value) for name, value in whole.items()}
         return self._algorithm.suggest(history)
+
+    def _completed(self, part: Point, history: History) -> Point | None:
+        """Return an untried point with the values of `part`; None if there is a trial with them, or no point found."""
+        space = history.space
+        given = {name: space[name].key(value) for name, value in part.items()}
+        for trial in islice(history.points, history.n_adopted, None):
+            if all(name in trial and space[name].key(trial[name]) == key for name, key in given.items()):
+                return None
+        suggested = self._algorithm.suggest(history)
+        if suggested is None:
+            return None
+        rng = np.random.default_rng(history.n_suggested)
+        for drawn in (suggested, *(space.draw(rng) for _ in range(_N_DRAWS))):
+            units = [p.to_unit(part.get(p.name, drawn.get(p.name, p.from_unit(0.5)))) for p in space.parameters]
+            whole = space.from_unit(units) | part
+            if may_be_tried(whole, history):
+                return {name: whole[name] for name in space.names if name in whole}
+        return None
 
 
 def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
     """Return `points` with their values in the order of the space, without repetitions.
+
+    A point may be a part of a point. If a given parameter has a condition on one that is not given, the latter gets a
+    value that meets the condition.
 
     Raises:
         ConfigurationError: if a point lies outside the space or its constraint refuses it.
     """
     checked: dict[Any, Point] = {}
     for point in points:
-        ordered = {name: point[name] for name in space.names if name in point}
-        unknown = [name for name in point if name not in space.names]
-        if unknown:
-            raise _refusal(f"`{unknown[0]}`, which is no parameter", f"its parameters are {', '.join(space.names)}")
-        if not space.contains(ordered):
-            for name, value in ordered.items():
-                if not space[name].contains(value):
-                    raise _refusal(f"{name}={value}", f"it must be in {space[name]}")
-            missing = [name for name in space.names if name not in ordered]
-            raise _refusal(_text(ordered), f"give {', '.join(missing)} too" if missing else "correct it")
-        if not space.is_feasible(ordered):
-            raise _refusal(_text(ordered), "the constraint of the space refuses it")
-        checked.setdefault(space.key(ordered), ordered)
+        for name, value in point.items():
+            if name not in space.names:
+                hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
+                raise _refusal(f"`{name}`, which is no parameter.{hint}")
+            if not space[name].contains(value):
+                raise _refusal(f"{name}={value}; it must be in {space[name]}.")
+        known = _with_parents(space, point)
+        ordered = {name: known[name] for name in space.names if name in known}
+        constraint = space.constraint
+        is_known = constraint is not None and constraint.function is not None and space.contains(ordered)
+        if is_known and not space.is_feasible(ordered):
+            raise _refusal(f"{_text(ordered)}; the constraint of the space refuses it.")
+        checked.setdefault(tuple((name, space[name].key(value)) for name, value in ordered.items()), ordered)
     return list(checked.values())
+
+
+def _with_parents(space: Space, point: Point) -> Point:
+    """Return `point` with values of the parameters on which its conditional parameters depend."""
+    known, names = dict(point), list(point)
+    for name in names:  # grows by the parents
+        if (condition := space[name].condition) is None:
+            continue
+        parent = space[condition.parent]
+        if parent.name not in names:
+            names.append(parent.name)
+        on_parent = [c for other in names if (c := space[other].condition) is not None and c.parent == parent.name]
+        values = [point[parent.name]] if parent.name in point else [thawed(value) for value in condition.values]
+        fitting = [value for value in values if all(_holds(each, parent, value) for each in on_parent)]
+        if not fitting:
+            raise _refusal(f"{_text(point)}; `{name}` is in a point only if {condition}.")
+        known[parent.name] = fitting[0]
+    return known
+
+
+def _holds(condition: When, parent: Parameter, value: Value) -> bool:
+    return parent.key(value) in {parent.key(thawed(each)) for each in condition.values}
 
 
 def parse_start_point(text: str) -> dict[str, Any]:
@@ -85,9 +145,9 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _refusal(received: str, remedy: str) -> ConfigurationError:
+def _refusal(received: str) -> ConfigurationError:
     return ConfigurationError(
-        f"A point of `--start-point` must be a point of the search space. Received: {received}; {remedy}."
+        f"`--start-point` must give a point of the search space, or a part of one. Received: {received}"
     )
 
 

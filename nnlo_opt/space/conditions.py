@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.values import frozen, thawed
 
 if TYPE_CHECKING:
@@ -90,11 +89,10 @@ def parents_first(parameters: "Sequence[Parameter]") -> tuple[int, ...]:
 def _check_parent(name: str, condition: When, by_name: "dict[str, Parameter]") -> None:
     parent = by_name.get(condition.parent)
     if parent is None:
-        close = get_close_matches(condition.parent, by_name, n=1)
-        hint = f"Did you mean `{close[0]}`?" if close else f"Its parameters: {', '.join(by_name)}."
+        hint = did_you_mean(condition.parent, by_name) or f" Its parameters: {', '.join(by_name)}."
         raise ConfigurationError(
             f"The condition of parameter `{name}` must name a parameter of the same search space. "
-            f"Received: `{condition.parent}`. {hint}"
+            f"Received: `{condition.parent}`.{hint}"
         )
     if parent.n_values is None:
         raise ConfigurationError(

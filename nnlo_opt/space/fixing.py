@@ -3,10 +3,9 @@
 import ast
 import json
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.conditions import When, parents_first
 from nnlo_opt.space.parameters import Constant, Parameter, parameter_from_json
 from nnlo_opt.space.space import Space, described
@@ -62,9 +61,8 @@ def _left_of(
 
 def _read(space: Space, name: str, written: str) -> Value:
     if name not in space.names:
-        close = get_close_matches(name, space.names, n=1)
-        hint = f"Did you mean `{close[0]}`?" if close else f"Its parameters: {', '.join(space.names)}."
-        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}. {hint}")
+        hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
+        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}.{hint}")
     parameter = space[name]
     for read in _READERS:
         try:

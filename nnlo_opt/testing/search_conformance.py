@@ -235,6 +235,17 @@ class SearchConformance:
         assert all(space.is_feasible(point) for point in search.history.points)
         assert search.step(lambda _, point: a_value(point)) is None
 
+    def test_points_that_other_runs_have_measured_are_not_tried_again(self) -> None:
+        """Check that they are left out from the first trial on, and that the rest of a finite space is used up."""
+        history, known = History(SMALL_SPACE), [SMALL_SPACE.point_at(index) for index in (0, 1, 4, 7, 11, 0)]
+        for point in known:
+            history.adopt({"point": point, "value": a_value(point)})
+        search = SimulatedSearch(self.make(SMALL_SPACE, 16), history, 1)
+        points = [search.step(lambda _, point: a_value(point)) for _ in range(8)]
+        assert points[7] is None
+        assert None not in points[:7]
+        assert not [point for point in points if point in known]
+
     def test_a_constraint_that_begins_to_refuse_everything_is_reported(self) -> None:
         accepts = True
 

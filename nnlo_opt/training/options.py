@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.values import is_number
 from nnlo_opt.training.schedules import LearningRateSchedule
 from nnlo_opt.update_rules.registry import RULES
@@ -81,9 +81,10 @@ class TrainingOptions:
                     f"`{option_name(name)}` must be a whole number of {unit}, at least 1. Received: {value!r}."
                 )
         for name, choices in (("optimizer", OPTIMIZERS), ("mode", tuple(RULES)), ("exchange", EXCHANGES)):
-            if getattr(self, name) not in choices:
+            if (value := getattr(self, name)) not in choices:
                 raise ConfigurationError(
-                    f"`{option_name(name)}` must be one of {', '.join(choices)}. Received: {getattr(self, name)!r}."
+                    f"`{option_name(name)}` must be one of {', '.join(choices)}. Received: {value!r}."
+                    f"{did_you_mean(value, choices)}"
                 )
         if self.learning_rate is not None and not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise ConfigurationError(
@@ -155,13 +156,7 @@ class TrainingOptions:
         for name, value in point.items():
             if not name.startswith(TRAIN_PREFIX):
                 continue
-            option = name.removeprefix(TRAIN_PREFIX).replace("-", "_")
-            if option not in SEARCHABLE:
-                raise ConfigurationError(
-                    f"A parameter that begins with `train.` must be one of "
-                    f"{', '.join(TRAIN_PREFIX + known for known in SEARCHABLE)}. Received: {name!r}."
-                )
-            changes[option] = value
+            changes[searchable(name)] = value
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -175,6 +170,18 @@ SEARCHABLE = tuple(
     for f in fields(TrainingOptions)
     if f.name not in ("optimizer_params", "worker_optimizer_params", "checkpoint_interval")
 )
+
+
+def searchable(name: str) -> str:
+    """Return the training option that a parameter `train.<option>` names; ConfigurationError for an unknown one."""
+    option = name.removeprefix(TRAIN_PREFIX).replace("-", "_")
+    if option not in SEARCHABLE:
+        known = [TRAIN_PREFIX + each for each in SEARCHABLE]
+        hint = did_you_mean(name, known) or f" There are {', '.join(known)}."
+        raise ConfigurationError(
+            f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
+        )
+    return option
 
 
 def option_name(field_name: str) -> str:

@@ -18,7 +18,7 @@ A step may fall into the warm-up, and multiplies it.
 import math
 from dataclasses import dataclass
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.space.values import is_number
 
 #: kind -> names of its numbers
@@ -56,7 +56,8 @@ class LearningRateSchedule:
         kind, *given = (part.strip() for part in text.split(":")) if isinstance(text, str) else ("",)
         names = _NUMBERS.get(kind)
         if names is None or len(given) != len(names):
-            raise ConfigurationError(f"{_RULE}. Received: {text!r}. Leave it out for a constant learning rate.")
+            hint = did_you_mean(kind, _NUMBERS) or " Leave it out for a constant learning rate."
+            raise ConfigurationError(f"{_RULE}. Received: {text!r}.{hint}")
         numbers = tuple(_number(name, value, text) for name, value in zip(names, given, strict=True))
         return cls(kind=kind, numbers=numbers, warmup_epochs=float(warmup_epochs))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 
 _EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
 _TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
@@ -39,7 +39,8 @@ def _metric(text: str, option: str) -> str:
 def check_metric(name: str, known: Sequence[str], option: str) -> None:
     """Raise ConfigurationError if `name` is none of the metrics that will be measured."""
     if name not in known:
-        raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.")
+        hint = did_you_mean(name, known)
+        raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.{hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

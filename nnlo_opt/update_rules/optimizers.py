@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnlo_opt.errors import CheckpointError, ConfigurationError
+from nnlo_opt.errors import CheckpointError, ConfigurationError, did_you_mean
 from nnlo_opt.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks, decay, flush_tiny, scratch_for
 
 Slots = Mapping[str, FloatVector]
@@ -329,7 +329,7 @@ def make_optimizer(
     kind = OPTIMIZERS.get(name)
     if kind is None:
         raise ConfigurationError(
-            f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}. Take one of these names."
+            f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}.{did_you_mean(name, OPTIMIZERS)}"
         )
     given = dict(parameters or {})
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:

@@ -176,6 +176,15 @@ def test_space_draws_the_points_asked_for(space, capsys):
     assert shown([space(), "--samples", "3"], capsys) != shown([space(), "--samples", "3", "--seed", "1"], capsys)
 
 
+def test_space_warns_of_a_training_option_that_does_not_exist(space, capsys):
+    text = (
+        "from nnlo_opt.space import Real\nr = [Real(0.1, 1, name='train.learn_rate'), Real(0, 1, name='train.batch')]\n"
+    )
+    said = shown([space(text)], capsys)
+    assert "Received: 'train.learn_rate'. Did you mean `train.learning_rate`?" in said
+    assert said.count("Warning") == 1
+
+
 def test_a_parameter_that_is_not_in_a_point_is_a_dash(space, capsys):
     text = shown([space(), "--samples", "8"], capsys)
     values = {line.split()[0]: line.split()[1:] for line in text.splitlines()[-4:]}

@@ -194,6 +194,20 @@ def test_a_constraint_that_breaks_down_during_a_search_ends_it_with_its_sentence
     assert "Traceback" not in outcome.err
 
 
+def test_points_of_earlier_runs_are_left_out_and_a_space_without_any_other_is_refused(tmp_path):
+    runs = []
+    for said in ("all trials are done", "used up: all its points have been tried, 3 here and the rest by earlier runs"):
+        options = [*(["--warm-start", *runs] if runs else ["--num-iterations", "2"])]
+        assert said in search(tmp_path, objectives.FINITE, 1, *options).out
+        runs.append(str((tmp_path / "checkpoints/S").rename(tmp_path / f"run-{len(runs)}")))
+    tried = [row["p:n"] for run in runs for row in launcher.results_of(Path(run))]
+    assert sorted(tried) == ["1", "2", "3", "4", "5"]
+    assert (
+        "`--warm-start` must leave points to try"
+        in search(tmp_path, objectives.FINITE, 1, "--warm-start", *runs, "--start-point", "n=3", code=2).err
+    )
+
+
 @pytest.mark.proof
 def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     run = tmp_path / "checkpoints/S"

@@ -59,6 +59,7 @@ def test_a_value_in_python_is_what_its_text_is(name, value, text):
         ("synchronous", "yes", "`--synchronous` must be True or False. Received: yes."),
         ("synchronous", 1, "`--synchronous` must be True or False. Received: 1."),
         ("hyper_opt", "annealing", "`--hyper-opt` must be one of bayesian, "),
+        ("pruner", "asah", "Received: asah. Did you mean `asha`?"),
         ("model", 3, "`--model` must be text. Received: 3."),
         ("optimizer_params", [1], "`--optimizer-params` must be a dictionary"),
         ("start_point", [3], "`--start-point` must be written as name=value,name=value"),

@@ -17,7 +17,13 @@ from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.sobol import SobolSearch
 from nnlo_opt.search.start_points import StartPointSearch, check_start_points, parse_start_point
 from nnlo_opt.space import Categorical, Integer, Real, Space
-from nnlo_opt.testing.search_conformance import CONSTRAINED_SPACE, MIXED_SPACE, SearchConformance, SimulatedSearch
+from nnlo_opt.testing.search_conformance import (
+    CONDITIONAL_SPACE,
+    CONSTRAINED_SPACE,
+    MIXED_SPACE,
+    SearchConformance,
+    SimulatedSearch,
+)
 
 OPTUNAS = [pytest.param(name, marks=pytest.mark.needs("optuna", "cmaes")) for name in ("tpe", "cmaes")]
 PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
@@ -177,12 +183,39 @@ def test_what_is_no_start_point(text):
     [
         ({"x": 0.5, "y": 2.0, "c": "a"}, "y=2.0; it must be in Real(0.0, 1.0)"),
         ({"x": 0.5, "y": 0.5, "c": "d"}, "c=d"),
-        ({"x": 0.5, "c": "a"}, "give y too"),
         ({"x": 0.5, "y": 0.5, "c": "a", "z": 1}, "`z`, which is no parameter"),
     ],
 )
 def test_start_points_outside_the_space_are_refused(point, words):
     check_refused(words, check_start_points, PLANE, [point])
+
+
+@pytest.mark.parametrize("name", ["bayesian", "random"])
+def test_a_part_of_a_point_is_completed_by_the_search_and_tried_once(name):
+    parts = [{"momentum": 0.5}, {"width_2": 16, "optimizer": "adam"}, {"n_layers": 1}]
+    history = suggest_all(
+        make_search(name, CONDITIONAL_SPACE, 3, {"start_points": parts}), History(CONDITIONAL_SPACE), 5
+    )
+    assert history.n_distinct == 5
+    assert all(CONDITIONAL_SPACE.contains(point) for point in history.points)
+    for part, point in zip(parts, history.points, strict=False):
+        assert part.items() <= point.items()
+    assert history.points[0]["optimizer"] == "sgd"
+    assert history.points[1]["n_layers"] == 2
+    plain = suggest_all(make_search(name, CONDITIONAL_SPACE, 3, {}), History(CONDITIONAL_SPACE), 1)
+    assert plain.points[0]["learning_rate"] == history.points[0]["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        ({"momentum": 0.5, "optimizer": "adam"}, "`momentum` is in a point only if optimizer is 'sgd'"),
+        ({"width_2": 16, "kernel": [3, 3]}, "is in a point only if n_layers is"),
+        ({"dropout_2": 0.5, "n_layers": 1}, "`width_2` is in a point only if n_layers is 2 or 3"),
+    ],
+)
+def test_a_start_point_against_a_condition_is_refused_with_the_condition(point, words):
+    check_refused(words, check_start_points, CONDITIONAL_SPACE, [point])
 
 
 def test_start_points_are_put_in_the_order_of_the_space():
