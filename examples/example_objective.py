@@ -4,7 +4,7 @@ mpirun -np 5 python drivers/OptimizationDriver.py --model examples/example_objec
     --num-iterations 20
 
 Every rank of a block calls `objective` with the same parameters and the block's communicator. `report` must be called
-by every rank too; it says whether to go on. The value that block rank 0 returns is minimised.
+by every rank too; it says whether to go on. What block rank 0 returns is the figure of merit, which is minimised.
 """
 
 import numpy as np

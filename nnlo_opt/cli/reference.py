@@ -34,6 +34,7 @@ def page() -> str:
         ("nnlo-opt launch", launch.OPTIONS),
         ("nnlo-opt plan", plan.OPTIONS),
         ("nnlo-opt simulate", simulate.OPTIONS),
+        ("nnlo-opt show", tool.SHOW_OPTIONS),
         ("nnlo-opt space", tool.SPACE_OPTIONS),
         ("GetData", getdata.OPTIONS),
         ("BuildModel", buildmodel.OPTIONS),

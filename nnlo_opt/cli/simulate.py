@@ -15,6 +15,7 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import duration
+from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
 from nnlo_opt.search.design import design_size
@@ -42,7 +43,7 @@ OPTIONS = (
     Option("search_space", "MODULE", TEXT, shown="the function's own `parameter_range`", example="space.py",
         help="search space of the function"),
     Option("optimum", "FIGURE", finite(), shown="the function's own `optimum`", example="-3.32",
-        help="best value of the function, for the regret"),
+        help="best figure of merit of the function, for the regret"),
     Option("duration", "SECONDS", TEXT, default="lognormal:60:0.5", example="constant:60",
         help="time a fold trains: constant:SECONDS, lognormal:MEDIAN:SIGMA, table:FILE.csv (column `seconds` or "
              "`train_s`, such as results.csv), or a function of a point as with --objective"),
@@ -54,7 +55,7 @@ OPTIONS = (
         help="probability that an attempt at a fold fails"),
     replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
     replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
-    replace(BY_NAME["direction"], default="min", help="minimise (min) or maximise (max) the objective", group=""),
+    replace(BY_NAME["direction"], default="min", help="minimise (min) or maximise (max) the figure of merit", group=""),
     replace(TARGET, help="stop when a figure of merit is better than this", group=""),
     Option("suggestion_cost", "COST", TEXT, default="free", example="0.1",
         help="time of a suggestion: free, measured (as long as it takes here), or seconds"),
@@ -88,6 +89,8 @@ _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("regret", 10, lambda result: _regret(result.regret)),
     ("took s", 8, lambda result: f"{result.wall_s:.1f}"),
 )
+#: columns that a narrow terminal may do without
+_SPARE = ("99 %", "took s", "searching", "busy", "suggest ms", "gap ms")
 
 _LEGEND = """
 time: simulated, h:mm:ss. training: share of it for which blocks had work. busy: the same by the coordinator's clock,
@@ -116,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.trials} trials of {objective.name}, {arguments.hyper_opt} search, {arguments.duration} s, "
             f"seed {arguments.seed}; simulated.\n"
         )
-        print("".join(f"{head:>{width}}" for head, width, _ in _COLUMNS))
+        print("".join(f"{head:>{width}}" for head, width, _ in _shown()))
     code, results = EXIT_OK, []
     for plan, search, path in zip(plans, searches, paths, strict=True):
         result, reason = _simulate(plan, search, path, syncs=arguments.fsync)
@@ -185,7 +188,16 @@ def _place(arguments: argparse.Namespace, n_blocks: int) -> Path | None:
 
 
 def _row(result: SimulationResult) -> str:
-    return "".join(f"{text(result):>{width}}" for _, width, text in _COLUMNS)
+    return "".join(f"{text(result):>{width}}" for _, width, text in _shown())
+
+
+def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:
+    """Return the columns that fit the terminal: the first of `_SPARE` are left out first."""
+    shown, spare = [*_COLUMNS], [*_SPARE]
+    while spare and sum(width for _, width, _ in shown) > line_width(sys.stdout):
+        left_out = spare.pop(0)
+        shown = [column for column in shown if column[0] != left_out]
+    return shown
 
 
 def _percent(share: float | None) -> str:

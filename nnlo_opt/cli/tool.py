@@ -11,15 +11,32 @@ from pathlib import Path
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
-from nnlo_opt.reporting.lines import outcome
-from nnlo_opt.reporting.results import read_ledger, write_results
-from nnlo_opt.reporting.table import pareto_table, trials_table
-from nnlo_opt.run.option_kinds import whole
-from nnlo_opt.run.option_table import BY_NAME, SEED, Option
+from nnlo_opt.reporting.lines import counted, figure_text, outcome
+from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
+from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trials_table
+from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.trial_page import trial_page
+from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
+from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
 from nnlo_opt.training.options import searchable
+from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.trial import Trial
 
+#: options of `nnlo-opt show`
+# fmt: off
+SHOW_OPTIONS = (
+    Option("top", "N", whole(unit="trials"), shown=f"all, or {MOST_ROWS} of a longer search", example="5",
+        help="show the N best trials, the best first"),
+    Option("all", "", FLAG, default=False, help="show all trials"),
+    Option("sort", "COLUMN", TEXT, shown="the number of the trial", example="train_s",
+        help="order by a column of results.csv or a parameter, the least value first; figure_of_merit: the best first"),
+    Option("trial", "N", whole(0), shown="the table of trials", example="7",
+        help="print all that is known of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
+)
+# fmt: on
 #: options of `nnlo-opt space`
 SPACE_OPTIONS = (
     Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
@@ -43,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as error:
+        what = f"`{error.filename or argv[-1]}` ({error.strerror or error})"
+        print(f"The run directory must be readable, and must be writable. Received: {what}.", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +114,8 @@ def _space(argv: Sequence[str]) -> int:
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)
-    print(space_table(space, f"Search space of {arguments.module}"))
+    width = line_width(sys.stdout)
+    print(space_table(space, f"Search space of {arguments.module}", width))
     print(f"\n{size_text(space)}")
     for name in space.train_names:
         try:
@@ -103,7 +125,7 @@ def _space(argv: Sequence[str]) -> int:
     if arguments.samples:
         rng = np.random.default_rng(arguments.seed)
         points = [space.sample(rng) for _ in range(arguments.samples)]
-        print(f"\n{points_table(space, points, 'Some points, drawn by the priors')}")
+        print(f"\n{points_table(space, points, 'Some points, drawn by the priors', width)}")
     sys.stdout.flush()
     return EXIT_OK
 
@@ -136,36 +158,65 @@ def _plan(argv: Sequence[str]) -> int:
     return plan.run(parser.values(argv))
 
 
-def _look(arguments: argparse.Namespace) -> int:
-    """Run `show`, `report` or `repair`."""
-    try:
-        if not os.path.isfile(arguments.run / JOURNAL_NAME):
+def _show(argv: Sequence[str]) -> int:
+    parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+    arguments = parser.values(argv)
+    run = _checked(arguments.run)
+    with without_collection():
+        events = load_events(run / JOURNAL_NAME)
+    ledger, width = Ledger(events), line_width(sys.stdout)
+    if arguments.trial is not None:
+        if arguments.trial >= len(ledger.trials):
             raise ConfigurationError(
-                f"A run directory must hold a {JOURNAL_NAME}. Received: `{arguments.run}`, which does not; "
-                "runs are in `checkpoints/`."
+                f"`--trial` must be the number of a trial. Received: {arguments.trial}, but `{run}` has "
+                f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
             )
-        if arguments.command == "repair":
-            return _repair(arguments.run)
-        ledger = read_ledger(arguments.run)
-        if arguments.command == "report":
-            write_results(arguments.run, ledger)
-            print(f"Wrote results.csv and summary.json of {len(ledger.trials)} trials to `{arguments.run}`.")
-        else:
-            print(trials_table(ledger, str(ledger.identity.get("figure_of_merit", "figure of merit"))))
-            if ledger.objectives:
-                print(f"\n{pareto_table(ledger)}")
-            reason = ledger.completed_because or ledger.preempted_because
-            state = "Finished" if ledger.complete else "Not finished"
-            print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger)}.")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        print(
-            f"The run directory must be writable. Received: `{arguments.run}` ({error.strerror or error}).",
-            file=sys.stderr,
+        print(trial_page(run, events, ledger.trials[arguments.trial], width))
+        return EXIT_OK
+    chosen = _chosen(ledger, arguments)
+    if figure := ledger.identity.get("figure_of_merit"):
+        print(figure_text(figure, str(ledger.identity.get("direction", "min"))))
+    print(trials_table(ledger, width, chosen))
+    if ledger.objectives:
+        print(f"\n{pareto_table(ledger, width)}")
+    reason = ledger.completed_because or ledger.preempted_because
+    state = "Finished" if ledger.complete else "Not finished"
+    print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger)}.")
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
+    """Return the trials to show, in their order; None for the usual ones."""
+    if arguments.top is None and arguments.sort is None and not arguments.all:
+        return None
+    chosen = ledger.trials if arguments.top is None else ranked(ledger)[: arguments.top]
+    if arguments.sort is None:
+        return chosen
+    by_column = ranked(ledger) if arguments.sort == "figure_of_merit" else sorted_by(ledger, arguments.sort)
+    numbers = {trial.number for trial in chosen}
+    return [trial for trial in by_column if trial.number in numbers]
+
+
+def _checked(run: Path) -> Path:
+    """Return a run directory; ConfigurationError if it is none."""
+    if not os.path.isfile(run / JOURNAL_NAME):
+        raise ConfigurationError(
+            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; runs are in `{RUNS}/`."
         )
-        return EXIT_WRONG_REQUEST
+    return run
+
+
+def _look(arguments: argparse.Namespace) -> int:
+    """Run `report` or `repair`."""
+    run = _checked(arguments.run)
+    if arguments.command == "repair":
+        return _repair(run)
+    ledger = read_ledger(run)
+    write_results(run, ledger)
+    print(f"Wrote results.csv and summary.json of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    sys.stdout.flush()
     return EXIT_OK
 
 
@@ -175,14 +226,15 @@ def _repair(run: Path) -> int:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
         return EXIT_OK
     found, damaged = repaired
-    print(f"Repaired `{run / JOURNAL_NAME}`: {len(found.events)} events kept. The damaged journal is `{damaged}`.")
+    kept = counted(len(found.events), "event")
+    print(f"Repaired `{run / JOURNAL_NAME}`: {kept} kept. The damaged journal is `{damaged}`.")
     gaps = [f"{first}" if first == last else f"{first}-{last}" for first, last in found.gaps]
     if gaps:
         print(f"Lost lines: {', '.join(gaps)}.")
     if found.n_damaged:
-        print(f"{found.n_damaged} lines of the file were damaged or repeated.")
+        print(f"Damaged or repeated: {counted(found.n_damaged, 'line')} of the file.")
     if found.n_missing:
-        print(f"{found.n_missing:,} bytes that had been on the disk are missing at the end of the file.")
+        print(f"Missing at the end of the file: {counted(found.n_missing, 'byte')} that had been on the disk.")
     for event in found.dropped:
         print(f"Dropped, because an event it depends on is lost: {event}.")
     if found.lost:
@@ -197,7 +249,7 @@ def _repair(run: Path) -> int:
 
 #: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
-    "show": ("print the table of trials of a run, from its journal", None),
+    "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
     "report": ("write results.csv and summary.json of a run anew, from its journal", None),
     "space": ("print the parameters of a search space and points of it; see its own --help", _space),
     "repair": (

@@ -96,7 +96,8 @@ class Ending:
         most = self._plan.budget.n_without_improvement
         if most is not None and self._progress.n_without >= most:
             self.promotes = False
-            self.drain(f"no improvement in the last {self._progress.n_without} trials")
+            n = self._progress.n_without
+            self.drain(f"no improvement in the last {f'{n} trials' if n > 1 else 'trial'}")
 
     def check_target(self, trial: Trial) -> None:
         """Drain if a trial is better than the target."""

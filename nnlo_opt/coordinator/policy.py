@@ -88,8 +88,17 @@ class Policy:
 
     def why_left(self, trial: int) -> str:
         """Return the reason for which a paused trial was never promoted."""
+        return f"not promoted: {self.place(trial, self.reports.n_rungs(trial))}"
+
+    def place(self, trial: int, rung: int) -> str:
+        """Return the rank of a trial among all that have reached its rung number `rung`."""
         assert self.pruner is not None
-        return f"not promoted: {self.pruner.why_left(trial, self.reports)}"
+        return self.pruner.place(trial, rung, self.reports)
+
+    def goal(self, trial: int, n_rungs: int) -> str:
+        """Return how far a trial is trained that has passed `n_rungs` rungs."""
+        left = [] if self.pruner is None else self.pruner.rungs(trial)[n_rungs:]
+        return f"to epoch {left[0]}" if left else "to its last epoch"
 
     # ------------------------------------------------------------ folds
 

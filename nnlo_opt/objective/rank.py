@@ -7,7 +7,6 @@ rank has left, or misses because of an error.
 """
 
 import logging
-import math
 import os
 import socket
 import time
@@ -29,6 +28,7 @@ from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.values import finished_fold
 from nnlo_opt.runtime.process import check_files, end_if_forked
+from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import Comparison
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class ObjectiveSetup:
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
+    #: lets the coordinator take in a report, on a rank that shares its process
+    let_coordinate: Callable[[], None] = lambda: None
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: the rank as it was before its team regrouped; None at first
@@ -86,6 +88,7 @@ class ObjectiveRank:
         self._orders, self._block = setup.orders, setup.block
         self._objective, self._make_comm = setup.objective, setup.make_comm
         self._clock = setup.clock
+        self._let_coordinate = setup.let_coordinate
         self._comparison = setup.comparison
         self._is_root = setup.block.rank == ROOT
         self._world_rank = setup.orders.rank
@@ -194,9 +197,9 @@ class ObjectiveRank:
     def _report(self, epoch: int, value: Any) -> bool:
         """Report a value after an epoch; return False if the trial has to stop. Collective: every rank of the block."""
         # Only the value of block rank 0 counts: other ranks may report anything, even None.
-        return self.meet("report", (int(epoch), float(value)) if self._is_root else None)
+        return self.meet("report", (int(epoch), value) if self._is_root else None)
 
-    def meet(self, name: str, reported: tuple[int, float] | None = None) -> bool:
+    def meet(self, name: str, reported: tuple[int, Any] | None = None) -> bool:
         """Wait until every rank is at the collective call `name`; return False if the trial has to stop.
 
         Collective: every rank of the block.
@@ -231,9 +234,11 @@ class ObjectiveRank:
             self._block.send(rank, proceed)
         return proceed.go_on
 
-    def _pass_on(self, epoch: int, value: float) -> None:
-        if not math.isfinite(value):
-            self._give_up(f"the objective reported {value} at epoch {epoch}: a finite number is expected")
+    def _pass_on(self, epoch: int, reported_value: Any) -> None:
+        try:
+            value = finite_number(reported_value, f"the objective must report a finite number at epoch {epoch}")
+        except TrialError as error:
+            self._give_up(str(error))
         reported = msg.EpochReported(
             assignment=self._assignment,
             epoch=epoch,
@@ -244,6 +249,7 @@ class ObjectiveRank:
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = epoch
+        self._let_coordinate()
         try:
             self._look_for_orders()
         except RanksLost:

@@ -26,7 +26,7 @@ def objective_of(function: Callable[..., Any], source: str) -> Callable[[Any, An
     if not callable(function) or inspect.iscoroutinefunction(function):
         what = "a coroutine (`async def`)" if callable(function) else repr(function)
         raise ConfigurationError(
-            f"An objective must be a function that returns its value. Received: {what} in {source}."
+            f"An objective must be a function that returns a figure of merit. Received: {what} in {source}."
         )
     try:
         signature = inspect.signature(function)

@@ -1,14 +1,11 @@
 """Values of a trial that a user's objective has returned, by which the trial is compared."""
 
-import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from nnlo_opt.comm.messages import FoldFinished
 from nnlo_opt.errors import TrialError
+from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import FIGURE, Comparison, pick
 
 
@@ -47,7 +44,7 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
         names = ", ".join(returned) or "an empty dict"
         if error.args[0] == FIGURE:
             raise TrialError(
-                f"`--objective` must say which value of the objective counts; it returned {names}"
+                f"`--objective` must name the returned value that is the figure of merit; returned were {names}"
             ) from None
         raise TrialError(
             f"the objective must return a dict with `{error.args[0]}`, as `--objective` says; it returned {names}"
@@ -56,13 +53,9 @@ def _values_of_call(comparison: Comparison, returned: Mapping[str, float], train
 
 def returned_values(value: Any) -> dict[str, float]:
     """Return the numbers of an objective by name, a single one as `value`; TrialError unless all are finite."""
-    values = {}
-    for name, part in (value if isinstance(value, Mapping) else {"value": value}).items():
-        try:
-            values[str(name)] = float(np.asarray(part, dtype=float).item())
-        except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
-            values[str(name)] = math.nan
-        if not math.isfinite(values[str(name)]):
-            of = f" as `{name}`" if isinstance(value, Mapping) else ""
-            raise TrialError(f"the objective must return a finite number{of}; received: {reprlib.repr(part)}")
-    return values
+    if not isinstance(value, Mapping):
+        return {"value": finite_number(value, "the objective must return a finite number")}
+    return {
+        str(name): finite_number(part, f"the objective must return a finite number as `{name}`")
+        for name, part in value.items()
+    }

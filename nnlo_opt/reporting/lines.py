@@ -1,12 +1,14 @@
 """Lines that rank 0 prints while a search runs: one for each start, report or end of a trial."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import TrialState
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
 
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
@@ -29,8 +31,11 @@ def point_text(point: Mapping[str, Any]) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return metrics on one line, with four decimals."""
-    return " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    """Return metrics on one line, with four decimals; the value that an objective reports is a figure of merit."""
+    texts = (
+        f"figure of merit {value:.6g}" if name == "value" else f"{name} {value:.4f}" for name, value in metrics.items()
+    )
+    return " ".join(texts)
 
 
 def values_text(values: Mapping[str, float]) -> str:
@@ -43,40 +48,73 @@ def shortened(reason: str) -> str:
     return reason if len(reason) <= MOST_CHARACTERS else reason[: MOST_CHARACTERS - 4] + " ..."
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: 1 trial, 2 trials."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def figure_text(name: str, direction: str) -> str:
+    """Return the definition of the figure of merit in a sentence."""
+    return f"Figure of merit: {'what the objective returns' if name == 'value' else name}, {direction}imised."
+
+
 _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 
 
-class ProgressLines:
-    """Turns journal events into progress lines.
+class _Lines(ABC):
+    """Turns the journal events that searches and trainings have in common into lines."""
 
-    Args:
-        write: prints one line.
-        num_iterations: number of trials that the search is to end with.
-        n_fold: folds of a trial; names and spreads of folds are shown if there are several.
-        direction: "min" or "max", the direction of the figure of merit.
-    """
-
-    def __init__(self, write: Callable[[str], None], num_iterations: int, n_fold: int, direction: str) -> None:
-        self._write = write
-        self._num_iterations = num_iterations
+    def __init__(self, n_fold: int) -> None:
+        #: folds of a trial; names of folds are shown if there are several
         self._n_fold = n_fold
-        self._direction = direction
-        #: trials that had ended before this session began; they are left out of its speed
-        self._n_before: int | None = None
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
-        if self._n_before is None:
-            self._n_before = ledger.n_ended - isinstance(event, _TrialEnd)
+        match event:
+            case ev.FoldBegan() if event.epoch and not _was_paused(event.assignment, ledger):
+                self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
+            case ev.RanksLost():
+                dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
+                self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}", "bad")
+            case ev.AssignmentPreempted():
+                self._line(event, f"{self._fold(event.assignment, ledger)} stops: {event.reason}")
+
+    @abstractmethod
+    def _fold(self, number: int, ledger: Ledger) -> str:
+        """Return the name of the fold that assignment `number` trains."""
+
+    @abstractmethod
+    def _line(self, event: ev.Event, text: str, style: str = "") -> None:
+        """Print the line of an event."""
+
+
+class ProgressLines(_Lines):
+    """Turns the journal events of a search into lines.
+
+    Args:
+        write: prints one line, in a `style` of `reporting.terminal`.
+        state: decisions of the search, with the trials of earlier starts, and with this start.
+    """
+
+    def __init__(self, write: Callable[..., None], state: CoordinatorState) -> None:
+        super().__init__(state.plan.n_fold)
+        self._write = write
+        self._plan = state.plan
+        self._policy = state.policy
+        #: time at which this start began, in seconds since the first start
+        self._began_s = state.ledger.sessions[-1].started_at_s
+        #: trials that had ended or were paused before this start; they are left out of its speed
+        self._n_before = _n_measured(state.ledger)
+        #: reason of a failure -> the first trial that failed for it in this start
+        self._reasons: dict[str, int] = {}
+        #: trials whose parameters this start has printed
+        self._introduced: set[int] = set()
+
+    def observe(self, event: ev.Event, ledger: Ledger) -> None:
+        """Print the line of `event`, if it has one; `ledger` must have applied `event` already."""
         match event:
             case ev.FoldAssigned():
-                point = ledger.trials[event.trial].point
-                again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-                values = f": {point_text(point)}" if point else ""
-                start = f"starts on block {event.block}{again}{values}"
-                self._line(event, f"{self._fold(event.assignment, ledger)} {start}")
-            case ev.FoldBegan() if event.epoch:
-                self._line(event, f"{self._fold(event.assignment, ledger)} resumes after epoch {event.epoch}")
+                self._assigned(event, ledger)
             case ev.EpochEnded():
                 report = f"epoch {event.epoch}: {metrics_text(event.metrics)}"
                 self._line(event, f"{self._fold(event.assignment, ledger)} {report}")
@@ -84,58 +122,96 @@ class ProgressLines:
                 spread = f" ± {event.figure_of_merit_std:.4f}" if self._n_fold > 1 else ""
                 result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
                 self._ended(event, f"complete: {result}", ledger)
-            case ev.RanksLost():
-                dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
-                self._line(event, f"{dead}; {_outcome_for_block(event.n_alive, event.n_ranks)}")
-            case ev.AssignmentPreempted():
-                self._line(event, f"{self._fold(event.assignment, ledger)} stops: {event.reason}")
             case ev.TrialPaused():
-                epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
-                self._line(event, f"trial {event.trial} paused after epoch {epochs}: {event.figure_of_merit:.6g}")
+                place = self._policy.place(event.trial, ledger.trials[event.trial].n_rungs)
+                left = self._left(event, ledger)
+                self._line(event, f"trial {event.trial} paused: {event.figure_of_merit:.6g}, {place}{left}")
             case ev.TrialPromoted():
-                epochs = max(a.epoch for a in ledger.trials[event.trial].assignments)
-                self._line(event, f"trial {event.trial} promoted after epoch {epochs} (rung {event.n_rungs})")
-            case ev.TrialPruned() | ev.TrialFailed():
-                self._ended(event, f"{ledger.trials[event.trial].state}: {shortened(event.reason)}", ledger)
+                place = self._policy.place(event.trial, event.n_rungs - 1)
+                goal = self._policy.goal(event.trial, event.n_rungs)
+                self._line(event, f"trial {event.trial} promoted {goal} ({place})")
+            case ev.TrialPruned() if _was_left(ledger.trials[event.trial]):
+                pass  # its pause was said, and the search is over
+            case ev.TrialPruned():
+                self._ended(event, f"pruned: {event.reason}", ledger)
+            case ev.TrialFailed():
+                first = self._reasons.setdefault(event.reason, event.trial)
+                why = f": {shortened(event.reason)}" if first == event.trial else f" as trial {first} did"
+                self._ended(event, f"failed{why}", ledger)
+            case _:
+                super().observe(event, ledger)
+
+    def _assigned(self, event: ev.FoldAssigned, ledger: Ledger) -> None:
+        """Print the parameters once in this start, and later only that a fold starts again."""
+        trial = ledger.trials[event.trial]
+        again = f" again on block {event.block}, attempt {event.attempt}" * (event.attempt > 1)
+        if event.trial not in self._introduced:
+            self._introduced.add(event.trial)
+            values = f": {point_text(trial.point)}" if trial.point else ""
+            self._line(event, f"trial {event.trial} starts{again or f' on block {event.block}'}{values}")
+        elif again:
+            self._line(event, f"{self._fold(event.assignment, ledger)} starts{again}")
 
     def _ended(self, event: _TrialEnd, how: str, ledger: Ledger) -> None:
-        best = ledger.best(self._direction)
-        best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure yet"
+        best, n_all = ledger.best(self._plan.direction), self._plan.num_iterations
+        is_new = isinstance(event, ev.TrialCompleted) and best is ledger.trials[event.trial]
+        best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure of merit yet"
         if ledger.objectives:
-            n_best = len(ledger.pareto)
-            best_text = f"Pareto set of {n_best} trial{'s' * (n_best != 1)}"
-        n_ended = ledger.n_ended
-        n_paused = ledger.n_by_state()[TrialState.PAUSED]
-        parts = [how, best_text, f"{n_ended}/{self._num_iterations} done" + f", {n_paused} paused" * bool(n_paused)]
-        session = ledger.sessions[-1]
-        elapsed_s = event.time_s - session.started_at_s
-        parts.append(f"elapsed {duration(elapsed_s)}")
-        n_new = n_ended - (self._n_before or 0)
-        n_left = self._num_iterations - n_ended - n_paused
-        if n_left > 0 and n_new > 0:
-            parts.append(f"about {duration(elapsed_s / n_new * n_left)} left")
-        self._line(event, f"trial {event.trial} " + " | ".join(parts))
+            best_text = f"Pareto set of {counted(len(ledger.pareto), 'trial')}"
+        elif is_new:
+            best_text = "new best"
+        n_ended, n_paused = ledger.n_ended, ledger.n_by_state()[TrialState.PAUSED]
+        parts = [how, best_text, f"{n_ended}/{n_all} done" + f", {n_paused} paused" * bool(n_paused)]
+        style = "bad" if isinstance(event, ev.TrialFailed) else "good" * is_new
+        self._line(event, f"trial {event.trial} " + " | ".join(parts) + self._left(event, ledger), style)
+
+    def _left(self, event: ev.Event, ledger: Ledger) -> str:
+        """Return the time left, as the end of a line, by the trials that this start has ended or paused."""
+        n_measured = _n_measured(ledger)
+        n_new, n_left = n_measured - self._n_before, self._plan.num_iterations - n_measured
+        if n_left <= 0 or n_new <= 0:
+            return ""
+        return f" | about {duration((event.time_s - self._began_s) / n_new * n_left)} left"
 
     def _fold(self, number: int, ledger: Ledger) -> str:
-        """Return the name of the fold that assignment `number` trains."""
         assignment = ledger.assignments[number]
         return f"trial {assignment.trial}" + f" fold {assignment.fold}" * (self._n_fold > 1)
 
-    def _line(self, event: ev.Event, text: str) -> None:
-        self._write(f"[{event.time_s:9.1f} s] {text}")
+    def _line(self, event: ev.Event, text: str, style: str = "") -> None:
+        self._write(f"[{event.time_s - self._began_s:9.1f} s] {text}", style=style)
 
 
-class TrainingLines(ProgressLines):
+def _n_measured(ledger: Ledger) -> int:
+    """Return the number of trials that have ended or are paused, for which most of the time is spent."""
+    return ledger.n_ended + ledger.n_by_state()[TrialState.PAUSED]
+
+
+def _was_paused(number: int, ledger: Ledger) -> bool:
+    """Return True if assignment `number` resumes a fold that was paused at a rung."""
+    assignment = ledger.assignments[number]
+    earlier = [
+        a for a in ledger.trials[assignment.trial].assignments if a.fold == assignment.fold and a.number < number
+    ]
+    return bool(earlier) and earlier[-1].end is AssignmentEnd.PAUSED
+
+
+def _was_left(trial: Trial) -> bool:
+    """Return True if a trial was pruned because the search ended while it was paused."""
+    return bool(trial.assignments) and trial.assignments[-1].end is AssignmentEnd.PAUSED
+
+
+class TrainingLines(_Lines):
     """Turns the journal events of a training into lines: one for each epoch, with the time left.
 
     Args:
         write: prints one line.
         training: options of the training.
-        n_fold: as of `ProgressLines`.
+        n_fold: folds of the training.
     """
 
     def __init__(self, write: Callable[[str], None], training: TrainingOptions, n_fold: int = 1) -> None:
-        super().__init__(write, 1, n_fold, "min")
+        super().__init__(n_fold)
+        self._write = write
         self._n_epochs = training.epochs
         #: True if a rule may end the training before its last epoch
         self._may_end = bool(training.early_stopping or training.target_metric)
@@ -152,7 +228,7 @@ class TrainingLines(ProgressLines):
                 super().observe(event, ledger)
             case ev.EpochEnded():
                 self._line(event, self._epoch(event, ledger))
-            case ev.RanksLost() | ev.AssignmentPreempted():
+            case _:
                 super().observe(event, ledger)
 
     def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> str:
@@ -166,7 +242,7 @@ class TrainingLines(ProgressLines):
     def _fold(self, number: int, ledger: Ledger) -> str:
         return f"fold {ledger.assignments[number].fold}" if self._n_fold > 1 else "training"
 
-    def _line(self, event: ev.Event, text: str) -> None:
+    def _line(self, event: ev.Event, text: str, style: str = "") -> None:
         self._write(text)
 
 

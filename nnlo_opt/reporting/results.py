@@ -5,6 +5,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -27,16 +28,54 @@ def read_ledger(run_directory: Path) -> Ledger:
 def results_frame(ledger: Ledger) -> "Frame":
     """Return a table with one row for each trial.
 
-    Its columns are the keys of `_row`, then `p:<parameter>`, which is empty if the trial does not have this parameter.
+    Its columns are the keys of `_row`, then `p:<parameter>`, which is empty if the trial does not have this parameter,
+    then `figure_so_far`, `time_s` and `m:<metric>`, which trials that were paused or pruned have as well.
     With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
     `o:<objective>_std` are the mean and the population standard deviation over the folds.
     """
     import pandas
 
-    names = parameter_names(ledger)
-    rows = [_row(trial, ledger) | {f"p:{name}": trial.point.get(name) for name in names} for trial in ledger.trials]
+    names, metrics = parameter_names(ledger), [last_metrics(trial) for trial in ledger.trials]
+    rows = [
+        _row(trial, ledger)
+        | {f"p:{name}": trial.point.get(name) for name in names}
+        | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
+        | {f"m:{name}": value for name, value in last.items()}
+        for trial, last in zip(ledger.trials, metrics, strict=True)
+    ]
+    measured = dict.fromkeys(f"m:{name}" for last in metrics for name in last)
     columns = [*_row(Trial(number=0, point={}), ledger), *(f"p:{name}" for name in names)]
-    return pandas.DataFrame(rows, columns=columns, dtype=object)
+    return pandas.DataFrame(rows, columns=[*columns, "figure_so_far", "time_s", *measured], dtype=object)
+
+
+def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
+    """Return the trials ordered by a column of results.csv, or a parameter or metric; those without a value follow."""
+    import pandas
+
+    frame = results_frame(ledger)
+    column = next((c for c in (name, f"p:{name}", f"m:{name}", f"o:{name}") if c in frame.columns), None)
+    if column is None:
+        raise ConfigurationError(
+            f"`--sort` must name a column of results.csv. Received: {name}; it has {', '.join(frame.columns)}."
+        )
+    numbers = pandas.to_numeric(frame[column], errors="coerce")
+    values = numbers if numbers.notna().any() else frame[column].astype(str)
+    return [ledger.trials[n] for n in values.sort_values(kind="stable", na_position="last").index]
+
+
+def time_s(trial: Trial) -> float | None:
+    """Return the seconds that the assignments of a trial took which a crash did not end; None without one."""
+    ended = [a for a in trial.assignments if a.ended_at_s is not None and a.end is not AssignmentEnd.LOST]
+    return sum((a.ended_at_s or 0.0) - (a.started_at_s or a.assigned_at_s) for a in ended) if ended else None
+
+
+def last_metrics(trial: Trial) -> dict[str, float]:
+    """Return the metrics of a trial: means over its folds, of the result of each or of its last epoch."""
+    of_folds = {a.fold: a.metrics for a in trial.assignments if a.metrics}
+    of_folds |= {fold: result.metrics for fold, result in trial.folds.items()}
+    names = dict.fromkeys(name for metrics in of_folds.values() for name in metrics)
+    values = {name: [metrics[name] for metrics in of_folds.values() if name in metrics] for name in names}
+    return {name: statistics.fmean(found) for name, found in values.items()}
 
 
 def parameter_names(ledger: Ledger) -> list[str]:
@@ -107,6 +146,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
             "figure_of_merit": best.figure_of_merit,
             "figure_of_merit_std": best.figure_of_merit_std,
             "parameters": best.point,
+            "metrics": last_metrics(best),
         },
         **several,
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),

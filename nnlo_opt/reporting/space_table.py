@@ -6,6 +6,7 @@ import numpy as np
 
 from nnlo_opt.reporting.lines import value_text
 from nnlo_opt.reporting.table import text_table
+from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.parameters import KINDS, Integer, Ordinal, Parameter, Real
 from nnlo_opt.space.space import Point, Space
@@ -16,11 +17,11 @@ _N_DRAWN = 1000
 _POINTS_A_TABLE = 8
 
 
-def space_table(space: Space, title: str) -> str:
+def space_table(space: Space, title: str, width: int = WIDE) -> str:
     """Return the parameters as a text table, without the columns that are empty for all parameters."""
     rows = [_row(parameter) for parameter in space.parameters]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
-    return text_table(title, columns, [[row[name] for name in columns] for row in rows], left=True)
+    return text_table(title, columns, [[row[name] for name in columns] for row in rows], left=True, width=width)
 
 
 def size_text(space: Space) -> str:
@@ -37,14 +38,16 @@ def size_text(space: Space) -> str:
     return f"{constraint}\nPoints: {size}; {n_feasible:,} of {_N_DRAWN:,} drawn are feasible"
 
 
-def points_table(space: Space, points: Sequence[Point], title: str) -> str:
+def points_table(space: Space, points: Sequence[Point], title: str, width: int = WIDE) -> str:
     """Return points as text tables, one column for each point.
 
     A dash marks a parameter that the point does not have.
     """
+    longest = max((len(_value_in(point, name)) for point in points for name in space.names), default=0)
+    n_shown = max(1, min(_POINTS_A_TABLE, (width - max(map(len, space.names))) // (longest + 2)))
     tables = []
-    for first in range(0, len(points), _POINTS_A_TABLE):
-        shown = points[first : first + _POINTS_A_TABLE]
+    for first in range(0, len(points), n_shown):
+        shown = points[first : first + n_shown]
         rows = [[name, *(_value_in(point, name) for point in shown)] for name in space.names]
         numbers = [str(first + i + 1) for i in range(len(shown))]
         tables.append(text_table("" if first else title, ["", *numbers], rows))

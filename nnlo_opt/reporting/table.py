@@ -1,81 +1,157 @@
 """Text tables of trials, printed when a search ends or by `nnlo-opt show`."""
 
 import io
-from collections.abc import Iterable, Sequence
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nnlo_opt.reporting.lines import shortened, value_text
-from nnlo_opt.reporting.results import parameter_names
+from nnlo_opt.reporting.lines import counted, shortened, value_text
+from nnlo_opt.reporting.results import parameter_names, time_s
+from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial
+from nnlo_opt.trials.trial import Trial, TrialState
 
 #: box of rich with a line below the header and no other lines, in characters that every terminal has
 _HEAD_ONLY = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-#: longest table; a longer search shows its best trials only, and results.csv holds all of them
+#: longest table unless all trials are asked for; a longer search shows its best trials only
 MOST_ROWS = 40
+#: most reasons of failures below a table, and most trials that are named for each
+_MOST_REASONS, _MOST_NAMED = 5, 8
 
 
-def trials_table(ledger: Ledger, figure_name: str, width: int = 150) -> str:
-    """Return the trials as a text table in the order of their numbers, with the best trial marked."""
-    direction = str(ledger.identity.get("direction", "min"))
-    best = ledger.best(direction)
-    trials = ledger.trials
+def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | None = None) -> str:
+    """Return trials as a text table, with the best one marked, and below it the reasons of those that have failed.
+
+    Args:
+        ledger: all trials.
+        width: most characters of a line; parameters that do not fit are named below the table.
+        trials: trials to show, in their order; None: all by their numbers, or the best ones of a long search.
+    """
+    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    if trials is None:
+        trials = ledger.trials if len(ledger.trials) <= MOST_ROWS else ranked(ledger)[:MOST_ROWS]
     title = "Trials"
-    if len(trials) > MOST_ROWS:
-        sign = -1.0 if direction == "max" else 1.0
-        complete = [trial for trial in trials if trial.figure_of_merit is not None]
-        trials = sorted(complete, key=lambda trial: sign * float(trial.figure_of_merit or 0.0))[:MOST_ROWS]
+    if len(trials) < len(ledger.trials) and len(trials) > 1:
         in_what = f" in {ledger.objectives[0].name}" if ledger.objectives else ""
-        title = f"The best {len(trials)} of {len(ledger.trials)} trials{in_what}"
-    return _table(ledger, trials, title, figure_name, best, width)
+        title = f"The best {len(trials)} of {counted(len(ledger.trials), 'trial')}{in_what}"
+    if any(trial.figure_of_merit is None and trial.figure_so_far is not None for trial in trials):
+        title += " (in parentheses: figure of merit so far)"
+    parts = [_table(ledger, trials, title, best, width), _reasons(trials, width)]
+    return "\n\n".join(filter(None, parts))
 
 
-def pareto_table(ledger: Ledger, width: int = 150) -> str:
+def ranked(ledger: Ledger) -> list[Trial]:
+    """Return all trials from best to worst; those without a result follow, by their figure of merit so far."""
+    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
+
+    def key(trial: Trial) -> tuple[int, float, int]:
+        figures = trial.figure_of_merit, trial.figure_so_far
+        place = next((i for i, figure in enumerate(figures) if figure is not None), len(figures))
+        return place, sign * float((*figures, 0.0)[place] or 0.0), trial.number
+
+    return sorted(ledger.trials, key=key)
+
+
+def pareto_table(ledger: Ledger, width: int = WIDE) -> str:
     """Return the Pareto set of several objectives as a text table, from best to worst in the first objective."""
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
-    shown = trials[:MOST_ROWS]
     what = ", ".join(map(str, ledger.objectives))
     first = f"; the first {MOST_ROWS} of them" * (len(trials) > MOST_ROWS)
-    title = (
-        f"Pareto set of {what}: {len(trials)} trial{'s' * (len(trials) != 1)} that no other trial beats in all{first}"
-    )
-    return _table(ledger, shown, title, "", None, width)
+    title = f"Pareto set of {what}: {counted(len(trials), 'trial')} that no other trial beats in all{first}"
+    return _table(ledger, trials[:MOST_ROWS], title, None, width)
 
 
-def _table(ledger: Ledger, trials: list[Trial], title: str, figure_name: str, best: Trial | None, width: int) -> str:
+def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | None, width: int) -> str:
     objectives = [objective.name for objective in ledger.objectives]
     names = [name for name in parameter_names(ledger) if any(name in trial.point for trial in trials)]
     rows = []
     for trial in trials:
         values = [value_text(trial.point[name]) if name in trial.point else "-" for name in names]
-        state = "" if trial.state == "complete" else trial.state.value
-        note = "best" if trial is best else shortened(trial.reason) or state
+        note = "best" if trial is best else "" if trial.state is TrialState.COMPLETE else trial.state.value
         if best is not None and ledger.objectives and trial.number in ledger.pareto:
             note = "Pareto"
         figures = [_objective(trial, name) for name in objectives] or [_figure(trial)]
         rows.append([str(trial.number), *figures, *_effort(trial), *values, note])
-    head = ["trial", *(objectives or [figure_name]), "epochs", "train s", *names, ""]
-    return text_table(title, head, rows, width=width)
+    head = ["trial", *(objectives or ["figure of merit"]), "epochs", "train s", *names, ""]
+    return text_table(title, head, rows, width=width, spare=range(len(head) - 1 - len(names), len(head) - 1))
+
+
+def _reasons(trials: Sequence[Trial], width: int) -> str:
+    """Return every reason for which trials have failed, once, with their numbers."""
+    found: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.state is TrialState.FAILED:
+            found.setdefault(shortened(" ".join(trial.reason.split())), []).append(trial.number)
+    lines = []
+    for reason, numbers in list(found.items())[:_MOST_REASONS]:
+        shown = ", ".join(map(str, numbers[:_MOST_NAMED])) + ", …" * (len(numbers) > _MOST_NAMED)
+        lines.append(wrapped(f"Trial{'s' * (len(numbers) > 1)} {shown} failed: {reason}", width))
+    if len(found) > _MOST_REASONS:
+        lines.append(f"{counted(len(found) - _MOST_REASONS, 'further reason')}: `nnlo-opt show RUN --trial N`.")
+    return "\n".join(lines)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a sentence on lines of at most `width` characters, none of which cuts a word."""
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def text_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: bool = False, width: int = 150
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: bool = False,
+    width: int = WIDE,
+    spare: Sequence[int] = (),
 ) -> str:
-    """Return rows under a header as text of at most `width` characters.
+    """Return rows under a header as text of at most `width` characters, in which no number is cut.
 
-    Columns are aligned to the right, unless `left` is set or the column has no header.
+    Columns are aligned to the right, unless `left` is set or the column has no header. If the table would be too wide,
+    some of the columns `spare` are left out and named below it.
     """
-    table = Table(title=title, box=_HEAD_ONLY, title_justify="left", padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="left" if left or not column else "right", overflow="fold")
+    cells = [[row[i] for row in rows] for i in range(len(columns))]
+    # A text may be cut between its words, but not a figure from its spread, nor a list.
+    texts = [any(" " in cell and "±" not in cell and cell[0] != "[" for cell in column) for column in cells]
+    words = [
+        [word for cell in cells[i] for word in (cell.split() if texts[i] else [cell])] for i in range(len(columns))
+    ]
+    least = [max(map(len, column), default=0) for column in words]
+    full = [max(map(len, [head, *column])) for head, column in zip(columns, cells, strict=True)]
+    heads, kept, gap = [*columns], [*range(len(columns))], 2
+    if sum(full) + gap * len(full) > width:
+        heads, gap = [_folded(head, max(n, 8)) for head, n in zip(columns, least, strict=True)], 1
+    least = [max(n, *map(len, head.split("\n"))) for n, head in zip(least, heads, strict=True)]
+    while sum(least[i] + gap for i in kept) > width and (spared := [i for i in kept if i in spare]):
+        kept.remove(max(spared, key=lambda i: (len(set(cells[i])) == 1, i)))  # what is the same in all rows goes first
+    table = Table(box=_HEAD_ONLY, show_edge=False, padding=(0, gap - 1, 0, 0))
+    for i in kept:
+        aligned: Literal["left", "right"] = "left" if left or not columns[i] else "right"
+        table.add_column(heads[i], justify=aligned, overflow="fold", no_wrap=not texts[i])
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[i] for i in kept))
     text = io.StringIO()
     Console(file=text, width=width, no_color=True, highlight=False, emoji=False, markup=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+    lines = [title, ""] * bool(title) + [line.rstrip() for line in text.getvalue().rstrip().splitlines()]
+    if left_out := ", ".join(column for i, column in enumerate(columns) if i not in kept):
+        rest = "`nnlo-opt show RUN --trial N` prints all of a trial."
+        lines.append(wrapped(f"Left out at {width} columns: {left_out}. {rest}", width))
+    return "\n".join(lines)
+
+
+def _folded(head: str, width: int) -> str:
+    """Return the head of a column on lines of `width` characters, or of a longer word of it."""
+    lines = [""]
+    for word in re.split(r"(?<=[._ ])", head):
+        if lines[-1] and len((lines[-1] + word).rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _objective(trial: Trial, name: str) -> str:
@@ -87,14 +163,15 @@ def _objective(trial: Trial, name: str) -> str:
 
 def _figure(trial: Trial) -> str:
     if trial.figure_of_merit is None:
-        return "-"
+        return "-" if trial.figure_so_far is None else f"({trial.figure_so_far:.6g})"
     spread = f" ± {trial.figure_of_merit_std:.4f}" if len(trial.folds) > 1 else ""
     return f"{trial.figure_of_merit:.6g}{spread}"
 
 
 def _effort(trial: Trial) -> tuple[str, str]:
-    if not trial.folds:
-        epochs = max((assignment.epoch for assignment in trial.assignments), default=0)
-        return str(epochs) if epochs else "-", "-"
-    results = trial.folds.values()
-    return str(max(r.n_epochs for r in results)), f"{sum(r.train_s for r in results):.1f}"
+    """Return epochs and seconds of a trial: of its training if all folds are finished, else of its blocks so far."""
+    if trial.figure_of_merit is not None and trial.folds:
+        results = trial.folds.values()
+        return str(max(r.n_epochs for r in results)), f"{sum(r.train_s for r in results):.1f}"
+    epochs, seconds = max((a.epoch for a in trial.assignments), default=0), time_s(trial)
+    return str(epochs) if epochs else "-", "-" if seconds is None else f"{seconds:.1f}"

@@ -354,8 +354,8 @@ COMPARISON = _group(
         help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
              "best) or the one in which the first objective was best"),
     Option("direction", "WAY", one_of("min", "max"), shown="min", example="max",
-        help="minimise (min) or maximise (max) the value of an objective module or of --figure-of-merit, unless "
-             "--objective says it"),
+        help="minimise (min) or maximise (max) the figure of merit of an objective module or of --figure-of-merit, "
+             "unless --objective says it"),
 )
 TARGET = Option("target_objective", "FIGURE", _NUMBER, example="0.02",
     help="stop when a figure of merit is better than this; not with several objectives")

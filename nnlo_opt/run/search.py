@@ -13,9 +13,10 @@ from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.reporting.lines import losses_text, outcome, point_text
+from nnlo_opt.reporting.lines import counted, figure_text, losses_text, outcome, point_text
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import pareto_table, trials_table
+from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import weights_text
@@ -23,6 +24,7 @@ from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltim
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import Observation
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
+from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
@@ -98,8 +100,8 @@ class SearchSession(Session):
         if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
             raise ConfigurationError(
                 "`--direction max` is for objective modules, `--figure-of-merit` and metrics. Received: a model whose "
-                "figure of merit, 1 - val_acc or else val_loss, is minimised; leave it out, or name a metric by "
-                "`--objective`, for example val_acc:max."
+                "figure of merit is minimised; leave it out, or name a metric by `--objective`, for example "
+                "val_acc:max."
             )
         if self.options.search.warm_start and self.options.plan.objectives:
             raise ConfigurationError(
@@ -161,16 +163,21 @@ class SearchSession(Session):
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
         options, topology = self.options, self.topology
-        n_trials = options.plan.num_iterations
+        n_fold, epochs = options.plan.n_fold, counted(options.training.epochs, "epoch")
         sizes = {sum(len(t.world_ranks) for t in topology.teams_of(b + 1)) for b in range(topology.n_blocks)}
         ranks = " or ".join(str(size) for size in sorted(sizes, reverse=True))
+        if findings.is_objective or "train.epochs" in findings.search_space.names:
+            epochs = ""
+        each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
         self.say(
-            f"Run `{directory.shown}`: {n_trials} trial{'s' * (n_trials != 1)} of {findings.model} on "
-            f"{topology.n_blocks} block{'s' * (topology.n_blocks > 1)} of {ranks} rank{'s' * (ranks != '1')}, "
-            f"{options.search.algorithm} search, seed {options.seed}."
+            f"Run `{directory.shown}`: {counted(options.plan.num_iterations, 'trial')} of {findings.model}"
+            f"{f' ({each})' * bool(each)} on {counted(topology.n_blocks, 'block')} of {ranks} "
+            f"rank{'s' * (ranks != '1')}, {options.search.algorithm} search, seed {options.seed}."
         )
         if options.plan.objectives:
             self.say(f"Objectives: {', '.join(map(str, options.plan.objectives))}; searching for their Pareto set.")
+        else:
+            self.say(figure_text(findings.figure, options.plan.direction))
         if budget := budget_text(options.plan.budget, options.walltime_s):
             self.say(f"Ends early after {budget}.")
         if (data := findings.data) is not None:
@@ -178,25 +185,22 @@ class SearchSession(Session):
             self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples{folds}.")
         for line in findings.remarks:
             self.say(line)
-        pruning = self._pruning
-        if pruning is not None and pruning.name != "median" and not pruning.pauses:
-            self.say(
-                f"`--pruner {pruning.name}` ends trials of an objective at its rungs, because they cannot be paused."
-            )
+        if self._pruning is not None:
+            self.say(describe(self._pruning))
         ledger = directory.ledger
         if ledger.sessions:
             n_paused = ledger.n_by_state()["paused"]
             n_open = len(ledger.trials) - ledger.n_ended - n_paused
-            state = f"{ledger.n_ended} trial{'s' * (ledger.n_ended != 1)} done, {n_open} in progress"
+            state = f"{counted(ledger.n_ended, 'trial')} done, {n_open} in progress"
             self.say(f"Resuming `{directory.shown}`: {state}{f', {n_paused} paused' * bool(n_paused)}.")
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger
         self.say("")
-        self.say(trials_table(ledger, figure))
+        self.say(trials_table(ledger, line_width(sys.stdout)))
         if ledger.objectives:
             self.say("")
-            self.say(pareto_table(ledger))
+            self.say(pareto_table(ledger, line_width(sys.stdout)))
         self.say("")
         if lost := losses_text(ledger):
             self.say(lost)
@@ -222,8 +226,10 @@ class SearchSession(Session):
             reasons = [trial.reason for trial in ledger.trials if trial.reason]
             self.say(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}", sys.stderr)
             return EXIT_FAILURE
+        name = figure if ledger.objectives else "figure of merit"
         which = "Best in the first objective" if ledger.objectives else "Best"
-        self.say(f"{which}: trial {best.number}, {figure} {best.figure_of_merit:.6g}, at {point_text(best.point)}")
+        at = f", at {point_text(best.point)}" * bool(best.point)
+        self.say(f"{which}: trial {best.number}, {name} {best.figure_of_merit:.6g}{at}")
         if model_path is not None:
             weights = weights_text(directory.path, best, self.options.plan.direction)
             self.say(f"Its model: `{model_path}`, {weights}.")

@@ -30,7 +30,7 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.lines import ProgressLines
+from nnlo_opt.reporting.lines import ProgressLines, counted
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
@@ -159,6 +159,8 @@ class Session(ABC):
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
         self.adopted: list[dict[str, Json]] = []
+        #: error of the coordinator within a call of the user's code; raised after that call
+        self._raised: Exception | None = None
         #: True while other ranks may be at work
         self.is_running = False
 
@@ -187,9 +189,9 @@ class Session(ABC):
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
         """Say what is about to happen."""
 
-    def lines(self, plan: SearchPlan) -> Observer:
+    def lines(self, state: CoordinatorState) -> Observer:
         """Return what prints the events of the journal."""
-        return ProgressLines(self.say, plan.num_iterations, plan.n_fold, plan.direction)
+        return ProgressLines(self.say, state)
 
     @abstractmethod
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
@@ -257,7 +259,7 @@ class Session(ABC):
             return self.script.findings
         space = None if loaded is None else loaded.to_json()
         n_ranks = self.topology.world_size
-        self.say(f"{self.program} on {n_ranks} rank{'s' * (n_ranks > 1)}: reading model and data.")
+        self.say(f"{self.program} on {counted(n_ranks, 'rank')}: reading model and data.")
         for remark in self.options.remarks:
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
@@ -296,7 +298,9 @@ class Session(ABC):
         directory = open_run(self.options.run, name, syncs=script is None or script.keeps_files)
         try:
             plan, search = self._open(directory, findings)
-            return self._coordinate(directory, search, plan, findings)
+            run = self._coordinate(directory, search, plan, findings)
+            self._context.turns.go_to(partial(self._meanwhile, run))
+            return run
         except BaseException:
             directory.close()
             raise
@@ -309,7 +313,7 @@ class Session(ABC):
             refuse_existing(replace(options.run, name=directory.name))
             check_same(ledger.identity, identity, str(directory.shown), options.run)
             if n_cut := directory.journal.n_cut:
-                self.say(f"Cut {n_cut:,} bytes off the end of the journal, which no write had completed.")
+                self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal, which no write had completed.")
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
         if self.topology.remark:
@@ -340,12 +344,13 @@ class Session(ABC):
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
         failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
-        observers: list[Observer] = [self.lines(plan)]
+        state = CoordinatorState(plan, self.topology, directory.ledger)
+        observers: list[Observer] = [self.lines(state)]
         if self.script is not None:
             observers = [*self.script.observers, *([] if self.script.catch else [failures])]
         coordinator = Coordinator(
             CoordinatorSetup(
-                state=CoordinatorState(plan, self.topology, directory.ledger),
+                state=state,
                 journal=directory.journal,
                 ranks=self._ranks.transport,
                 search=search,
@@ -369,13 +374,26 @@ class Session(ABC):
 
     def turn(self, run: RunningSearch) -> bool:
         """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
+        if self._raised is not None:
+            raise self._raised
+        # The ranks of this process work only while the coordinator has nothing to do.
+        return self._coordinates(run) or self._ranks.work()
+
+    def _meanwhile(self, run: RunningSearch) -> None:
+        """Let the coordinator work within a call of the user's code, which must not get its errors."""
+        try:
+            self._coordinates(run)
+        except Exception as error:
+            self._raised = self._raised or error
+
+    def _coordinates(self, run: RunningSearch) -> bool:
+        """Let the coordinator work; return True if there was anything to do, or the search is over."""
         PULSE.ticks += 1
         if (left_s := self._preemption.left_s) is not None:
             run.coordinator.preempt(PREEMPTED, left_s)
         if run.failures.reason:
             run.coordinator.preempt(run.failures.reason, LONG_S)  # what is under way ends as well
-        # The ranks of this process work only while the coordinator has nothing to do.
-        return bool(run.coordinator.finished_because) or self._step(run.coordinator) or self._ranks.work()
+        return bool(run.coordinator.finished_because) or self._step(run.coordinator)
 
     def _step(self, coordinator: Coordinator) -> bool:
         since = self._timeline.now()

@@ -13,6 +13,7 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Observer, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write, short_name
 from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
@@ -102,8 +103,8 @@ class TrainingSession(Session):
         for line in findings.remarks:
             self.say(line)
 
-    def lines(self, plan: SearchPlan) -> Observer:
-        return TrainingLines(self.say, self.options.training, plan.n_fold)
+    def lines(self, state: CoordinatorState) -> Observer:
+        return TrainingLines(self.say, self.options.training, state.plan.n_fold)
 
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
         ledger = directory.ledger

@@ -288,8 +288,6 @@ class ModuleWorkload:
             figure = function.name
         elif first.name != FIGURE:
             figure = first.name
-        elif figure == "val_loss" and self._searches:
-            remarks += ("Figure of merit: val_loss, because there is no accuracy to take 1 - val_acc from.",)
         self._release()
         return figure, loss_name, remarks
 

@@ -38,8 +38,8 @@ class MedianStopping(Pruner):
         if len(means) < self._min_trials or best <= (median := statistics.median(means)):
             return _GO_ON
         reason = (
-            f"best value {reports.shown(best):.6g} up to epoch {epoch} is worse than {reports.shown(median):.6g}, the "
-            f"median of {len(means)} running averages"
+            f"best {reports.shown(best):.6g} up to epoch {epoch}; the median of {len(means)} other trials is "
+            f"{reports.shown(median):.6g}"
         )
         return Decision(Verdict.PRUNE, reason=reason)
 
@@ -130,11 +130,14 @@ class SuccessiveHalving(Pruner):
             if before < rung_epoch <= epoch:
                 standing = self._standing(bracket, rung_epoch, reports, fold)
                 if trial not in self._passing(standing):
-                    return Decision(Verdict.PRUNE, reason=_reason(trial, rung_epoch, standing, reports))
+                    return Decision(Verdict.PRUNE, reason=_place(trial, rung_epoch, standing))
         return Decision(Verdict.GO_ON)
 
     def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
-        return self._brackets.epochs[self._brackets.of(trial)][reports.n_rungs(trial) :] if self.pauses else ()
+        return self.rungs(trial)[reports.n_rungs(trial) :] if self.pauses else ()
+
+    def rungs(self, trial: int) -> tuple[int, ...]:
+        return self._brackets.epochs[self._brackets.of(trial)]
 
     def promotion(self, reports: Reports) -> int | None:
         return next((trial for trial, passes in self._waiting(reports) if passes), None)
@@ -142,10 +145,9 @@ class SuccessiveHalving(Pruner):
     def last_resort(self, reports: Reports) -> int | None:
         return next((trial for trial, _ in self._waiting(reports)), None)
 
-    def why_left(self, trial: int, reports: Reports) -> str:
-        bracket = self._brackets.of(trial)
-        epoch = self._brackets.epochs[bracket][reports.n_rungs(trial)]
-        return _reason(trial, epoch, self._standing(bracket, epoch, reports), reports)
+    def place(self, trial: int, rung: int, reports: Reports) -> str:
+        epoch = self.rungs(trial)[rung]
+        return _place(trial, epoch, self._standing(self._brackets.of(trial), epoch, reports))
 
     def _standing(self, bracket: int, epoch: int, reports: Reports, fold: int | None = None) -> list[tuple[float, int]]:
         """Return (value, trial) of the bracket's trials that have reached `epoch`, from best to worst, then by age.
@@ -176,10 +178,8 @@ class SuccessiveHalving(Pruner):
                     yield trial, trial in passing
 
 
-def _reason(trial: int, epoch: int, standing: list[tuple[float, int]], reports: Reports) -> str:
-    place = [n for _, n in standing].index(trial)
-    value = reports.shown(standing[place][0])
-    return f"rank {place + 1} of {len(standing)} at epoch {epoch} ({value:.6g})"
+def _place(trial: int, epoch: int, standing: list[tuple[float, int]]) -> str:
+    return f"rank {[n for _, n in standing].index(trial) + 1} of {len(standing)} at epoch {epoch}"
 
 
 def make_pruner(plan: PruningPlan) -> Pruner:
@@ -188,3 +188,20 @@ def make_pruner(plan: PruningPlan) -> Pruner:
         return MedianStopping(plan.min_epochs, plan.min_trials)
     brackets = Brackets.of_hyperband(plan) if plan.name == "hyperband" else Brackets.one(plan)
     return SuccessiveHalving(brackets, plan.eta, pauses=plan.pauses)
+
+
+def describe(plan: PruningPlan) -> str:
+    """Return what the pruner of a plan does, in a sentence."""
+    if plan.name == "median":
+        return (
+            f"Pruner median: from epoch {plan.min_epochs} on, a trial ends if it is worse than the median of "
+            f"{plan.min_trials} or more other trials."
+        )
+    brackets = (Brackets.of_hyperband if plan.name == "hyperband" else Brackets.one)(plan).epochs
+    shown = [", ".join(map(str, rungs[:6])) + ", …" * (len(rungs) > 6) or "none" for rungs in brackets]
+    of_all = "" if plan.max_epochs is None else f" of {plan.max_epochs}"
+    others = "is paused there" if plan.pauses else "ends there, because an objective cannot be paused"
+    return (
+        f"Pruner {plan.name}: rungs after epochs {' | '.join(shown)}{of_all}; one trial in {plan.eta} passes a rung, "
+        f"any other {others}."
+    )

@@ -87,6 +87,10 @@ class Pruner(ABC):
         """Return the waiting trial to resume if nothing else is left and no trial is complete; None if none waits."""
         return None
 
-    def why_left(self, trial: int, reports: Reports) -> str:
-        """Return the reason why a waiting trial was not promoted."""
-        raise ValueError("A pruner that does not pause leaves no trial waiting.")
+    def rungs(self, trial: int) -> tuple[int, ...]:
+        """Return the epochs of all rungs of the trial, ascending."""
+        return ()
+
+    def place(self, trial: int, rung: int, reports: Reports) -> str:
+        """Return the rank of a trial among all that have reached its rung number `rung`, in words."""
+        raise ValueError("A pruner that does not pause has no trials at rungs.")

@@ -60,11 +60,18 @@ def figure_so_far(comparison: Comparison, epochs: Sequence[Mapping[str, float]])
 
 def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> float:
     """Return the value of a user's figure of merit; TrialError if it is no finite number. Its own exceptions pass."""
-    value = figure(fold)
+    return finite_number(figure(fold), "the figure of merit must be a finite number")
+
+
+def finite_number(value: Any, rule: str) -> float:
+    """Return what a user's code gave as a number; TrialError with the `rule` unless it is finite, and no text."""
+    is_text = False
     try:
-        number = float(np.asarray(value, dtype=float).item())
+        is_text = np.asarray(value).dtype.kind in "SU"
+        number = math.nan if is_text else float(np.asarray(value, dtype=float).item())
     except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
         number = math.nan
     if not math.isfinite(number):
-        raise TrialError(f"the figure of merit must be a finite number; received: {reprlib.repr(value)}")
+        what = ", which is text: convert it by `float(...)`" * is_text
+        raise TrialError(f"{rule}; received: {reprlib.repr(value)}{what}")
     return number

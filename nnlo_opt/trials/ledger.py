@@ -180,7 +180,7 @@ class Ledger:
 
     def _epoch_ended(self, event: ev.EpochEnded) -> None:
         assignment = self._running(event.assignment)
-        assignment.epoch = event.epoch
+        assignment.epoch, assignment.metrics = event.epoch, event.metrics
         if event.figure_of_merit is not None:
             # An epoch that is trained again after a crash may have another figure: the one used for decisions stays.
             reports = self.trials[assignment.trial].reports.setdefault(assignment.fold, {})

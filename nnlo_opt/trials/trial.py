@@ -62,6 +62,8 @@ class Assignment:
     waited_s: float | None = None
     #: number of the last reported epoch
     epoch: int = 0
+    #: metrics of that epoch
+    metrics: dict[str, float] = field(default_factory=dict)
     #: None while it is under way
     end: AssignmentEnd | None = None
     ended_at_s: float | None = None

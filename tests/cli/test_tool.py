@@ -48,7 +48,8 @@ def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, ca
     before = files_of(path)
     assert tool.main(["show", str(path)]) == EXIT_OK
     text = capsys.readouterr().out
-    for words in ("1 - val_acc", "n_filters", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
+    assert "Figure of merit: 1 - val_acc, minimised." in text
+    for words in ("figure of merit", "n_filters", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
         assert words in text
     assert files_of(path) == before
 
@@ -56,6 +57,101 @@ def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, ca
 def test_show_says_that_a_run_is_not_complete(run, capsys):
     assert tool.main(["show", str(run(EVENTS[:-3]))]) == EXIT_OK
     assert "Not finished: 1 running." in capsys.readouterr().out
+
+
+def long_run():
+    """60 trials, of which the best is the last; the first has failed, on rank 2, after two epochs."""
+    started = ev.RunStarted(
+        time_s=0.0,
+        unix_s=0.0,
+        n_ranks=5,
+        n_blocks=2,
+        identity={"direction": "max", "figure_of_merit": "val_acc"},
+        settings={"block_size": 2},
+    )
+    events = [started]
+    for n in range(60):
+        about = {"time_s": 1.0, "trial": n}
+        events += [
+            ev.TrialSuggested(**about, point={"rate": 1.0 / (n + 1), "kind": "abc"[n % 3]}),
+            ev.FoldAssigned(**about, assignment=n, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        ]
+        if n:
+            result = {"figure_of_merit": n / 100, "metrics": {"val_loss": 1.0}, "n_epochs": 2, "train_s": 1.0}
+            events.append(ev.AssignmentFinished(time_s=2.0, assignment=n, **result))
+            events.append(ev.TrialCompleted(time_s=2.0, trial=n, figure_of_merit=n / 100, figure_of_merit_std=0.0))
+            continue
+        for epoch in (1, 2):
+            report = {"metrics": {"val_loss": 0.5 / epoch}, "figure_of_merit": 0.1 * epoch}
+            events.append(ev.EpochEnded(time_s=2.0, assignment=0, epoch=epoch, **report))
+        failure = {
+            "reason": "ValueError: no",
+            "traceback": "Traceback:\n  net.py, line 3\n",
+            "world_rank": 2,
+            "host": "h",
+        }
+        events.append(ev.AssignmentFailed(time_s=3.0, assignment=0, **failure))
+        events.append(ev.TrialFailed(time_s=3.0, trial=0, reason="ValueError: no"))
+    return events
+
+
+def numbers(text):
+    return [int(line.split()[0]) for line in text.splitlines() if line.split()[:1] and line.split()[0].isdecimal()]
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "n_rows"),
+    [
+        ([], [59, 58, 57], 40),
+        (["--top", "2"], [59, 58], 2),
+        (["--all"], [0, 1, 2], 60),
+        (["--sort", "rate", "--all"], [59, 58, 57], 60),
+        (["--sort", "kind"], [0, 3, 6], 60),
+        (["--top", "4", "--sort", "p:kind"], [57, 58, 56], 4),
+        (["--sort", "figure_of_merit"], [59, 58, 57], 60),
+        (["--sort", "m:val_loss"], [0, 1, 2], 60),
+    ],
+    ids=str,
+)
+def test_show_prints_the_trials_asked_for_in_the_order_asked_for(run, capsys, options, first, n_rows):
+    assert tool.main(["show", str(run(long_run())), *options]) == EXIT_OK
+    shown = numbers(capsys.readouterr().out)
+    assert (shown[: len(first)], len(shown)) == (first, n_rows)
+
+
+def test_show_prints_all_that_is_known_of_a_trial(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = run(long_run())
+    assert tool.main(["show", str(path), "--trial", "0"]) == EXIT_OK
+    text = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in text.splitlines() if str(path) not in line)
+    for words in (
+        "Trial 0: failed, 2.0 s.\nReason: ValueError: no",
+        "Parameters:\n  rate  1\n  kind  a\n",
+        "Metrics:\n  val_loss  0.25\n",
+        f"Rank 2 on h (`{path}/logs/rank-00002.log`):\nTraceback:\n  net.py, line 3\n",
+    ):
+        assert words in text, words
+    rows = [line.split() for line in text.splitlines()]
+    assert ["0", "1", "1", "2", "1.0", "3.0", "2", "0.2", "failed"] in rows
+    assert [row for row in rows if row[2:] and row[3:] in (["0.5000"], ["0.2500"])] == [
+        ["0", "1", "0.1", "0.5000"],
+        ["0", "2", "0.2", "0.2500"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trial", "60"], "60, but"),
+        (["--sort", "speed"], "a column of results.csv. Received: speed; it has trial, state"),
+        (["--top", "0"], "`--top` must be"),
+        (["b"], "Received: b;"),
+    ],
+    ids=str,
+)
+def test_show_refuses_what_a_run_does_not_have(run, capsys, options, words):
+    assert words in refused(["show", str(run(long_run())), *options], capsys)
 
 
 @pytest.mark.parametrize("events", [[], EVENTS[:1]], ids=["an empty journal", "no trial"])
@@ -72,7 +168,7 @@ def test_report_writes_both_files_from_the_journal_alone(run, capsys):
     (path / "results.csv").write_text("old")
     journal = (path / "journal.jsonl").read_bytes()
     assert tool.main(["report", str(path)]) == EXIT_OK
-    assert "1 trials" in capsys.readouterr().out
+    assert " of 1 trial to" in capsys.readouterr().out
     assert (path / "results.csv").read_text().splitlines()[1].startswith("0,complete,0.25,")
     assert json.loads((path / "summary.json").read_text())["best"]["trial"] == 0
     assert (path / "journal.jsonl").read_bytes() == journal
@@ -214,7 +310,7 @@ def test_a_space_that_is_none_is_refused_in_one_sentence(space, capsys, argument
     assert words in refused(["space", *arguments], capsys)
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["show"], ["show", "a", "b"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["report"], ["report", "a", "b"]], ids=str)
 def test_a_wrong_command_line_is_left_with_code_2_and_usage(arguments, capsys):
     with pytest.raises(SystemExit) as leaving:
         tool.main(arguments)

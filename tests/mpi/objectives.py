@@ -80,8 +80,17 @@ SLOW_TOGETHER = module("""
     return (parameters["x"] - 0.3) ** 2
 """)
 
+#: finds its first report in the journal before it makes the second
+LIVE = module("""
+    report(1, parameters["x"])
+    with open("checkpoints/S/journal.jsonl") as journal:
+        reports = [line for line in journal if "EpochEnded" in line]
+    report(2, parameters["x"])
+    return float(len(reports) % 2)
+""")
+
 NOT_A_NUMBER = module("""
-    return float("nan") if parameters["x"] > 0.5 else "seven" if parameters["x"] > 0.25 else parameters["x"]
+    return float("nan") if parameters["x"] > 0.5 else "0.5" if parameters["x"] > 0.25 else parameters["x"]
 """)
 
 FRAMEWORKS = module("""
@@ -94,7 +103,7 @@ FRAMEWORKS = module("""
 #: what ranks do that do not call the same things, or code that catches what it is told -> why its trial fails
 MISUSES = {
     "fine": "",
-    "catches a bad report": "reported inf at epoch 1",
+    "catches a bad report": "a finite number at epoch 1; received: inf",
     "reports on one rank": "rank 0 is in `report` while block rank 1 has returned",
     "reports on another rank": "rank 0 is in `Barrier` while block rank 1 is in `report`",
     "leaves a barrier out": "rank 0 is in `Barrier` while block rank 1 has returned",

@@ -39,6 +39,12 @@ def test_every_world_size_searches(tmp_path, n_ranks, block_size):
     assert summary(tmp_path)["complete"]
 
 
+def test_a_report_on_one_rank_is_in_the_journal_and_on_the_terminal_before_the_trial_ends(tmp_path):
+    outcome = search(tmp_path, objectives.LIVE, 1, "--num-iterations", "2")
+    assert [row["figure_of_merit"] for row in rows(tmp_path)] == ["1.0", "1.0"]
+    assert "trial 1 epoch 2: figure of merit" in outcome.out
+
+
 def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
     search(tmp_path, objectives.RAISING, 7, "--block-size", "3", "--num-iterations", "24", "--hyper-opt", "random")
     for row in rows(tmp_path):
@@ -87,6 +93,9 @@ def test_a_value_that_is_no_finite_number_fails_the_trial(tmp_path):
     search(tmp_path, objectives.NOT_A_NUMBER, 3, "--num-iterations", "12", "--hyper-opt", "random")
     for row in rows(tmp_path):
         assert (row["state"] == "complete") == (float(row["p:x"]) <= 0.25)
+        assert ("'0.5', which is text: convert it by `float(...)`" in row["reason"]) == (
+            0.25 < float(row["p:x"]) <= 0.5
+        )
 
 
 def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
@@ -105,7 +114,7 @@ def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
     for row in rows(tmp_path):
         # A report is answered before it returns: no epoch is begun after the one that was judged.
         assert row["state"] == "pruned" or int(row["epochs"]) == 9
-        assert (f" epoch {row['epochs']} " in row["reason"]) == (row["state"] == "pruned")
+        assert (f" epoch {row['epochs']}" in row["reason"]) == (row["state"] == "pruned")
     assert ("cannot be paused" in outcome.out) == (pruner == "asha")
 
 

@@ -104,7 +104,7 @@ def test_reports_of_one_call_do_not_count_for_the_next():
     assert bench.call(reports=False)[-1].n_epochs == 0
 
 
-@pytest.mark.parametrize("value", [2, "2.0", [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0), True + 1])
+@pytest.mark.parametrize("value", [2, [2.0], np.array(2.0), np.array([[2.0]]), np.float32(2.0), True + 1])
 def test_whatever_holds_one_number_is_a_figure(value):
     assert Bench(lambda parameters, comm, report: value).call()[-1].figure_of_merit == 2.0
 
@@ -121,7 +121,7 @@ class NotANumber:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "good", math.nan, math.inf, -math.inf, [1.0, 2.0], 1j, 10**400, NotANumber()],
+    [None, "good", "2.0", np.str_("2.0"), b"2.0", math.nan, math.inf, -math.inf, [1.0, 2.0], 1j, 10**400, NotANumber()],
     ids=lambda v: str(v)[:20],
 )
 def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
@@ -131,7 +131,7 @@ def test_a_value_that_is_no_finite_number_fails_the_trial_and_is_shown(value):
     assert repr(value)[:10] in failed.reason
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, "0.5"])
 def test_a_report_that_is_not_finite_fails_the_trial_with_the_epoch(value):
     def objective(parameters, comm, report):
         report(4, value)
@@ -299,7 +299,11 @@ def test_one_objective_picks_its_value_of_a_dict():
     [
         ({"error": 0.25}, "size", "a dict with `size`, as `--objective` says; it returned error"),
         (0.25, "size", "a dict with `size`, as `--objective` says; it returned value"),
-        ({"error": 0.25}, "figure_of_merit", "must say which value of the objective counts; it returned error"),
+        (
+            {"error": 0.25},
+            "figure_of_merit",
+            "must name the returned value that is the figure of merit; returned were error",
+        ),
         ({}, "size", "it returned an empty dict"),
         ({"size": math.nan}, "size", "a finite number as `size`; received: nan"),
         ({"size": 1.0, "other": "x"}, "size", "a finite number as `other`; received: 'x'"),

@@ -1,5 +1,8 @@
 import pytest
 
+from nnlo_opt.comm.topology import Topology
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.reporting.lines import (
     ProgressLines,
     TrainingLines,
@@ -10,6 +13,7 @@ from nnlo_opt.reporting.lines import (
     point_text,
     value_text,
 )
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -39,17 +43,25 @@ def test_points_and_metrics_are_one_line():
 class Screen:
     """A search as rank 0 shows it."""
 
-    def __init__(self, num_iterations=3, n_fold=1, direction="min", start_s=0.0, ledger=None):
+    def __init__(self, num_iterations=3, n_fold=1, direction="min", start_s=0.0, ledger=None, pruning=None):
         self.ledger = ledger or Ledger()
-        self.lines = []
-        self.progress = ProgressLines(self.lines.append, num_iterations, n_fold, direction)
         self.ledger.apply(ev.RunStarted(time_s=start_s, unix_s=start_s, n_ranks=3, n_blocks=1, identity={}))
+        plan = SearchPlan(num_iterations=num_iterations, n_fold=n_fold, direction=direction, pruning=pruning)
+        state = CoordinatorState(plan, Topology.plan(3, 2), self.ledger)
+        self.policy = state.policy
+        self.lines, self.styles = [], []
+        self.progress = ProgressLines(self.write, state)
+
+    def write(self, text, *, style=""):
+        self.lines.append(text)
+        self.styles.append(style)
 
     def __call__(self, *events):
         """The new lines; as in the coordinator, the ledger knows all events of a step before the first is shown."""
         n_before = len(self.lines)
         for event in events:
             self.ledger.apply(event)
+            self.policy.take(event)
         for event in events:
             self.progress.observe(event, self.ledger)
         return self.lines[n_before:]
@@ -80,9 +92,7 @@ def test_a_line_as_a_trial_starts_reports_and_ends():
     assert screen(
         ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=0.125, metrics={}, n_epochs=1, train_s=1.0),
         ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=0.125, figure_of_merit_std=0.0),
-    ) == [
-        "[     20.0 s] trial 0 complete: 0.125 | best 0.125 (trial 0) | 1/3 done | elapsed 0:00:20 | about 0:00:40 left"
-    ]
+    ) == ["[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"]
 
 
 def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
@@ -95,7 +105,23 @@ def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
         ev.AssignmentFailed(time_s=5.0, assignment=0, reason="no memory"),
         ev.TrialFailed(time_s=5.0, trial=0, reason="no memory"),
     )
-    assert lines == ["[      5.0 s] trial 0 failed: no memory | no figure yet | 1/1 done | elapsed 0:00:05"]
+    assert lines == ["[      5.0 s] trial 0 failed: no memory | no figure of merit yet | 1/1 done"]
+    assert screen.styles[-1] == "bad"
+
+
+def test_a_reason_is_printed_once():
+    screen = Screen()
+    for trial in range(2):
+        about = {"time_s": 1.0, "trial": trial}
+        screen(
+            ev.TrialSuggested(**about, point={}),
+            ev.FoldAssigned(**about, assignment=trial, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+        )
+        line = screen(
+            ev.AssignmentFailed(time_s=1.0, assignment=trial, reason="no memory"),
+            ev.TrialFailed(**about, reason="no memory"),
+        )[-1]
+    assert "trial 1 failed as trial 0 did |" in line
 
 
 def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
@@ -106,7 +132,7 @@ def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
         ev.FoldBegan(time_s=2.0, assignment=0, epoch=4),
     )
     assert lines == [
-        "[      1.0 s] trial 0 fold 1 starts on block 1, attempt 2: n=1",
+        "[      1.0 s] trial 0 starts again on block 1, attempt 2: n=1",
         "[      2.0 s] trial 0 fold 1 resumes after epoch 4",
     ]
     assert "0.5 ± 0.2500" in Screen(n_fold=2).trial(0)
@@ -149,8 +175,10 @@ def test_folds_of_a_training_are_named_and_a_rule_may_end_them_early():
 def test_the_best_follows_the_direction():
     screen = Screen(direction="max")
     screen.trial(0, 0.25)
-    assert "best 0.75 (trial 1)" in screen.trial(1, 0.75)
-    assert "best 0.75 (trial 1)" in screen.trial(2, 0.5)
+    assert "trial 1 complete: 0.75 | new best | 2/3 done" in screen.trial(1, 0.75)
+    assert screen.styles[-1] == "good"
+    assert "trial 2 complete: 0.5 | best 0.75 (trial 1)" in screen.trial(2, 0.5)
+    assert screen.styles[-1] == ""
 
 
 def test_the_time_left_is_estimated_from_the_trials_of_this_start_alone():
@@ -159,7 +187,8 @@ def test_the_time_left_is_estimated_from_the_trials_of_this_start_alone():
     first.trial(1, time_s=900.0)
     second = Screen(num_iterations=4, start_s=1000.0, ledger=first.ledger)
     line = second.trial(2, time_s=1010.0)
-    assert "3/4 done | elapsed 0:00:10 | about 0:00:10 left" in line
+    assert line.startswith("[     10.0 s] trial 2 complete")  # one clock, which begins with each start
+    assert "3/4 done | about 0:00:10 left" in line
     assert "left" not in second.trial(3, time_s=1020.0)
 
 
@@ -172,6 +201,44 @@ def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_s
         ev.TrialCompleted(time_s=4.0, trial=0, figure_of_merit=1.0, figure_of_merit_std=0.0),
     )[-1]
     assert "1/2 done" in line
+
+
+def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():
+    screen = Screen(4, n_fold=2, pruning=PruningPlan(name="asha", eta=2, max_epochs=4))
+
+    def assigned(number, trial, fold):
+        about = {"assignment": number, "trial": trial, "fold": fold}
+        return ev.FoldAssigned(time_s=10.0, attempt=1, block=1, team=0, n_ranks=2, **about)
+
+    lines = []
+    for trial in (0, 1):
+        lines += screen(ev.TrialSuggested(time_s=10.0, trial=trial, point={"n": trial}))
+        for fold in (0, 1):
+            number, report = 2 * trial + fold, {"metrics": {"value": 0.5 - 0.1 * trial}}
+            reported = ev.EpochEnded(time_s=10.0, assignment=number, epoch=1, figure_of_merit=0.5 - trial / 8, **report)
+            paused = ev.AssignmentPaused(time_s=10.0, assignment=number, epoch=1)
+            lines += screen(assigned(number, trial, fold), reported, paused)
+        lines += screen(ev.TrialPaused(time_s=10.0, trial=trial, figure_of_merit=0.5 - trial / 8))
+    lines += screen(ev.TrialPromoted(time_s=12.0, trial=1, n_rungs=1))
+    for fold in (0, 1):
+        result = {"figure_of_merit": 0.25, "metrics": {}, "n_epochs": 4, "train_s": 1.0}
+        began = ev.FoldBegan(time_s=12.0, assignment=4 + fold, epoch=1)
+        finished = ev.AssignmentFinished(time_s=20.0, assignment=4 + fold, **result)
+        lines += screen(assigned(4 + fold, 1, fold), began, finished)
+    lines += screen(ev.TrialCompleted(time_s=20.0, trial=1, figure_of_merit=0.25, figure_of_merit_std=0.0))
+    lines += screen(ev.TrialPruned(time_s=20.0, trial=0, figure_of_merit=0.5, reason="not promoted"))
+    assert [line.partition("] ")[2] for line in lines] == [
+        "trial 0 starts on block 1: n=0",
+        "trial 0 fold 0 epoch 1: figure of merit 0.5",
+        "trial 0 fold 1 epoch 1: figure of merit 0.5",
+        "trial 0 paused: 0.5, rank 1 of 1 at epoch 1 | about 0:00:30 left",
+        "trial 1 starts on block 1: n=1",
+        "trial 1 fold 0 epoch 1: figure of merit 0.4",
+        "trial 1 fold 1 epoch 1: figure of merit 0.4",
+        "trial 1 paused: 0.375, rank 1 of 2 at epoch 1 | about 0:00:10 left",
+        "trial 1 promoted to epoch 2 (rank 1 of 2 at epoch 1)",
+        "trial 1 complete: 0.25 ± 0.0000 | new best | 1/4 done, 1 paused | about 0:00:20 left",
+    ]
 
 
 def test_the_outcome_counts_only_states_that_occur():

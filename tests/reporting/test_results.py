@@ -19,6 +19,9 @@ DOCUMENTED = (
     "assigned_at_s,started_at_s,finished_at_s,train_s,reason"
 )
 
+#: columns behind the parameters
+LAST = ("figure_so_far", "time_s")
+
 EVENTS = [
     ev.RunStarted(time_s=0.0, unix_s=1000.0, n_ranks=5, n_blocks=2, identity={"direction": "min"}),
     ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 8, "rate": 1e-3, "act": "relu", "sizes": [8, 16]}),
@@ -61,13 +64,13 @@ def rows_of(text):
 def test_the_columns_are_the_documented_ones_and_then_the_parameters(run_directory):
     write_results(run_directory, read_ledger(run_directory))
     header = (run_directory / "results.csv").read_text().splitlines()[0]
-    assert header == f"{DOCUMENTED},p:n,p:rate,p:act,p:sizes"
+    assert header == f"{DOCUMENTED},p:n,p:rate,p:act,p:sizes,figure_so_far,time_s,m:loss"
 
 
 def test_there_is_one_row_a_trial_with_what_is_known_of_it(run_directory):
     write_results(run_directory, read_ledger(run_directory))
     text = (run_directory / "results.csv").read_text()
-    assert text.splitlines()[1] == '0,complete,0.5,0.25,2,3,2,2,2,1.0,1.5,6.0,2.75,,8,0.001,relu,"[8, 16]"'
+    assert text.splitlines()[1] == '0,complete,0.5,0.25,2,3,2,2,2,1.0,1.5,6.0,2.75,,8,0.001,relu,"[8, 16]",,3.0,1.0'
     _, failed, pending = rows_of(text)
     assert failed["state"] == "failed"
     assert failed["reason"] == "fold 0:\nno memory, it says"
@@ -75,6 +78,31 @@ def test_there_is_one_row_a_trial_with_what_is_known_of_it(run_directory):
     assert (failed["n_folds"], failed["epochs"], failed["finished_at_s"]) == ("0", "1", "8.0")
     assert pending["state"] == "pending"
     assert (pending["attempt"], pending["block"], pending["assigned_at_s"]) == ("0", "", "")
+
+
+def test_a_paused_and_a_pruned_trial_have_their_last_figure_metrics_and_time():
+    story = Story()
+    for figure, loss in [(0.5, 2.0), (0.25, 4.0)]:
+        trial = story.suggest(0.0)
+        for fold in (0, 1):
+            number = story.assign(1.0, trial, fold=fold)
+            story.begin(2.0, number)
+            reported = {"metrics": {"loss": loss + fold}, "figure_of_merit": figure}
+            story.apply(ev.EpochEnded(time_s=4.0, assignment=number, epoch=1, **reported))
+            story.apply(ev.AssignmentPaused(time_s=5.0, assignment=number, epoch=1))
+        story.apply(ev.TrialPaused(time_s=5.0, trial=trial, figure_of_merit=figure))
+    story.apply(ev.TrialPruned(time_s=6.0, trial=1, figure_of_merit=0.25, reason="not promoted: rank 2 of 2"))
+    rows = rows_of(results_frame(story.ledger).to_csv(index=False))
+    names = ("state", "figure_of_merit", "train_s", "figure_so_far", "time_s", "m:loss")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("paused", "", "", "0.5", "6.0", "2.5"),
+        ("pruned", "", "", "0.25", "6.0", "4.5"),
+    ]
+    table = trials_table(story.ledger)
+    assert [line.split() for line in table.splitlines()[-2:]] == [
+        ["0", "(0.5)", "1", "6.0", "paused"],
+        ["1", "(0.25)", "1", "6.0", "pruned"],
+    ]
 
 
 def test_numbers_keep_all_their_digits():
@@ -88,7 +116,7 @@ def test_numbers_keep_all_their_digits():
 
 def test_a_run_without_trials_has_a_header_and_nothing_else(tmp_path):
     write_results(tmp_path, Ledger())
-    assert (tmp_path / "results.csv").read_text() == DOCUMENTED + "\n"
+    assert (tmp_path / "results.csv").read_text() == DOCUMENTED + ",figure_so_far,time_s\n"
 
 
 def test_writing_again_gives_the_same_files_and_leaves_nothing_beside_them(run_directory):
@@ -124,7 +152,7 @@ def test_a_parameter_that_a_trial_has_not_is_an_empty_cell_in_the_order_of_the_s
     story.suggest(1.0, momentum=3, optimizer="sgd")
     write_results(tmp_path, story.ledger)
     rows = rows_of((tmp_path / "results.csv").read_text())
-    assert list(rows[0])[len(DOCUMENTED.split(",")) :] == ["p:momentum", "p:optimizer", "p:never"]
+    assert list(rows[0])[len(DOCUMENTED.split(",")) :] == ["p:momentum", "p:optimizer", "p:never", *LAST]
     assert [[row[f"p:{name}"] for name in ("momentum", "optimizer", "never")] for row in rows] == [
         ["", "adam", ""],
         ["3", "sgd", ""],
@@ -148,7 +176,7 @@ def test_several_objectives_have_columns_between_the_documented_ones_and_the_par
     write_results(tmp_path, ledger_of_two_objectives())
     text = (tmp_path / "results.csv").read_text()
     header = text.splitlines()[0]
-    assert header == f"{DOCUMENTED},pareto,o:val_acc,o:val_acc_std,o:n_weights,o:n_weights_std,p:n"
+    assert header == f"{DOCUMENTED},pareto,o:val_acc,o:val_acc_std,o:n_weights,o:n_weights_std,p:n,figure_so_far,time_s"
     rows = rows_of(text)
     assert [row["pareto"] for row in rows] == ["True", "True", "False", "False"]
     assert [row["o:n_weights"] for row in rows] == ["100.0", "10.0", "50.0", ""]
@@ -171,7 +199,7 @@ def test_the_summary_has_the_pareto_set(tmp_path):
 
 def test_the_tables_show_the_objectives_and_the_pareto_set():
     ledger = ledger_of_two_objectives()
-    lines = [line for line in trials_table(ledger, "val_acc").splitlines() if line.strip()]
+    lines = [line for line in trials_table(ledger).splitlines() if line.strip()]
     assert lines[1].split()[:3] == ["trial", "val_acc", "n_weights"]
     assert [line.split()[0] for line in lines if line.endswith("Pareto")] == ["0", "1"]
     pareto = pareto_table(ledger)

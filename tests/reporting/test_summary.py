@@ -53,6 +53,7 @@ def test_a_summary_tells_the_best_trial_its_times_and_its_end():
         "figure_of_merit": 0.25,
         "figure_of_merit_std": 0.125,
         "parameters": {"n": 1},
+        "metrics": {},
     }
     assert summary["suggest_s"] == {"median": 0.2, "max": 0.9}
     assert summary["dispatch_gap_s"] == {"median": pytest.approx(0.003), "max": 0.004}

@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 
 from nnlo_opt.search.curves import Curve, Reports
-from nnlo_opt.search.pruners import Brackets, MedianStopping, SuccessiveHalving, make_pruner
+from nnlo_opt.search.pruners import Brackets, MedianStopping, SuccessiveHalving, describe, make_pruner
 from nnlo_opt.search.pruning import Decision, PruningPlan, Verdict
 from nnlo_opt.testing.pruner_conformance import N_EPOCHS, PrunerConformance
 
@@ -70,7 +70,7 @@ def test_the_median_rule_compares_the_best_with_means_up_to_the_same_epoch():
         alone.add(trial, 0, 1, 9.0)
         alone.add(trial, 0, 2, value)
         assert pruner.decide(trial, 0, 2, alone).verdict is verdict
-    assert "3.1 up to epoch 2 is worse than 3" in pruner.decide(4, 0, 2, alone).reason
+    assert "best 3.1 up to epoch 2; the median of 3 other trials is 3" in pruner.decide(4, 0, 2, alone).reason
 
 
 @pytest.mark.parametrize(("min_epochs", "min_trials", "pruned"), [(1, 3, True), (2, 3, False), (1, 4, False)])
@@ -167,7 +167,7 @@ def test_where_trials_cannot_be_paused_they_are_stopped():
     reports.add(1, 0, 10, 0.2)
     decision = pruner.decide(1, 0, 10, reports)
     assert decision.verdict is Verdict.PRUNE
-    assert decision.reason == "rank 2 of 2 at epoch 1 (0.2)"
+    assert decision.reason == "rank 2 of 2 at epoch 1"
 
 
 # ---------------------------------------------------------------- hyperband
@@ -190,3 +190,20 @@ def test_a_trial_is_compared_in_its_own_bracket():
     reports = at_epoch([0.5, 0.1, 0.6, 0.1])
     assert pruner.promotion(reports) == 0
     assert pruner.decide(1, 0, 1, reports) == Decision(Verdict.GO_ON, 0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"name": "asha", "max_epochs": 9}, "rungs after epochs 1, 3 of 9; one trial in 3 passes a rung, any other is"),
+        (
+            {"name": "asha", "pauses": False},
+            "epochs 1, 3, 9, 27, 81, 243, …; one trial in 3 passes a rung, any other ends",
+        ),
+        ({"name": "hyperband", "max_epochs": 9}, "rungs after epochs 1, 3 | 3 | none of 9;"),
+        ({"name": "median"}, "from epoch 1 on, a trial ends if it is worse than the median of 4 or more other trials"),
+    ],
+    ids=str,
+)
+def test_the_rungs_of_a_pruner_are_said(plan, words):
+    assert words in describe(PruningPlan(**plan))

@@ -37,7 +37,7 @@ def test_a_user_s_figure_is_one_number(value):
     assert judged(lambda fold: value, {}) == (1.0 if value is True else 0.5)
 
 
-@pytest.mark.parametrize("value", [None, "good", math.nan, math.inf, [1.0, 2.0], {"a": 1.0}])
+@pytest.mark.parametrize("value", [None, "good", "0.5", math.nan, math.inf, [1.0, 2.0], {"a": 1.0}])
 def test_anything_else_fails_the_trial_and_is_shown(value):
     with pytest.raises(TrialError, match="must be a finite number; received: "):
         judged(lambda fold: value, {})

@@ -69,7 +69,10 @@ def test_a_run_whose_end_was_lost_goes_on_from_what_is_left(run, capsys):
     assert tool.main(["show", str(directory.path)]) == EXIT_WRONG_REQUEST
     assert f"{n_left:,} bytes are sound of {len(whole):,}" in capsys.readouterr().err
     assert tool.main(["repair", str(directory.path)]) == EXIT_OK
-    assert f"{len(whole) - n_left:,} bytes that had been on the disk are missing" in capsys.readouterr().out
+    assert (
+        f"Missing at the end of the file: {len(whole) - n_left:,} bytes that had been on the disk."
+        in capsys.readouterr().out
+    )
     assert (directory.path / DAMAGED).read_bytes() == whole[:n_left]
     again = open_run(RunRequest(root=run.parent, name="cut", restore=True), "cut")
     assert len(again.ledger.trials) == 1
