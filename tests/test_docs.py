@@ -33,7 +33,7 @@ COMMANDS = {
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
     "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
 }
-SUBCOMMANDS = ("show", "report", "space", "repair", "simulate", "launch", "plan")
+SUBCOMMANDS = ("show", "report", "best-model", "space", "repair", "simulate", "launch", "plan")
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help"})
 

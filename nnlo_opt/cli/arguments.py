@@ -141,7 +141,12 @@ def parse_optimization(argv: Sequence[str]) -> Options:
 
 def parse_training(argv: Sequence[str]) -> Options:
     """Return the options of TrainingDriver; ConfigurationError or HelpRequested."""
-    return training_options(training_parser().given(normalise(argv)), argv)
+    given = training_parser().given(normalise(argv))
+    if "from_run" not in given:
+        return training_options(given, argv)
+    from nnlo_opt.cli.earlier_runs import training_again
+
+    return training_again(given, argv)
 
 
 def normalise(argv: Sequence[str]) -> list[str]:

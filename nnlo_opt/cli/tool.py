@@ -209,10 +209,15 @@ def _checked(run: Path) -> Path:
 
 
 def _look(arguments: argparse.Namespace) -> int:
-    """Run `report` or `repair`."""
+    """Run `report`, `repair` or `best-model`."""
     run = _checked(arguments.run)
     if arguments.command == "repair":
         return _repair(run)
+    if arguments.command == "best-model":
+        from nnlo_opt.cli.earlier_runs import save_best_model
+
+        print(save_best_model(run))
+        return EXIT_OK
     ledger = read_ledger(run)
     write_results(run, ledger)
     print(f"Wrote results.csv and summary.json of {counted(len(ledger.trials), 'trial')} to `{run}`.")
@@ -251,6 +256,7 @@ def _repair(run: Path) -> int:
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
     "report": ("write results.csv and summary.json of a run anew, from its journal", None),
+    "best-model": ("save the best model of a run, of one that was interrupted as well", None),
     "space": ("print the parameters of a search space and points of it; see its own --help", _space),
     "repair": (
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "

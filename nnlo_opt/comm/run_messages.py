@@ -44,15 +44,20 @@ class PreemptionHeard(Message):
 
 
 class ExportModel(Message):
-    """Build the model at `point`, load `weights_path` into it and save it as `path`."""
+    """Build the model at `point`, load `weights_path` into it and save it as `path`.
+
+    `measure`: then measure it on the test data, if there are any.
+    """
 
     point: dict[str, Json]
     weights_path: str
     path: str
+    measure: bool = False
 
 
 class ModelExported(Message):
-    """Report that the model is at `path`, or the `error` that prevented it."""
+    """Report that the model is at `path`, with its metrics on the test data, or the `error` that prevented either."""
 
     path: str
+    metrics: dict[str, float] = field(default_factory=dict)
     error: str = ""

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,10 +146,12 @@ class Coordinator:
         self._carry_out(todo)
         return bool(n_taken) or suggestion is not None
 
-    def complete(self) -> None:
-        """Record that the search is over, or this start of it."""
+    def complete(self, test: Mapping[str, float] | None = None) -> None:
+        """Record that the search is over, with the metrics of its best model on test data, or this start of it."""
         kind = RunCompleted if self.is_complete else RunPreempted
         event = kind(time_s=self.now_s, reason=self.finished_because, coordinator_cpu_s=round(time.process_time(), 3))
+        if isinstance(event, RunCompleted) and test:
+            event = event.replaced(test=test)
         self._state.ledger.apply(event)
         self._write([event], durable=True)
 

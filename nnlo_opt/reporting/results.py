@@ -149,6 +149,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
             "metrics": last_metrics(best),
         },
         **several,
+        **({"test": ledger.test} if ledger.test else {}),
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
         "n_starts": len(ledger.sessions),
         "journal_cut_bytes": ledger.cut_bytes,

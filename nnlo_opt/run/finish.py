@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TextIO
 
 from nnlo_opt.comm.messages import Json
@@ -15,6 +16,8 @@ from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.pulse import PULSE
+from nnlo_opt.space.space import TRAIN_PREFIX, Point
+from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
@@ -27,13 +30,14 @@ LEAVE_S = 60.0
 
 
 def save_model(
-    ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str
+    ranks: ServingRanks, candidates: Sequence[int], directory: Path, trial: Trial, direction: str, measure: bool = False
 ) -> ModelExported:
-    """Have the first of the trainer ranks `candidates` that answers save the model of a trial."""
+    """Have the first of the trainer ranks `candidates` that answers save, and measure, the model of a trial."""
     order = ExportModel(
         point=trial.point,
         weights_path=str(fold_directory(directory, trial.number, best_fold(trial, direction)).resolve()),
         path=str((directory / BEST_MODEL).resolve()),
+        measure=measure,
     )
     why = ""
     for rank in candidates:
@@ -73,9 +77,20 @@ def weights_text(directory: Path, trial: Trial, direction: str) -> str:
     """Return in words which weights the saved model of a complete trial has."""
     fold = best_fold(trial, direction)
     epoch, n_epochs = kept_epoch(directory, trial, fold), trial.folds[fold].n_epochs
-    of_epochs = f", the best of {n_epochs}" if epoch < n_epochs else ""
-    of_fold = f", of fold {fold}, the best of {len(trial.folds)} folds" if len(trial.folds) > 1 else ""
-    return f"with the weights of epoch {epoch}{of_epochs}{of_fold}"
+    of_fold = f"fold {fold} (the best of {len(trial.folds)}), " if len(trial.folds) > 1 else ""
+    return f"with the weights of {of_fold}epoch {epoch}{f' (the best of {n_epochs})' * (epoch < n_epochs)}"
+
+
+def without_validation(directory: Path, trial: Trial, training: TrainingOptions) -> Point:
+    """Return the training options by which a trial is trained again without validation data.
+
+    Rules that need these give way to the number of epochs after which its weights were best.
+    """
+    epochs = [kept_epoch(directory, trial, fold) for fold in trial.folds]
+    rules = [name for name in ("early_stopping", "target_metric") if "val_" in (getattr(training, name) or "")]
+    return {f"{TRAIN_PREFIX}epochs": round(fmean(epochs or [training.epochs]))} | {
+        f"{TRAIN_PREFIX}{name}": None for name in rules
+    }
 
 
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:

@@ -142,6 +142,8 @@ MODEL_AND_DATA = _group(
         help="text file that lists HDF5 files of training samples, one a line"),
     Option("val_data", "LIST", PATH, example="test.list",
         help="text file that lists HDF5 files of validation samples, one a line"),
+    Option("test_data", "LIST", PATH, example="test.list", python=False,
+        help="text file that lists HDF5 files on which the saved model is measured once, at the end"),
     Option("features_name", "NAME", TEXT, shown="features", example="images",
         help="data set of the features; for several inputs a group, or names separated by commas"),
     Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
@@ -382,6 +384,10 @@ RESTORE = _group(
     "training driver",
     Option("restore", "NAME", TEXT, shown="name: that of --checkpoint or --trial-name", example="my-run", bare="",
         help="resume from the last checkpoint of the run NAME"),
+    Option("from_run", "RUN[:TRIAL]", TEXT, example="checkpoints/my-run:7", python=False,
+        help="train the best trial of a run, or the trial TRIAL, again: with the options of the run unless others are "
+             "given, on all its data, training and validation together, unless --train-data or --val-data is given; "
+             "without validation for as many epochs as its best weights had"),
 )
 # fmt: on
 

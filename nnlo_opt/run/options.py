@@ -37,6 +37,10 @@ class DataOptions:
 
     train_data: Path | None = None
     val_data: Path | None = None
+    #: the saved model is measured on it at the end
+    test_data: Path | None = None
+    #: True to train on the validation data, too, and validate nothing
+    pooled: bool = False
     features_name: str | None = None
     labels_name: str | None = None
     #: "samples", "files", or the name of a data set whose equal values stay together
@@ -101,6 +105,8 @@ class Options:
     data: DataOptions = DataOptions()
     #: name in the history files
     trial_name: str = "train"
+    #: parameters of the model in a training
+    point: Point = field(default_factory=dict)
     seed: int = 0
     log_level: str = "info"
     log_file: Path | None = None
@@ -240,6 +246,7 @@ def _data(values: SimpleNamespace) -> DataOptions:
     made: dict[str, Any] = {
         "train_data": _path(values.train_data),
         "val_data": _path(values.val_data),
+        "test_data": _path(values.test_data),
         "cache": _path(cache),
         "copy_command": command,
         "memory_bytes": None if values.memory_limit is None else values.memory_limit << 20,

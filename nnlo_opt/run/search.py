@@ -249,7 +249,11 @@ def observations_of_runs(
     observations: list[Observation] = []
     lines = []
     for path in paths:
-        ledger = _ledger_of(path)
+        ledger = ledger_of(path, "--warm-start")
+        if ledger.identity.get("search_space") is None:
+            raise ConfigurationError(
+                f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
+            )
         for key, what in (("figure_of_merit", "figure of merit"), ("direction", "direction")):
             if ledger.identity.get(key) != identity[key]:
                 raise ConfigurationError(
@@ -264,15 +268,11 @@ def observations_of_runs(
     return observations, lines
 
 
-def _ledger_of(path: Path) -> Ledger:
+def ledger_of(path: Path, option: str) -> Ledger:
+    """Return the ledger of a run that `option` names; ConfigurationError if there is none."""
     try:
-        ledger = read_ledger(path)
+        return read_ledger(path)
     except OSError:
         raise ConfigurationError(
-            f"`--warm-start` must name run directories, which hold a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
+            f"`{option}` must name a run directory, which holds a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
         ) from None
-    if ledger.identity.get("search_space") is None:
-        raise ConfigurationError(
-            f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
-        )
-    return ledger

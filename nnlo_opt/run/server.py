@@ -63,8 +63,14 @@ class Workload(Protocol):
             ConfigurationError: model, space and data do not fit together.
         """
 
-    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
-        """Save the model of `point` with the weights in `weights_directory`; return the path with its ending."""
+    def export(
+        self, point: Point, weights_directory: Path, path: Path, *, measure: bool = False
+    ) -> tuple[Path, dict[str, float]]:
+        """Save the model of `point` with the weights in `weights_directory`.
+
+        Returns:
+            The path with its ending, and with `measure` the metrics on the test data, if there are any.
+        """
 
     def tasks(self) -> TaskFactory:
         """Return the maker of this rank's tasks."""
@@ -350,8 +356,9 @@ class RankServer:
         PULSE.expect(SLOW)
         try:
             with self._timeline.span("save the best model", "data"):
-                path = self._workload.export(message.point, Path(message.weights_path), Path(message.path))
-            answer = ModelExported(path=str(path))
+                weights, path = Path(message.weights_path), Path(message.path)
+                path, metrics = self._workload.export(message.point, weights, path, measure=message.measure)
+            answer = ModelExported(path=str(path), metrics=metrics)
         except PASSED_ON:
             raise
         except BaseException as error:

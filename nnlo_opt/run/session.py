@@ -30,7 +30,7 @@ from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
 from nnlo_opt.reporting.follow import Reporter
-from nnlo_opt.reporting.lines import ProgressLines, counted
+from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
@@ -230,7 +230,7 @@ class Session(ABC):
         if options.log_file is not None:
             self._console.keep(options.log_file)
         check_training(options.training)
-        for path in (options.data.train_data, options.data.val_data):
+        for path in (options.data.train_data, options.data.val_data, options.data.test_data):
             if path is not None:
                 read_list(path)
         if options.model.endswith((".py", ".json")) and not os.path.isfile(options.model):
@@ -431,37 +431,40 @@ class Session(ABC):
             end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
-        model_path = None
+        model_path, test = None, dict[str, float]()
         saves = self.script is None or self.script.saves_model
         if coordinator.all_stopped and not findings.is_objective and saves:
-            model_path = self._save_best(directory, coordinator)
+            model_path, test = self._save_best(directory, coordinator)
         if coordinator.is_complete:
-            coordinator.complete()
+            coordinator.complete(test)
         if not self.is_one_training:
             remove_stale_checkpoints(directory.path, directory.ledger)
         if self.script is None or self.script.keeps_files:
             write_last_reports(run.reporter, directory, self.say)
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
+        if test:
+            self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")
         if self._timeline.keeps:
             self.say(f"Timeline: `{directory.shown / TIMELINE_NAME}`; open it in https://ui.perfetto.dev.")
         if not coordinator.all_stopped or self._preemption.is_over:
             raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         return code
 
-    def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> Path | None:
-        """Have a trainer rank save the best model; return its path, None if there is no model."""
+    def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> tuple[Path | None, dict[str, float]]:
+        """Have a trainer rank save the best model; return its path, if there is a model, and metrics of test data."""
         best = self.trial_to_keep(directory.ledger)
         if best is None or not best.folds:
-            return None
+            return None, {}
         blocks = range(1, self.topology.n_blocks + 1)
         teams = [team for block in blocks for team in coordinator.membership.ready(block)]
         candidates = [team.first_trainer_rank for team in teams if team.index not in coordinator.membership.suspects]
         candidates = candidates or [self.topology.teams[0].first_trainer_rank]
-        saved = save_model(self._ranks, candidates, directory.path, best, self.options.plan.direction)
+        direction, is_over = self.options.plan.direction, coordinator.is_complete
+        saved = save_model(self._ranks, candidates, directory.path, best, direction, measure=is_over)
         if saved.error:
-            self.say(f"The best model could not be saved: {saved.error}", sys.stderr)
-            return None
-        return directory.shown / Path(saved.path).name
+            self.say(f"The best model could not be saved or measured: {saved.error}", sys.stderr)
+            return None, {}
+        return directory.shown / Path(saved.path).name, saved.metrics
 
 
 def run_command(

@@ -14,7 +14,7 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Observer, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.files import atomic_write, short_name
 from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
@@ -24,6 +24,7 @@ from nnlo_opt.run.options import Options
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.search.process import Suggestion
+from nnlo_opt.space.space import Point
 from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
@@ -41,14 +42,17 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
 
 
 class _OnePoint:
-    """Search of a training, which has one point without parameters."""
+    """Search of a training, which has one point."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
     def request_suggestion(self, request: int) -> None: ...
 
     def poll(self) -> Suggestion:
-        return Suggestion(request=0, point={}, cpu_s=0.0, wall_s=0.0)
+        return Suggestion(request=0, point=self._point, cpu_s=0.0, wall_s=0.0)
 
 
 class TrainingSession(Session):
@@ -60,6 +64,11 @@ class TrainingSession(Session):
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """Return a plan of one trial; of one more, from the last checkpoint, if it failed or needs more epochs."""
         trials = directory.ledger.trials
+        if trials and trials[0].point != self.options.point:
+            raise ConfigurationError(
+                f"`--restore` resumes the training of one point. Received: another `--from-run`: it was "
+                f"{trials[0].point}, now {self.options.point}. Name the trial as `--from-run RUN:TRIAL`."
+            )
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
         n_fold = self.options.plan.n_fold
@@ -85,7 +94,7 @@ class TrainingSession(Session):
         return ledger.trials[-1] if ledger.trials else None
 
     def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
-        return _OnePoint()
+        return _OnePoint(self.options.point)
 
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
         data, training = findings.data, self.options.training

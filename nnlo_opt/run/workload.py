@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskFactory, TaskSetup
+from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list, verify
 from nnlo_opt.data.ragged import padded
-from nnlo_opt.data.source import DataInfo, DataSource
+from nnlo_opt.data.source import DataInfo, DataSource, Indices
 from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
 from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
@@ -30,6 +31,7 @@ from nnlo_opt.run.checks import check_space, check_training
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.options import DataOptions, Options, check_objectives
+from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.space.loading import finish_space, space_from_dimensions
 from nnlo_opt.space.space import Point, Space
@@ -124,7 +126,7 @@ class ModuleWorkload:
         if definition.kind == "objective":
             return replace(findings, figure=self._inspect_objective(space))
         if space is None:
-            definition.check_parameters(())
+            definition.check_parameters(self._options.point)
         else:
             check_space(space, definition, self._options)
         verified = self._verify_data() if self._options.data.verify_data else ()
@@ -136,7 +138,8 @@ class ModuleWorkload:
                 "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
                 "`--n-fold` of at least 2."
             )
-        figure, loss, remarks = self._inspect_model(space.middle() if space else {})
+        test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1])} samples.",)
+        figure, loss, remarks = self._inspect_model(space.middle() if space else self._options.point)
         function = self.figure
         return replace(
             findings,
@@ -151,24 +154,34 @@ class ModuleWorkload:
             figure=figure,
             figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
             loss=loss,
-            remarks=(*verified, *remarks),
+            remarks=(*verified, *test, *remarks),
         )
 
-    def export(self, point: Point, weights_directory: Path, path: Path) -> Path:
+    def export(
+        self, point: Point, weights_directory: Path, path: Path, *, measure: bool = False
+    ) -> tuple[Path, dict[str, float]]:
         """Save the model of `point` with the weights of a finished fold as `path`, with the ending of its framework."""
         adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)
         path = path.with_suffix(self._framework.SUFFIX)
         adapter.save(path)
+        metrics = Metrics()
+        if measure and self._test is not None:
+            source, rows = self._test
+            for part in np.array_split(rows, -(-len(rows) // validation_batch(self._options.training))):
+                PULSE.ticks += 1
+                x, y = source.read(part)
+                metrics = metrics.merge(adapter.evaluate(padded(x), padded(y)))
         self._release()
-        return path
+        return path, metrics.means()
 
     def trained_model(
         self, point: Point, weights: NDArray[np.float32], state: NDArray[np.float32], seed: int
     ) -> FrameworkAdapter:
         """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""
         adapter = self._build(model_parameters(point), self._options.training.with_point(point), seed)
-        adapter.write_weights(weights)
-        adapter.write_state(state)
+        both = np.concatenate([weights, state])
+        adapter.write_weights(both[: adapter.n_weights])
+        adapter.write_state(both[adapter.n_weights :])
         return adapter
 
     def tasks(self) -> TaskFactory:
@@ -368,9 +381,6 @@ class ModuleWorkload:
     @cached_property
     def data(self) -> TrainingData:
         """Samples of this rank; the headers of their files are read when this is first asked for."""
-        from nnlo_opt.data.hdf5 import Hdf5Source
-        from nnlo_opt.data.hdf5_check import check_files
-
         given, definition = self._options.data, self.definition
         train = _paths(given.train_data or definition.train_files())
         validation = _paths(given.val_data or definition.val_files())
@@ -379,18 +389,9 @@ class ModuleWorkload:
                 "Training needs data. Received: none; give `--train-data LIST`, or define `get_train()` in the model "
                 "module."
             )
-        features, features_adaptor = definition.features() or ("features", None)
-        labels, labels_adaptor = definition.labels() or ("labels", None)
-        names = given.features_name or features, given.labels_name or labels
-        adaptors = features_adaptor, labels_adaptor
-        external, files = given.external_data, [*train, *validation]
-        if self._looks_first:
-            # A process reads the files first, as damage may crash it.
-            weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
-            check_files(files, [*names, given.fold_by, given.sample_weights_name], weights, external=external)
-        # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
-        locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
-        source = Hdf5Source(files, *names, adaptors, locate, external=external)
+        if given.pooled:
+            train, validation = (*train, *validation), ()
+        source, names = self._source([*train, *validation])
         n_train = sum(file.n_samples for file in source.info.files[: len(train)])
         if n_train == 0:
             raise ConfigurationError("Training needs samples. Received: files of training data that hold none.")
@@ -403,11 +404,39 @@ class ModuleWorkload:
             check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
         return TrainingData(source=source, folds=folds, n_train=n_train, names=names, class_tables=tables)
 
+    @cached_property
+    def _test(self) -> tuple[DataSource, Indices] | None:
+        """Samples on which the saved model is measured, with their numbers in their source; None without test data."""
+        files = _paths(self._options.data.test_data)
+        if not files:
+            return None
+        # Beside a file of training samples, with which those of the test have to agree.
+        known = self.data.source.info.files[0]
+        source, _ = self._source([known.path, *files])
+        return source, np.arange(known.n_samples, source.info.n_samples)
+
+    def _source(self, files: Sequence[Path]) -> tuple[DataSource, tuple[str, str]]:
+        """Return the samples of data files, and the names of their features and labels."""
+        from nnlo_opt.data.hdf5 import Hdf5Source
+        from nnlo_opt.data.hdf5_check import check_files
+
+        given, definition, external = self._options.data, self.definition, self._options.data.external_data
+        features, features_adaptor = definition.features() or ("features", None)
+        labels, labels_adaptor = definition.labels() or ("labels", None)
+        names = given.features_name or features, given.labels_name or labels
+        if self._looks_first:
+            # A process reads the files first, as damage may crash it.
+            weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
+            check_files(files, [*names, given.fold_by, given.sample_weights_name], weights, external=external)
+        # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
+        locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
+        return Hdf5Source([*files], *names, (features_adaptor, labels_adaptor), locate, external=external), names
+
     def _verify_data(self) -> tuple[str, ...]:
         """Compare the data files with their checksums; return sentences for the user."""
         given = self._options.data
         asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
-        lists = [files for files in asked if files is not None]
+        lists = [files for files in (*asked, given.test_data) if files is not None]
         for files in lists:
             if not isinstance(files, Path):
                 raise ConfigurationError(

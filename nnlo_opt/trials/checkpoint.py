@@ -78,8 +78,14 @@ def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> Non
 
 
 def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read."""
+    """Return (weights, state) as `save_weights` wrote them; CheckpointError if they cannot be read.
+
+    Before the fold has finished, the first of the two is both, as the last checkpoint has the best ones, and the
+    second is empty.
+    """
     path = directory / "weights.npz"
+    if not path.exists() and (latest := load_latest(directory)) is not None:
+        return latest.arrays.get("best", latest.arrays["central"]), np.empty(0, np.float32)
     arrays = _read_arrays(path)
     if {name: (array.ndim, array.dtype) for name, array in arrays.items()} != _WEIGHTS:
         found = ", ".join(f"{name} {array.dtype}{array.shape}" for name, array in arrays.items())

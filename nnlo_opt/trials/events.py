@@ -239,6 +239,8 @@ class RunCompleted(Event):
 
     reason: str
     coordinator_cpu_s: float = 0.0
+    #: metrics of the best model on the test data, if there are any
+    test: dict[str, float] = field(default_factory=dict)
 
 
 class RunPreempted(Event):

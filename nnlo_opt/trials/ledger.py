@@ -70,6 +70,8 @@ class Ledger:
         self.coordinator_cpu_s: float = 0.0
         #: reason for which the run is complete; empty while it is not
         self.completed_because: str = ""
+        #: metrics of the best model on the test data; empty if it was not measured
+        self.test: dict[str, float] = {}
         #: reason for which the last start ended before the search was over; empty if it did not
         self.preempted_because: str = ""
         #: the objectives if there are several, from the first RunStarted; else empty
@@ -129,10 +131,11 @@ class Ledger:
         self.settings = event.settings
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""
+        self.test = {}
         self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
 
     def _run_completed(self, event: ev.RunCompleted) -> None:
-        self.completed_because = event.reason
+        self.completed_because, self.test = event.reason, event.test
         self.coordinator_cpu_s += event.coordinator_cpu_s
 
     def _run_preempted(self, event: ev.RunPreempted) -> None:

@@ -124,9 +124,35 @@ def test_a_training_says_why_it_ended_and_which_weights_it_has_saved(folder, dig
     for which, epoch in (("Last", n), ("Best", best)):
         loss = epochs[epoch - 1]["val_loss"]
         assert re.search(rf"^{which} epoch, {epoch}: .* val_loss {loss:.4f} ", out, re.MULTILINE)
-    assert f"best_model.npz`, with the weights of epoch {best}, the best of {n}.\n" in out
+    assert f"best_model.npz`, with the weights of epoch {best} (the best of {n}).\n" in out
     assert len(re.findall(r"^epoch \d+/60: loss .* left$", out, re.MULTILINE)) == n
     assert not re.search("trial 0|block 1|done", out.replace("epochs are done", ""))
+
+
+@networks.trained("dense")
+def test_the_best_of_a_search_is_saved_trained_again_on_all_data_and_measured_once_on_test_data(folder, digits):
+    lists = {name: (digits / f"{name}_mnist.list").read_text().splitlines() for name in ("train", "test")}
+    for name, files in (("val", lists["test"][:1]), ("test", lists["test"][1:])):
+        (folder / f"{name}.list").write_text("".join(f"{digits / file}\n" for file in files))
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "2"]
+    command += ["--early-stopping", "val_loss,<,1", "--epochs", "9", "--n-fold", "2", "--checkpoint", "S"]
+    command += ["--train-data", str(digits / "train_mnist.list"), "--val-data", "val.list", "--test-data", "test.list"]
+    run = folder / "checkpoints/S"
+    found = launcher.run(1, command, folder).out
+    saved = re.search(r"best_model.npz`, (with the weights of fold . \(the best of 2\), epoch .*)\.\n", found)
+    assert saved
+    summary = json.loads((run / "summary.json").read_text())
+    measured = "loss {loss:.4f} acc {acc:.4f}".format(**summary["test"])
+    assert f"On the test data, `test.list`: {measured}\n" in found
+    model = (run / "best_model.npz").read_bytes()
+    (run / "best_model.npz").unlink()  # as if the search had been killed
+    assert saved[1] in launcher.run(1, ["nnlo-opt", "best-model", "checkpoints/S"], folder).out
+    assert (run / "best_model.npz").read_bytes() == model
+    again = launcher.run(3, ["TrainingDriver", "--from-run", "checkpoints/S", "--checkpoint", "R"], folder).out
+    assert "Data: 750 training and 0 validation samples." in again
+    assert "On the test data, `test.list`: loss " in again
+    (suggested,) = events_of(folder / "checkpoints/R", "TrialSuggested")
+    assert suggested["point"] == {"n_units": summary["best"]["parameters"]["n_units"]}
 
 
 @networks.trained("keras")

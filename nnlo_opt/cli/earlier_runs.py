@@ -1,0 +1,90 @@
+"""Trials of earlier runs, to be trained again or to be saved."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.cli.arguments import normalise, optimization_parser, training_parser
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.reporting.lines import point_text
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
+from nnlo_opt.run.option_table import MODEL_AND_DATA, READING, SEED, TRAINING
+from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.run.search import ledger_of
+from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
+from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial
+
+#: options of a run that a training of one of its trials takes over
+_TAKEN = {option.name for option in (*MODEL_AND_DATA, *READING, *TRAINING, SEED)}
+
+
+def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
+    """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
+    name, _, number = given["from_run"].partition(":")
+    ledger = ledger_of(run := Path(name), "--from-run")
+    trial, of_run = _trial(run, ledger, number), _given(run, ledger)
+    options = training_options({**{name: text for name, text in of_run.items() if name in _TAKEN}, **given}, argv)
+    pooled = given.keys().isdisjoint({"train_data", "val_data"})
+    point = trial.point
+    if pooled:
+        point = point | without_validation(run, trial, options.training.with_point(point))
+    point = {name: value for name, value in point.items() if name.removeprefix(TRAIN_PREFIX) not in given}
+    where = f"trial {trial.number} of `{run}`{', on all its data' * pooled}"
+    return replace(
+        options,
+        training=options.training.with_point(point),
+        data=replace(options.data, pooled=pooled),
+        point=model_parameters(point),
+        remarks=(*options.remarks, f"Training again {where}: {point_text(point)}"),
+    )
+
+
+def save_best_model(run: Path) -> str:
+    """Save the best model of a run from the weights that its directory holds; return a sentence on it."""
+    ledger = ledger_of(run, "RUN_DIRECTORY")
+    trial, given = _trial(run, ledger, ""), _given(run, ledger)
+    searches, direction = ledger.identity.get("search_space") is not None, str(ledger.identity.get("direction", "min"))
+    options = optimization_options(given) if searches else training_options(given)
+    workload = ModuleWorkload(options, ProcessContext(), searches=searches)
+    if workload.definition.sha256 != ledger.identity["model"]["sha256"]:
+        raise ConfigurationError(
+            f"The weights of a run must be of its model. Received: `{options.model}`, which has changed since. Restore "
+            "the file, or train the trial again by `--from-run`."
+        )
+    workload.prepare()
+    fold = best_fold(trial, direction) if trial.folds else 0
+    path, _ = workload.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
+    weights = weights_text(run, trial, direction) if trial.folds else "with the weights of its last checkpoint"
+    return f"Saved trial {trial.number} as `{run / path.name}`, {weights}."
+
+
+def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
+    """Return the texts of the options of the last start of a run; ConfigurationError if no driver has started it."""
+    program, *argv = ledger.settings.get("command_line") or ["an unknown program"]
+    parsers = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
+    if program not in parsers:
+        raise ConfigurationError(
+            f"The run must be of {' or '.join(parsers)}. Received: `{run}`, of {program}, whose model only its script "
+            "knows. Resume it there by `opt_restore=True`."
+        )
+    given = parsers[program]().given(normalise(argv))
+    return given | {"model": given.get("model") or given.get("example")}
+
+
+def _trial(run: Path, ledger: Ledger, number: str) -> Trial:
+    """Return trial `number` of a run, its best one if that is empty; ConfigurationError if there is none."""
+    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    if ledger.trials and ledger.identity.get("search_space") is None:
+        best = ledger.trials[-1]  # of a training, which may have been interrupted
+    trial = next((trial for trial in ledger.trials if str(trial.number) == number), None) if number else best
+    if trial is None:
+        raise ConfigurationError(
+            f"The run must have a complete trial, or the trial that is named. Received: `{run}` with "
+            f"{len(ledger.trials)} trials, {f'without trial {number}' if number else 'none of them complete'}."
+        )
+    return trial

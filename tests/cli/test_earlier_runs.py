@@ -1,0 +1,92 @@
+import pytest
+
+from nnlo_opt.cli import tool
+from nnlo_opt.cli.arguments import parse_training
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import Journal
+
+COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
+POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes the journal of a search of one trial of two folds, which has a history of neither; returns the run."""
+
+    def write(program="OptimizationDriver", command=COMMAND, n_events=8):
+        folds = [{"trial": 0, "fold": fold, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} for fold in (0, 1)]
+        result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
+        settings = {"command_line": [program, *command.split()]}
+        identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
+        identity["model"] = {"name": "net", "sha256": "0"}
+        events = [
+            ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity=identity, settings=settings),
+            ev.TrialSuggested(time_s=1.0, trial=0, point=POINT),
+            *(ev.FoldAssigned(time_s=1.0, assignment=fold, **folds[fold]) for fold in (0, 1)),
+            *(ev.AssignmentFinished(time_s=2.0, assignment=n, n_epochs=6 + 3 * n, **result) for n in (0, 1)),
+            ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
+        ]
+        journal = Journal(tmp_path / "journal.jsonl")
+        journal.append(events[:n_events])
+        journal.close()
+        for fold in (0, 1):
+            place = tmp_path / f"trials/0000/fold{fold}"
+            place.mkdir(parents=True)
+            (place / "history.json").write_text(f'{{"kept_epoch": {3 + 4 * fold}}}')
+        return tmp_path
+
+    return write
+
+
+def test_a_trial_is_trained_again_on_all_data_for_as_many_epochs_as_its_best_weights_had(run):
+    options = parse_training(["--from-run", str(run())])
+    assert (options.model, options.seed, options.point) == ("mnist", 5, {"n_units": 8})
+    training = options.training
+    assert (training.batch, training.learning_rate, training.epochs, training.early_stopping) == (50, 0.5, 5, None)
+    assert [str(path) for path in (options.data.train_data, options.data.val_data)] == ["a.list", "b.list"]
+    assert options.data.pooled
+    assert options.run.name is None, "the new run is not the one that is read"
+    assert "trial 0 of" in options.remarks[-1]
+
+
+def test_options_that_are_given_count_and_given_data_are_validated_on(run):
+    path = run()
+    own = ["--batch", "9", "--val-data", "c.list", "--epochs", "7", "--checkpoint", "R"]
+    options = parse_training(["--from-run", f"{path}:0", *own])
+    training = options.training
+    assert (training.batch, training.learning_rate, training.epochs) == (9, 0.5, 7)
+    assert training.early_stopping == "val_loss,<,3"
+    assert [str(path) for path in (options.data.train_data, options.data.val_data)] == ["a.list", "c.list"]
+    assert not options.data.pooled
+    assert options.run.name == "R"
+
+
+def test_a_trial_that_was_interrupted_can_be_named(run):
+    assert parse_training(["--from-run", f"{run(n_events=4)}:0"]).training.epochs == 20
+
+
+@pytest.mark.parametrize(
+    ("written", "number", "words"),
+    [
+        ({"n_events": 4}, "", "none of them complete"),
+        ({}, ":3", "without trial 3"),
+        ({"program": "nnlo_opt.optimize"}, "", "of nnlo_opt.optimize, whose model only its script knows"),
+    ],
+)
+def test_a_run_without_such_a_trial_is_refused(run, written, number, words):
+    with pytest.raises(ConfigurationError, match=words):
+        parse_training(["--from-run", f"{run(**written)}{number}"])
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    with pytest.raises(ConfigurationError, match="`--from-run` must name a run directory"):
+        parse_training(["--from-run", str(tmp_path)])
+    assert tool.main(["best-model", str(tmp_path)]) == 2
+
+
+def test_a_model_that_has_changed_has_no_best_model(run, tmp_path, capsys):
+    (tmp_path / "net.py").write_text("def get_model(n_units): ...")
+    path = run(command=f"--model {tmp_path / 'net.py'}")
+    assert tool.main(["best-model", str(path)]) == 2
+    assert "which has changed since" in capsys.readouterr().err
