@@ -73,6 +73,9 @@ def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
             "knows. Resume it there by `opt_restore=True`."
         )
     given = parsers[program]().given(normalise(argv))
+    if "from_run" in given:
+        source = Path(given["from_run"].partition(":")[0])
+        given = _given(source, ledger_of(source, "--from-run")) | given
     return given | {"model": given.get("model") or given.get("example")}
 
 
@@ -85,6 +88,7 @@ def _trial(run: Path, ledger: Ledger, number: str) -> Trial:
     if trial is None:
         raise ConfigurationError(
             f"The run must have a complete trial, or the trial that is named. Received: `{run}` with "
-            f"{len(ledger.trials)} trials, {f'without trial {number}' if number else 'none of them complete'}."
+            f"{len(ledger.trials)} trials, {f'without trial {number}' if number else 'none of them complete'}. "
+            f"`nnlo-opt show {run}` lists them."
         )
     return trial

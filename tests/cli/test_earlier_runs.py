@@ -66,6 +66,23 @@ def test_a_trial_that_was_interrupted_can_be_named(run):
     assert parse_training(["--from-run", f"{run(n_events=4)}:0"]).training.epochs == 20
 
 
+def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_path):
+    search = run()
+    settings = {"command_line": ["TrainingDriver", "--from-run", str(search), "--batch", "7"]}
+    (tmp_path / "again").mkdir()
+    journal = Journal(tmp_path / "again/journal.jsonl")
+    identity = {"search_space": None}
+    journal.append(
+        [
+            ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity=identity, settings=settings),
+            ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8}),
+        ]
+    )
+    journal.close()
+    options = parse_training(["--from-run", str(tmp_path / "again")])
+    assert (options.model, options.point, options.training.batch, options.seed) == ("mnist", {"n_units": 8}, 7, 5)
+
+
 @pytest.mark.parametrize(
     ("written", "number", "words"),
     [

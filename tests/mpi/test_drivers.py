@@ -149,7 +149,7 @@ def test_the_best_of_a_search_is_saved_trained_again_on_all_data_and_measured_on
     assert saved[1] in launcher.run(1, ["nnlo-opt", "best-model", "checkpoints/S"], folder).out
     assert (run / "best_model.npz").read_bytes() == model
     again = launcher.run(3, ["TrainingDriver", "--from-run", "checkpoints/S", "--checkpoint", "R"], folder).out
-    assert "Data: 750 training and 0 validation samples." in again
+    assert "Data: 736 training and 0 validation samples." in again
     assert "On the test data, `test.list`: loss " in again
     (suggested,) = events_of(folder / "checkpoints/R", "TrialSuggested")
     assert suggested["point"] == {"n_units": summary["best"]["parameters"]["n_units"]}
