@@ -14,6 +14,7 @@ from nnlo_opt.api.arguments import SearchArguments
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.signature import objective_of
+from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import results_frame
 from nnlo_opt.run.embedded import SearchSetup, run_search
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
@@ -93,7 +94,7 @@ class SearchResult:
     def __repr__(self) -> str:
         best = self.best
         found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
-        return f"<SearchResult: {len(self.ledger.trials)} trials, {found}>"
+        return f"<SearchResult: {counted(len(self.ledger.trials), 'trial')}, {found}>"
 
 
 def optimize(

@@ -14,7 +14,7 @@ from typing import Any
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
-from nnlo_opt.reporting.lines import duration
+from nnlo_opt.reporting.lines import counted, duration
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.option_kinds import FLAG, PATH, SHARE, TEXT, finite, many, whole
 from nnlo_opt.run.option_table import BY_NAME, SEED, TARGET, Option
@@ -90,7 +90,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[SimulationResult], str]], ...] = (
     ("took s", 8, lambda result: f"{result.wall_s:.1f}"),
 )
 #: columns that a narrow terminal may do without
-_SPARE = ("99 %", "took s", "searching", "busy", "suggest ms", "gap ms")
+_SPARE = ("99 %", "took s", "searching", "busy", "suggest ms")
 
 _LEGEND = """
 time: simulated, h:mm:ss. training: share of it for which blocks had work. busy: the same by the coordinator's clock,
@@ -116,8 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     paths = [_place(arguments, n_blocks) for n_blocks in arguments.blocks]
     if not arguments.json:
         print(
-            f"{arguments.trials} trials of {objective.name}, {arguments.hyper_opt} search, {arguments.duration} s, "
-            f"seed {arguments.seed}; simulated.\n"
+            f"{counted(arguments.trials, 'trial')} of {objective.name}, {arguments.hyper_opt} search, "
+            f"{arguments.duration} s, seed {arguments.seed}; simulated.\n"
         )
         print("".join(f"{head:>{width}}" for head, width, _ in _shown()))
     code, results = EXIT_OK, []
@@ -192,12 +192,9 @@ def _row(result: SimulationResult) -> str:
 
 
 def _shown() -> list[tuple[str, int, Callable[[SimulationResult], str]]]:
-    """Return the columns that fit the terminal: the first of `_SPARE` are left out first."""
-    shown, spare = [*_COLUMNS], [*_SPARE]
-    while spare and sum(width for _, width, _ in shown) > line_width(sys.stdout):
-        left_out = spare.pop(0)
-        shown = [column for column in shown if column[0] != left_out]
-    return shown
+    """Return the columns: all, or on a narrow terminal those that 80 characters hold."""
+    is_narrow = sum(width for _, width, _ in _COLUMNS) > line_width(sys.stdout)
+    return [column for column in _COLUMNS if not (is_narrow and column[0] in _SPARE)]
 
 
 def _percent(share: float | None) -> str:

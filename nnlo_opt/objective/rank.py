@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -73,8 +73,8 @@ class ObjectiveSetup:
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: lets the coordinator take in a report, on a rank that shares its process
-    let_coordinate: Callable[[], None] = lambda: None
+    #: functions that let the coordinator take in a report, on a rank that shares its process
+    meanwhile: Sequence[Callable[[], None]] = ()
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
     #: the rank as it was before its team regrouped; None at first
@@ -88,7 +88,7 @@ class ObjectiveRank:
         self._orders, self._block = setup.orders, setup.block
         self._objective, self._make_comm = setup.objective, setup.make_comm
         self._clock = setup.clock
-        self._let_coordinate = setup.let_coordinate
+        self._meanwhile = setup.meanwhile
         self._comparison = setup.comparison
         self._is_root = setup.block.rank == ROOT
         self._world_rank = setup.orders.rank
@@ -249,7 +249,8 @@ class ObjectiveRank:
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = epoch
-        self._let_coordinate()
+        for work in self._meanwhile:
+            work()
         try:
             self._look_for_orders()
         except RanksLost:

@@ -13,8 +13,6 @@ from nnlo_opt.space.space import Point, Space
 
 #: points drawn to estimate which share of an infinite space the constraint accepts
 _N_DRAWN = 1000
-#: points shown side by side in one table
-_POINTS_A_TABLE = 8
 
 
 def space_table(space: Space, title: str, width: int = WIDE) -> str:
@@ -44,7 +42,7 @@ def points_table(space: Space, points: Sequence[Point], title: str, width: int =
     A dash marks a parameter that the point does not have.
     """
     longest = max((len(_value_in(point, name)) for point in points for name in space.names), default=0)
-    n_shown = max(1, min(_POINTS_A_TABLE, (width - max(map(len, space.names))) // (longest + 2)))
+    n_shown = max(1, min(8, (width - max(map(len, space.names))) // (longest + 2)))
     tables = []
     for first in range(0, len(points), n_shown):
         shown = points[first : first + n_shown]

@@ -35,21 +35,6 @@ class NodeRanks(Protocol):
         """Return what each rank on this node gave. Collective: every rank."""
 
 
-class CoordinatorTurns:
-    """Turns that a rank in a long call gives to the coordinator of its own process, if there is one."""
-
-    def __init__(self) -> None:
-        self._turn: Callable[[], None] = lambda: None
-
-    def go_to(self, turn: Callable[[], None]) -> None:
-        """Have every later turn call `turn`, which must not raise."""
-        self._turn = turn
-
-    def give(self) -> None:
-        """Let the coordinator work a step."""
-        self._turn()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessContext:
     """Output, signals, watchdog and share of the node of one process.
@@ -61,7 +46,8 @@ class ProcessContext:
     output: RankOutput | None = None
     timeline: Timeline = NO_TIMELINE
     preemption: Preemption = field(default_factory=Preemption)
-    turns: CoordinatorTurns = field(default_factory=CoordinatorTurns)
+    #: functions that a rank in a long call calls, to let the coordinator of its own process work; none of them raises
+    meanwhile: list[Callable[[], None]] = field(default_factory=list)
     #: None: nothing ends the process if it hangs
     watchdog: Watchdog | None = None
     #: threads, cores and GPU of this rank; None before `settled`

@@ -168,7 +168,7 @@ class RankRoles:
             objective=self._setup.workload.objective,
             make_comm=self._make_comm,
             clock=self._setup.clock,
-            let_coordinate=self._setup.context.turns.give,
+            meanwhile=self._setup.context.meanwhile,
             comparison=self._setup.comparison,
             before=before,
         )

@@ -299,7 +299,7 @@ class Session(ABC):
         try:
             plan, search = self._open(directory, findings)
             run = self._coordinate(directory, search, plan, findings)
-            self._context.turns.go_to(partial(self._meanwhile, run))
+            self._context.meanwhile[:] = [partial(self._meanwhile, run)]
             return run
         except BaseException:
             directory.close()

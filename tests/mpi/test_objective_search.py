@@ -39,10 +39,13 @@ def test_every_world_size_searches(tmp_path, n_ranks, block_size):
     assert summary(tmp_path)["complete"]
 
 
-def test_a_report_on_one_rank_is_in_the_journal_and_on_the_terminal_before_the_trial_ends(tmp_path):
+def test_a_report_on_one_rank_is_in_the_journal_and_on_the_terminal_before_the_trial_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     outcome = search(tmp_path, objectives.LIVE, 1, "--num-iterations", "2")
     assert [row["figure_of_merit"] for row in rows(tmp_path)] == ["1.0", "1.0"]
     assert "trial 1 epoch 2: figure of merit" in outcome.out
+    table = outcome.out[outcome.out.index("\nTrials") : outcome.out.index("\nSearch complete")].splitlines()
+    assert max(map(len, table)) <= 40
 
 
 def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
