@@ -33,9 +33,9 @@ COMMANDS = {
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
     "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
 }
-SUBCOMMANDS = ("show", "report", "best-model", "space", "repair", "simulate", "launch", "plan")
+SUBCOMMANDS = ("show", "report", "best-model", "space", "repair", "simulate", "launch", "plan", "completion")
 #: options in the text that belong to other programs
-FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help"})
+FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 
 #: ends of names of files, which are no modules
 FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")
@@ -84,7 +84,8 @@ def commands_of(page: Path) -> list[tuple[str, str]]:
 def options_of(command: str) -> frozenset[str]:
     """The options in the help of a command, with hyphens."""
     name, *arguments = command.split()
-    program = f"import sys; sys.argv = {[name, *arguments, '--help']!r}; {COMMANDS[name]}; run()"
+    option = "--help-all" if name.endswith("Driver") else "--help"
+    program = f"import sys; sys.argv = {[name, *arguments, option]!r}; {COMMANDS[name]}; run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     return frozenset(OPTION.findall(done.stdout))
 

@@ -4,6 +4,8 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -25,14 +27,25 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, options: Iterable[Option] = (), **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(formatter_class=partial(argparse.HelpFormatter, max_help_position=28), **kwargs)
         # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self._options = tuple(options)
         for title, group in groupby(self._options, key=lambda option: option.group):
             container = self.add_argument_group(title) if title else self
             for option in group:
-                container.add_argument(option.flag, **_argument(option))
+                container.add_argument(option.flag, *filter(None, [option.also]), **_argument(option))
+
+    def common_help(self) -> str:
+        """Return the help of the common options, which fits a screen."""
+        common = [
+            replace(option, help=option.help.split(";")[0], shown="", example="", also="")
+            for option in self._options
+            if option.common
+        ]
+        texts = {"usage": self.usage, "description": self.description}
+        parser = Parser(common, **texts, epilog="All options, each with an example: --help-all", add_help=False)
+        return parser.format_help().replace("\n\n", "\n")
 
     def add_rest(self, metavar: str, text: str) -> None:
         """Have all words from `--` on be the argument `command`; `text`: its help."""
@@ -82,10 +95,11 @@ def _argument(option: Option) -> dict[str, Any]:
 
 
 class _Help(argparse.Action):
-    """Raises HelpRequested for `--help`."""
+    """Raises HelpRequested for `--help` and `--help-all`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        raise HelpRequested(parser.format_help())
+        assert isinstance(parser, Parser)
+        raise HelpRequested(parser.format_help() if self.dest == "help_all" else parser.common_help())
 
 
 class _RefuseRestore(argparse.Action):
@@ -124,12 +138,14 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
         usage=f"mpirun -np RANKS {program} --model MODEL [options]",
         description=description,
         add_help=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
         epilog="Options may be written with - or _ and shortened while they stay unambiguous. TIME is in seconds, or "
         "as 90m, 2h or 1:30:00.",
     )
     parser.add_argument(
-        "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show this text and exit"
+        "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show the common options and exit"
+    )
+    parser.add_argument(
+        "--help-all", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show all options, with examples, and exit"
     )
     return parser
 

@@ -23,6 +23,8 @@ from nnlo_opt.run.option_kinds import PATH, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option, read
 
 DEFAULT_N_FILES = (24, 4)
+#: first words of the command
+DATA_SETS = (*sorted(IMAGE_SHAPES),)
 
 
 # fmt: off

@@ -106,7 +106,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         if world.rank == 0:
             print(error, file=sys.stderr)
         return error.exit_code, None
-    output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0)
+    output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0, quiet=options.quiet)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)
     timeline = NO_TIMELINE
     if options.timeline:

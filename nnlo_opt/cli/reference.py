@@ -21,6 +21,20 @@ options that may be repeated take a list.
 """
 
 
+#: options of every command, by its name
+COMMANDS: dict[str, tuple[Option, ...]] = {
+    "OptimizationDriver": OPTIMIZATION_OPTIONS,
+    "TrainingDriver": TRAINING_OPTIONS,
+    "nnlo-opt launch": launch.OPTIONS,
+    "nnlo-opt plan": plan.OPTIONS,
+    "nnlo-opt simulate": simulate.OPTIONS,
+    "nnlo-opt show": tool.SHOW_OPTIONS,
+    "nnlo-opt space": tool.SPACE_OPTIONS,
+    "GetData": getdata.OPTIONS,
+    "BuildModel": buildmodel.OPTIONS,
+}
+
+
 def page() -> str:
     """Return the page."""
     parts = [_HEAD, "## OptimizationDriver and TrainingDriver\n"]
@@ -30,15 +44,7 @@ def page() -> str:
     parts += _groups(option for option in OPTIMIZATION_OPTIONS if option not in both)
     parts.append("## TrainingDriver\n")
     parts += _groups(option for option in TRAINING_OPTIONS if option not in both)
-    for command, options in (
-        ("nnlo-opt launch", launch.OPTIONS),
-        ("nnlo-opt plan", plan.OPTIONS),
-        ("nnlo-opt simulate", simulate.OPTIONS),
-        ("nnlo-opt show", tool.SHOW_OPTIONS),
-        ("nnlo-opt space", tool.SPACE_OPTIONS),
-        ("GetData", getdata.OPTIONS),
-        ("BuildModel", buildmodel.OPTIONS),
-    ):
+    for command, options in [*COMMANDS.items()][2:]:
         parts += [f"## {command}\n", _table(options, python=False)]
     return "\n".join(parts)
 
@@ -51,10 +57,9 @@ def _groups(options: Iterable[Option]) -> list[str]:
 def _table(options: Iterable[Option], *, python: bool) -> str:
     lines = ["| option | value | default | what it does | example |", "|---|---|---|---|---|"]
     for option in options:
-        flag = f"`--{option.name.replace('_', '-')}`, `--no-{option.name}`" if option.kind.action == "switch" else ""
-        name = flag or f"`{f'{option.flag} {option.metavar}'.strip()}`"
+        names = [f"`{flag} {option.metavar}`".replace(" `", "`") for flag in option.flags]
         cells = [
-            name + " *py*" * (python and option.python),
+            ", ".join(names) + " *py*" * (python and option.python),
             option.kind.rule if option.metavar else "",
             option.default_text,
             option.help,

@@ -158,6 +158,15 @@ def _plan(argv: Sequence[str]) -> int:
     return plan.run(parser.values(argv))
 
 
+def _completion(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli.completion import SHELLS, script
+
+    parser = Parser(prog="nnlo-opt completion", description="Print a script by which a shell completes all commands.")
+    parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
+    print(script(parser.parse_args(argv).shell, tuple(_COMMANDS)), end="")
+    return EXIT_OK
+
+
 def _show(argv: Sequence[str]) -> int:
     parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
     parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
@@ -266,4 +275,5 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),
+    "completion": ("print a script by which bash, zsh or fish complete all commands", _completion),
 }

@@ -4,6 +4,7 @@ It serves a team of one rank (master and worker in one process), a world of one 
 lose an end, as if its rank had died.
 """
 
+import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Set
 from itertools import count
@@ -14,7 +15,10 @@ import numpy as np
 from nnlo_opt.comm.codec import decode, encode
 from nnlo_opt.comm.messages import Message
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, Transport
+from nnlo_opt.runtime.log import TRACE
 from nnlo_opt.vectors import aligned_bytes
+
+logger = logging.getLogger(__name__)
 
 
 class _Memory:
@@ -97,6 +101,7 @@ class Loopback(Transport):
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest in self._network.lost:
             return
+        logger.log(TRACE, "%d to %d: %s", self.rank, dest, message)
         self._network.queues[dest].append((self.rank, encode(message, payload)))
 
     def poll(self) -> Received | None:

@@ -19,9 +19,10 @@ ROOM_S, SAY_S = 2.0, 60.0
 class Console:
     """Prints lines; a run outlives its terminal, as it outlives its log file."""
 
-    def __init__(self, *, prints: bool = True) -> None:
-        """`prints`: if False, lines go to the log file alone."""
+    def __init__(self, *, prints: bool = True, quiet: bool = False) -> None:
+        """`prints`: if False, lines go to the log file alone; `quiet`: the same for lines before `speak_up`."""
         self._prints = prints
+        self._is_quiet = quiet
         #: None before `keep`, without a log file, and after `close`
         self._log: TextIO | None = None
 
@@ -35,14 +36,21 @@ class Console:
             ) from None
 
     def say(self, text: str, stream: TextIO | None = None, style: str = "") -> None:
-        """Print a line to `stream`, by default standard output, on a terminal in a style of `reporting.terminal`."""
-        if self._prints:
+        """Print a line to `stream`, by default standard output, on a terminal in a style of `reporting.terminal`.
+
+        Lines to another stream, which are errors, are printed although the console is quiet.
+        """
+        if self._prints and (stream or not self._is_quiet):
             with suppress(OSError, ValueError):  # code of a user may have closed it
                 stream = stream or sys.stdout
                 print(styled(text, style, stream), file=stream, flush=True)
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")
+
+    def speak_up(self) -> None:
+        """Print every line from now on: the end has come."""
+        self._is_quiet = False
 
     def close(self) -> None:
         """Close the log file."""

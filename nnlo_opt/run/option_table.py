@@ -36,6 +36,8 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.objectives import EPOCHS, MEASURED
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
+#: levels that imply `--quiet`
+QUIET_LEVELS = ("warn", "error")
 #: folder of all runs
 RUNS = "checkpoints"
 
@@ -54,6 +56,8 @@ class Option:
         example: a value as text, for the reference page.
         bare: value of the option if it is given without one; None if it must have one.
         short: the option's only form on the command line if that is not `--name`.
+        also: a second form on the command line.
+        common: True if the option is in the short help, with its `help` up to the first semicolon.
         python: True if `nnlo_opt.optimize` has the option too.
         group: title of its group in the help.
     """
@@ -67,6 +71,8 @@ class Option:
     example: str = ""
     bare: str | None = None
     short: str = ""
+    also: str = ""
+    common: bool = False
     python: bool = True
     group: str = ""
 
@@ -83,9 +89,17 @@ class Option:
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """Forms of the option on the command line, `--no-` of a switch included."""
+        no = self.flag.replace("--", "--no-", 1) if self.kind.action == "switch" else ""
+        return tuple(filter(None, (self.flag, self.also, no)))
+
+    @property
     def help_text(self) -> str:
-        """Help with the default."""
-        return f"{self.help} (default: {self.default_text})" if self.default_text else self.help
+        """Help with the default and an example."""
+        known = {"default": self.default_text, "example": self.example}
+        more = ", ".join(f"{name}: {text}" for name, text in known.items() if text)
+        return f"{self.help} ({more})" if more else self.help
 
     @property
     def python_type(self) -> Any:
@@ -127,23 +141,23 @@ def _training(name: str, metavar: str, kind: Kind, **more: Any) -> Option:
 # A table, laid out by hand.
 # fmt: off
 _NUMBER = finite()
-SEED = Option("seed", "N", whole(0), default=0, example="42",
-    help="seed of the search, the folds, the initial weights and the shuffling")
+SEED = Option("seed", "N", whole(0), default=0, example="42", common=True,
+    help="seed of all draws; of the search, the folds, the initial weights and the shuffling")
 GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python=False,
     help="time after SIGUSR1 to end with a checkpoint of each running trial and exit code 75, so that the run can "
          "be resumed")
 
 MODEL_AND_DATA = _group(
     "model and data",
-    Option("model", "MODEL", TEXT, example="my_model.py", python=False,
-        help="file.py with get_model(**parameters) or objective(parameters, comm, report); a builtin name (mnist, "
-             "cifar10); or an architecture arch.json of Keras 3"),
-    Option("train_data", "LIST", PATH, example="train.list",
-        help="text file that lists HDF5 files of training samples, one a line"),
-    Option("val_data", "LIST", PATH, example="test.list",
-        help="text file that lists HDF5 files of validation samples, one a line"),
+    Option("model", "MODEL", TEXT, example="my_model.py", python=False, common=True,
+        help="file.py, builtin (mnist, cifar10) or arch.json; the file has get_model(**parameters) or "
+             "objective(parameters, comm, report), the architecture is of Keras 3"),
+    Option("train_data", "LIST", PATH, example="train.list", common=True,
+        help="list of HDF5 files of training samples; a text file with one name a line"),
+    Option("val_data", "LIST", PATH, example="test.list", common=True,
+        help="list of HDF5 files of validation samples; a text file with one name a line"),
     Option("test_data", "LIST", PATH, example="test.list", python=False,
-        help="text file that lists HDF5 files on which the saved model is measured once, at the end"),
+        help="list of HDF5 files on which the saved model is measured once, at the end; as --train-data"),
     Option("features_name", "NAME", TEXT, shown="features", example="images",
         help="data set of the features; for several inputs a group, or names separated by commas"),
     Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
@@ -184,19 +198,19 @@ READING = _group(
 )
 TRAINING = _group(
     "training (may be searched too, as train.batch, train.learning_rate, …)",
-    _training("batch", "SAMPLES", whole(unit="samples"), example="64",
-        help="samples a worker takes for one gradient"),
-    _training("epochs", "EPOCHS", whole(unit="epochs"), example="10",
-        help="passes over the training data, counted over all workers"),
+    _training("batch", "SAMPLES", whole(unit="samples"), example="64", common=True,
+        help="samples of one gradient; each worker takes its own"),
+    _training("epochs", "EPOCHS", whole(unit="epochs"), example="10", common=True,
+        help="passes over the training data; counted over all workers"),
     _training("mode", "RULE", TEXT, example="allreduce",
         help="update rule: downpour, easgd, gem, or allreduce, in which every rank trains"),
     _training("synchronous", "", FLAG, shown="each worker trains at its own pace",
         help="average the gradients of all workers"),
     _training("sync_every", "BATCHES", whole(unit="batches"), example="10",
         help="batches between two exchanges of a worker with its master"),
-    _training("optimizer", "NAME", TEXT, example="sgd",
-        help="optimizer at the master: sgd, adam, rmsprop or adadelta, with Keras's defaults"),
-    _training("learning_rate", "RATE", POSITIVE, shown="the optimizer's own", example="1e-3",
+    _training("optimizer", "NAME", TEXT, example="sgd", common=True,
+        help="sgd, adam, rmsprop or adadelta; with Keras's defaults, at the master"),
+    _training("learning_rate", "RATE", POSITIVE, shown="the optimizer's own", example="1e-3", also="--lr", common=True,
         help="learning rate of the optimizer"),
     _training("optimizer_params", "DICT", DICTIONARY, example="{'momentum': 0.9}",
         help="arguments of the optimizer, such as \"{'momentum': 0.9}\""),
@@ -205,9 +219,9 @@ TRAINING = _group(
     _training("lr_schedule", "RULE", TEXT, example="cosine",
         help="constant, linear, cosine (both to 0 at the last epoch), exponential:RATE (times RATE each epoch) or "
              "step:EVERY:FACTOR (times FACTOR every EVERY epochs)"),
-    _training("early_stopping", "RULE", TEXT, example="val_loss,<,3",
-        help="metric,<,patience: stop after so many epochs without improvement and keep the best weights; ~< "
-             "compares means over as many epochs; a metric of one output or model is name:metric, such as "
+    _training("early_stopping", "RULE", TEXT, example="val_loss,<,3", common=True,
+        help="metric,<,patience, such as val_loss,<,3; stop after so many epochs without improvement and keep the best "
+             "weights; ~< compares means over as many epochs; a metric of one output or model is name:metric, such as "
              "energy:val_loss"),
     _training("target_metric", "RULE", TEXT, example="val_accuracy,>,0.97",
         help="metric,>,value: stop when the metric is past the value; a metric of one output or model is "
@@ -249,8 +263,8 @@ TRAINING = _group(
 )
 RUN = _group(
     "run",
-    Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run",
-        help=f"name of the run, whose directory is {RUNS}/NAME, or a path"),
+    Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run", common=True,
+        help=f"name of the run; its directory is {RUNS}/NAME, and a path names another"),
     Option("trial_name", "NAME", TEXT, shown="train", example="first",
         help="name of the run in its files"),
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
@@ -264,13 +278,17 @@ RUN = _group(
     Option("max_attempts", "N", whole(), default=3, example="5",
         help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
              "--hang-timeout) so many times in a row without completing another epoch"),
-    Option("overwrite", "", FLAG, default=False,
+    Option("overwrite", "", FLAG, default=False, common=True,
         help="replace a run of the same name"),
     SEED,
+    Option("quiet", "", FLAG, default=False, python=False, common=True,
+        help="write only errors and the end to the terminal; the end is the table and the sentences below it, and "
+             "--log-file has every line"),
     Option("log_level", "LEVEL", one_of(*LOG_LEVELS), default="info", example="warn", python=False,
-        help=f"detail of the logs: {', '.join(LOG_LEVELS)}"),
+        help=f"detail of the logs: {', '.join(LOG_LEVELS)}; trace has every message between ranks, warn and error "
+             "imply --quiet"),
     Option("log_file", "FILE", PATH, example="search.log", python=False,
-        help="also write what rank 0 prints to this file"),
+        help="also write the lines of rank 0 to this file"),
     Option("verbose", "", FLAG, default=False, python=False,
         help="the same as --log-level debug"),
 )
@@ -289,13 +307,13 @@ MACHINE = _group(
 )
 SEARCH = _group(
     "search",
-    Option("search_space", "MODULE", TEXT, shown="get_model.parameter_range of the model module",
+    Option("search_space", "MODULE", TEXT, shown="get_model.parameter_range of the model module", common=True,
         example="search_spaces/mnist.py", python=False,
-        help="Python file or dotted module with a list of Real, Integer and other parameters; `nnlo-opt space` "
-             "prints it"),
+        help="Python file or module with the parameters; a list of Real, Integer and others, which `nnlo-opt space` "
+             "prints"),
     Option("fix", "NAME=VALUE", FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
-    Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol",
+    Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol", common=True,
         help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol; with the extra [optuna] tpe, gp "
              "and cmaes"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown="gp", example="et",
@@ -311,24 +329,24 @@ SEARCH = _group(
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
         help="directories of earlier runs, whose complete trials the search learns from; they do not count as "
              "trials of this run, and their points are not tried again"),
-    Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4",
-        help="ranks that train one trial: a master and its workers; 1: a single-process trainer"),
-    Option("n_fold", "FOLDS", whole(), default=1, example="5",
+    Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4", common=True,
+        help="ranks that train one trial; a master and its workers, or with 1 a single-process trainer"),
+    Option("n_fold", "FOLDS", whole(), default=1, example="5", common=True,
         help="folds of the cross validation; 1: the given training and validation data"),
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
         help="unit folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
              "values stay together"),
-    Option("opt_restore", "", FLAG, default=False,
+    Option("opt_restore", "", FLAG, default=False, common=True,
         help="resume the run from where it stopped"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
         help="builtin model (mnist, cifar10) if no --model is given"),
 )
 PRUNING = _group(
     "stopping trials early",
-    Option("pruner", "NAME", one_of("none", *PRUNERS), default="none", example="asha",
-        help="none; median: stop a trial that is worse than the median of the others at the same epoch; asha: "
-             "pause all but the best trials at rungs of more and more epochs, and resume a trial when it is among "
-             "the best; hyperband: the same with several first rungs"),
+    Option("pruner", "NAME", one_of("none", *PRUNERS), default="none", example="asha", common=True,
+        help="none, median, asha or hyperband; median: stop a trial that is worse than the median of the others at the "
+             "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
+             "when it is among the best; hyperband: the same with several first rungs"),
     Option("pruner_eta", "N", whole(2), shown="3", example="4",
         help="asha, hyperband: one trial in N goes past a rung, and the next rung has N times its epochs"),
     Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown="1", example="2",
@@ -343,9 +361,9 @@ PRUNING = _group(
 )
 COMPARISON = _group(
     "comparing trials",
-    Option("objective", "METRIC:DIRECTION", many(OBJECTIVE), default=(), shown="figure_of_merit:min",
+    Option("objective", "METRIC:DIRECTION", many(OBJECTIVE), default=(), shown="figure_of_merit:min", common=True,
         example="val_accuracy:max",
-        help="metric to compare trials by, such as val_loss:min or val_acc:max; given several times, the search "
+        help="metric to compare trials by, such as val_loss:min; or val_acc:max; given several times, the search "
              "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
              "objective is the figure of merit. A metric of one output is name:metric:DIRECTION. Besides metrics: "
              f"{', '.join(MEASURED)}; with an objective module: the keys of its dict, and train_s"),
@@ -355,18 +373,18 @@ COMPARISON = _group(
     Option("objective_epoch", "WHICH", one_of(*EPOCHS), default="last", example="best",
         help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
              "best) or the one in which the first objective was best"),
-    Option("direction", "WAY", one_of("min", "max"), shown="min", example="max",
-        help="minimise (min) or maximise (max) the figure of merit of an objective module or of --figure-of-merit, "
-             "unless --objective says it"),
+    Option("direction", "WAY", one_of("min", "max"), shown="min", example="max", common=True,
+        help="min: the lower the better, max: the higher; for the figure of merit of an objective module or of "
+             "--figure-of-merit, unless --objective says it"),
 )
 TARGET = Option("target_objective", "FIGURE", _NUMBER, example="0.02",
     help="stop when a figure of merit is better than this; not with several objectives")
 BUDGET = _group(
     "when a search stops (may be changed on resume; running trials end first)",
-    Option("num_iterations", "TRIALS", whole(), default=10, example="50",
-        help="trials in the journal at the end, failed ones included; may be raised on resume"),
-    Option("timeout", "TIME", TIME, example="3600",
-        help="begin no trial after so much time of searching, summed over all starts of the run"),
+    Option("num_iterations", "TRIALS", whole(), default=10, example="50", common=True,
+        help="trials of the run; failed ones included, may be raised on resume"),
+    Option("timeout", "TIME", TIME, example="3600", common=True,
+        help="begin no trial after so much time of searching; summed over all starts of the run"),
     Option("walltime", "TIME", TIME, example="3:55:00",
         help="time of this start: begin no trial that would not end in time, estimated "
              "from earlier trials; shortly before the end, stop and checkpoint what still runs and exit with code "
@@ -383,6 +401,7 @@ BUDGET = _group(
 RESTORE = _group(
     "training driver",
     Option("restore", "NAME", TEXT, shown="name: that of --checkpoint or --trial-name", example="my-run", bare="",
+        common=True,
         help="resume from the last checkpoint of the run NAME"),
     Option("from_run", "RUN[:TRIAL]", TEXT, example="checkpoints/my-run:7", python=False,
         help="train the best trial of a run, or the trial TRIAL, again: with the options of the run unless others are "

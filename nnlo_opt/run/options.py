@@ -12,7 +12,7 @@ from nnlo_opt.data.cache import parse_copy_command
 from nnlo_opt.data.weights import ClassWeights
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, read
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, QUIET_LEVELS, RUNS, TRAINING_OPTIONS, read
 from nnlo_opt.runtime.devices import GpuRequest
 from nnlo_opt.search.pruning import PRUNERS, PruningPlan
 from nnlo_opt.search.racing import MIN_FOLDS
@@ -109,6 +109,8 @@ class Options:
     point: Point = field(default_factory=dict)
     seed: int = 0
     log_level: str = "info"
+    #: write only errors and the end to the terminal
+    quiet: bool = False
     log_file: Path | None = None
     command_line: tuple[str, ...] = ()
     gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
@@ -209,6 +211,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
             "`--model` must name what to train: a file.py, a builtin (mnist, cifar10) or an arch.json. "
             "Received: nothing."
         )
+    log_level = "debug" if values.verbose else values.log_level
     return _same_named(Options, values) | {
         "model": model,
         "training": TrainingOptions(shuffle=not values.no_shuffle, **_same_named(TrainingOptions, values)),
@@ -218,7 +221,8 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
         "grace_s": values.grace,
         "hang_timeout_s": values.hang_timeout,
         "remarks": (_THREAD_VALIDATION,) if values.thread_validation else (),
-        "log_level": "debug" if values.verbose else values.log_level,
+        "log_level": log_level,
+        "quiet": values.quiet or log_level in QUIET_LEVELS,
         "log_file": _path(values.log_file),
         "command_line": tuple(command_line),
     }

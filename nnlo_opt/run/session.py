@@ -154,7 +154,7 @@ class Session(ABC):
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console(prints=setup.script is None)
+        self._console = Console(prints=setup.script is None, quiet=setup.options.quiet)
         #: prints a line for a person
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
@@ -441,6 +441,7 @@ class Session(ABC):
             remove_stale_checkpoints(directory.path, directory.ledger)
         if self.script is None or self.script.keeps_files:
             write_last_reports(run.reporter, directory, self.say)
+        self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if test:
             self.say(f"On the test data, `{self.options.data.test_data}`: {metrics_text(test)}")

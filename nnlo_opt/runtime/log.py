@@ -18,7 +18,9 @@ from typing import IO, TextIO
 
 #: seconds for mpirun to read what a rank has written before the rank ends the job; and then to hand it on
 READ_S, FORWARD_S = 2.0, 0.05
-logging.addLevelName(5, "TRACE")
+#: level of messages between ranks
+TRACE = 5
+logging.addLevelName(TRACE, "TRACE")
 #: takes what is shortened everywhere else; without a run, only if a script asks for it
 WHOLE = logging.getLogger("nnlo_opt.whole")
 
@@ -72,14 +74,14 @@ class _LogOfRankZero(logging.Handler):
 class RankOutput:
     """Standard output, standard error and log of this rank."""
 
-    def __init__(self, world_rank: int, level: str, *, to_terminal: bool) -> None:
-        """Turn the output to a file unless `to_terminal`, which is True for rank 0."""
+    def __init__(self, world_rank: int, level: str, *, to_terminal: bool, quiet: bool = False) -> None:
+        """Turn the output to a file unless `to_terminal`, which is True for rank 0; `quiet`: it has no detail there."""
         self._world_rank = world_rank
         self._held: IO[bytes] | None = None
         #: standard error of the terminal, also after standard error was turned to the log file
         self.terminal_error: TextIO = sys.stderr
         # The terminal shows only messages on which an operator acts; the file of a rank may hold more.
-        if to_terminal and level == "info":
+        if to_terminal and (level == "info" or (quiet and level != "error")):
             level = "warn"
         logging.basicConfig(
             level=level.upper(),

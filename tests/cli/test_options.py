@@ -82,6 +82,7 @@ COMMON = [
     (["--sync-every", "3"], "training.sync_every", 3),
     (["--optimizer", "rmsprop"], "training.optimizer", "rmsprop"),
     (["--learning-rate", "1e-3"], "training.learning_rate", 1e-3),
+    (["--lr", "1e-3"], "training.learning_rate", 1e-3),
     (["--optimizer-params", "{'momentum': 0.9}"], "training.optimizer_params", {"momentum": 0.9}),
     (["--warmup-epochs", "0.5"], "training.warmup_epochs", 0.5),
     (["--lr-schedule", "step:2:0.1"], "training.lr_schedule", "step:2:0.1"),
@@ -110,7 +111,9 @@ COMMON = [
     (["--max-attempts", "5"], "plan.max_attempts", 5),
     (["--overwrite"], "run.overwrite", True),
     (["--seed", "42"], "seed", 42),
+    (["--quiet"], "quiet", True),
     (["--log-level", "warn"], "log_level", "warn"),
+    (["--log-level=warn"], "quiet", True),
     (["--log-file", "out.log"], "log_file", Path("out.log")),
     (["--verbose"], "log_level", "debug"),
 ]
@@ -186,7 +189,7 @@ def options_of(parser):
 @pytest.mark.parametrize("program", PARSERS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
-    elsewhere = {"--help", "--copy-command"} | ({"--from-run"} if program == "TrainingDriver" else set())
+    elsewhere = {"--help", "--help-all", "--copy-command"} | ({"--from-run"} if program == "TrainingDriver" else set())
     assert covered | elsewhere == set(options_of(PARSERS[program]()))
 
 
@@ -206,7 +209,7 @@ def test_defaults_of_a_training(parse):
     assert (training.mode, training.synchronous, training.sync_every) == ("downpour", False, 1)
     assert (training.shuffle, training.checkpoint_interval, training.loss) == (True, 1, None)
     assert (training.warmup_epochs, training.lr_schedule) == (0.0, "constant")
-    assert (options.seed, options.log_level, options.log_file) == (0, "info", None)
+    assert (options.seed, options.log_level, options.log_file, options.quiet) == (0, "info", None, False)
     assert (options.gpus, options.monitor, options.timeline, options.remarks) == (GpuRequest(), False, False, ())
     assert options.trial_name == "train"
     assert options.data.train_data is options.data.features_name is None
@@ -307,17 +310,33 @@ def test_only_names_of_options_are_respelled_never_values():
 
 
 @pytest.mark.parametrize("program", PARSERS)
-@pytest.mark.parametrize("option", ["--help", "-h", "--hel"])
-def test_help_names_every_option_its_default_and_both_spellings(program, option):
-    with pytest.raises(HelpRequested) as request:
-        BOTH[program]([option])
-    text = str(request.value)
+@pytest.mark.parametrize("option", ["--help-all", "--help-a"])
+def test_the_whole_help_names_every_option_its_default_an_example_and_both_spellings(program, option):
+    text = help_of(program, option)
     for name in options_of(PARSERS[program]()):
         assert name in text
     assert program in text
     assert "%(default)s" not in text
-    assert "(default: 100)" in text
+    assert "(default: 100, example: 64)" in text
     assert "Options may be written with - or _" in text
+
+
+@pytest.mark.parametrize("program", PARSERS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_help_of_common_options_fits_a_screen_and_leads_to_the_others(program, option, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = help_of(program, option).splitlines()
+    assert len(lines) < 40
+    assert max(map(len, lines)) < 80
+    assert {"  --epochs EPOCHS", "  --checkpoint NAME"} <= {line.split("   ")[0].rstrip() for line in lines}
+    assert not [line for line in lines if "--gem-kappa" in line]
+    assert lines[-1].endswith(": --help-all")
+
+
+def help_of(program, option):
+    with pytest.raises(HelpRequested) as request:
+        BOTH[program]([option])
+    return str(request.value)
 
 
 # ---------------------------------------------------------------- wrong values

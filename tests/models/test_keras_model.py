@@ -247,8 +247,13 @@ def test_backends_that_cannot_be_had(monkeypatch):
         keras_model.import_framework(1, backend="theano")
     keras_model.import_framework(1)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install nnlo_opt\[jax\]"):
-        keras_model.import_framework(1, backend="jax")
+    for backend, package in {
+        "jax": r"nnlo_opt\[jax\]",
+        "torch": r"nnlo_opt\[torch\]",
+        "tensorflow": "tensorflow",
+    }.items():
+        with pytest.raises(ConfigurationError, match=f"pip install {package}`"):
+            keras_model.import_framework(1, backend=backend)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
     with pytest.raises(ConfigurationError, match="already runs on tensorflow"):
         keras_model.import_framework(1, backend="jax")

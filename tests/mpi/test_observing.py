@@ -146,6 +146,24 @@ def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
 
 
+def test_a_quiet_terminal_shows_the_end_alone_and_a_traced_rank_logs_every_message(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.GOOD)
+    command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "2"]
+    outcome = ok(
+        3, [*command, "--checkpoint", "Q", "--quiet", "--log-level", "trace", "--log-file", "all.log"], tmp_path
+    )
+    assert outcome.out.split()[0] == "Trials"
+    assert "Search complete" in outcome.out
+    assert "starts on block" not in outcome.out
+    assert "starts on block" in (tmp_path / "all.log").read_text()
+    assert "DEBUG" not in outcome.err
+    traced = [
+        line for line in (tmp_path / "checkpoints/Q/logs/rank-00001.log").read_text().splitlines() if "TRACE" in line
+    ]
+    for words in ("from 0: RunFold(", "to 0: FoldFinished(", "to 1: CallObjective("):
+        assert any(words in line for line in traced), traced
+
+
 @pytest.mark.parametrize(
     ("options", "visible", "expected"),
     [

@@ -61,6 +61,7 @@ def test_an_identity_is_plain_data_and_the_same_command_is_the_same_run():
         ["--target-objective", "0.1"],
         ["--checkpoint-interval", "4"],
         ["--log-level", "debug"],
+        ["--quiet"],
         ["--log-file", "x.log"],
         ["--opt-restore"],
         ["--trial-name", "other"],

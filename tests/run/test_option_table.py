@@ -2,6 +2,7 @@ from dataclasses import fields
 
 import pytest
 
+from nnlo_opt.cli import reference
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.option_table import BY_NAME, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, read
 from nnlo_opt.run.options import optimization_options, training_options
@@ -14,6 +15,11 @@ def test_every_option_stands_in_the_table_once():
         names = [option.name for option in options]
         assert len(names) == len(set(names))
     assert [name for name, option in BY_NAME.items() if not option.help or not option.group] == []
+
+
+def test_every_option_with_a_value_has_an_example():
+    options = [*BY_NAME.values(), *(option for table in reference.COMMANDS.values() for option in table)]
+    assert not [option.name for option in options if option.metavar and not option.example]
 
 
 @pytest.mark.parametrize("option", BY_NAME.values(), ids=BY_NAME)

@@ -22,6 +22,7 @@ from nnlo_opt.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
 from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
 from nnlo_opt.runtime.handles import HANDLE_BYTES
+from nnlo_opt.runtime.log import TRACE
 from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ class MpiTransport(Transport):
         else:
             head = _HEAD.pack(self._inboxes[dest].n_released, *place)
             buffer, tag = encode(message, head=head), _LOCAL
+        logger.log(TRACE, "to %d: %s, %d numbers", dest, message, 0 if payload is None else payload.size)
         try:
             self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
         except MPI.Exception as error:
@@ -170,7 +172,9 @@ class MpiTransport(Transport):
                 self._n_rings_past = n_rings
                 return None
             self._n_rings_past += 1
-            return self._receive()
+            if received := self._receive():
+                logger.log(TRACE, "from %d: %s", received.source, received.message)
+            return received
         except MPI.Exception as error:
             self._take_losses(error)
             if is_revoked(self._comm):

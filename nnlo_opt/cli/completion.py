@@ -1,0 +1,80 @@
+"""Completion scripts for shells, made from the tables of options.
+
+A script holds all words itself: asking a command at every key would take half a second. Behind `mpirun` the words of
+the driver are completed, too.
+"""
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import get_args
+
+from nnlo_opt.cli.getdata import DATA_SETS
+from nnlo_opt.cli.reference import COMMANDS
+from nnlo_opt.models.builders import builtin_names
+
+SHELLS = ("bash", "zsh", "fish")
+_BASH = """\
+_nnlo_opt() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= words= i
+    [[ $word == "=" ]] && word=
+    [[ $before == "=" ]] && before=${{COMP_WORDS[COMP_CWORD-2]}}
+    for ((i = 0; i < COMP_CWORD; i++)); do
+        case "$command ${{COMP_WORDS[i]##*/}}" in
+            {programs}) command=${{COMP_WORDS[i]##*/}} ;;
+            {subcommands}) command="nnlo-opt ${{COMP_WORDS[i]}}" ;;
+        esac
+    done
+    case "$command $before" in
+        {cases}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _nnlo_opt {names} mpirun mpiexec
+"""
+
+
+def script(shell: str, subcommands: tuple[str, ...]) -> str:
+    """Return the script of one of `SHELLS`; `subcommands`: the words behind `nnlo-opt`."""
+    words = {"nnlo-opt completion": SHELLS, "GetData": DATA_SETS, "BuildModel": builtin_names()}
+    if shell == "fish":
+        return "\n".join(_fish(words, subcommands)) + "\n"
+    words |= {"nnlo-opt": subcommands, "": ("OptimizationDriver", "TrainingDriver")}
+    names = [command for command in (*COMMANDS, "nnlo-opt") if " " not in command]
+    cases = [f'"{command} {flag}") words="{" ".join(known)}" ;;' for command, flag, known, _ in _flags() if known]
+    for command in sorted({*COMMANDS, *words}, reverse=True):  # nnlo-opt behind its subcommands
+        known = [*words.get(command, ()), *(flag for name, flag, *_ in _flags() if name == command)]
+        cases.append(f'"{command} "*) words="{" ".join(known)}" ;;')
+    text = _BASH.format(
+        programs="|".join(f'*" {name}"' for name in names),
+        subcommands="|".join(f'"nnlo-opt {name}"' for name in subcommands),
+        cases="\n        ".join(cases),
+        names=" ".join(names),
+    )
+    zsh = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
+    return zsh * (shell == "zsh") + text
+
+
+def _flags() -> Iterator[tuple[str, str, list[str], str]]:
+    """Yield command, form, known values (none: a file, [""] at least) and help of every option."""
+    for command, options in COMMANDS.items():
+        for option in options:
+            known = [text for text in get_args(option.kind.type) if isinstance(text, str)] or [""]
+            for flag in option.flags:
+                yield command, flag, known if option.metavar else [], option.help.split(";")[0]
+
+
+def _fish(words: dict[str, tuple[str, ...]], subcommands: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines of the script of fish."""
+
+    def of(command: str) -> str:
+        program, _, sub = command.partition(" ")
+        return f"complete -c {program}" + f" -n '__fish_seen_subcommand_from {sub}'" * bool(sub)
+
+    for command, flag, known, text in _flags():
+        form = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+        value = f" -x -a '{' '.join(known)}'" if any(known) else " -r" * bool(known)
+        yield f"{of(command)} {form}{value} -d {quote(text)}"
+    for command, known in words.items():
+        yield f"{of(command)} -a '{' '.join(known)}'"
+    yield f"complete -c nnlo-opt -n __fish_use_subcommand -x -a '{' '.join(subcommands)}'"
+    yield "complete -c mpirun -x -a '(__fish_complete_subcommand -n -np)'"

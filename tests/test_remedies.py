@@ -1,0 +1,62 @@
+"""Remedies in messages: every extra, option, command and file that one names exists."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from sources import ROOT, SOURCES, tree_of
+
+from nnlo_opt.cli import reference, tool
+
+REPOSITORY = ROOT.parent
+SETUP = (REPOSITORY / "setup.py").read_text()
+OPTIONS = {flag for options in reference.COMMANDS.values() for option in options for flag in option.flags}
+#: options that are in no table, one that is shortened, and options of other programs
+MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
+
+
+def texts(path: Path) -> list[str]:
+    """The strings of a module, with `{}` for what is put in; docstrings are no messages."""
+    tree, found = tree_of(path), []
+    inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    plain = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner | plain:
+            found.append(node.value)
+    return found
+
+
+def extras(text: str) -> list[str]:
+    known = ast.literal_eval(re.search(r"extras_require=(\{.*?\n    \})", SETUP, re.DOTALL)[1])
+    named = re.findall(r"nnlo_opt\[(\w+)\]|`\[(\w+)\]`|extra \[(\w+)\]", text)
+    return ["".join(name) for name in named if "".join(name) not in known]
+
+
+def options(text: str) -> list[str]:
+    named = re.findall(r"(?<![\w-])--[a-z][a-z_-]*[a-z](?![\w-]*\{)", text) if " " in text else []
+    return [name for name in named if name.replace("_", "-") not in OPTIONS | MORE and "#SBATCH" not in text]
+
+
+def commands(text: str) -> list[str]:
+    return [name for name in re.findall(r"`nnlo-opt (\w+)", text) if name not in tool._COMMANDS]
+
+
+def files(text: str) -> list[str]:
+    named = re.findall(r"\b(?:docs|examples|benchmarks|search_spaces|drivers)/[\w./-]*\w", text)
+    return [name for name in named if not (REPOSITORY / name).exists()]
+
+
+@pytest.mark.parametrize("missing", [extras, options, commands, files])
+def test_what_a_message_names_exists(missing):
+    named = [(path, text) for path in SOURCES.values() for text in texts(path)]
+    assert not {f"{path.relative_to(ROOT)}: {name}" for path, text in named for name in missing(text)}
+
+
+def test_what_the_checks_find():
+    assert extras("Run `pip install nnlo_opt[tensorflow]` (or `[mpich]`).") == ["tensorflow"]
+    assert options("Drop `--pruner-{}`, or give `--epoch` and --batch.") == ["--epoch"]
+    assert commands("see `nnlo-opt shows`") == ["shows"]
+    assert files("see docs/nowhere.md and docs/scaling.md") == ["docs/nowhere.md"]
