@@ -74,7 +74,7 @@ def _fish(words: dict[str, tuple[str, ...]], subcommands: tuple[str, ...]) -> It
         form = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
         value = f" -x -a '{' '.join(known)}'" if any(known) else " -r" * bool(known)
         yield f"{of(command)} {form}{value} -d {quote(text)}"
-    for command, known in words.items():
-        yield f"{of(command)} -a '{' '.join(known)}'"
+    for command, first in words.items():
+        yield f"{of(command)} -a '{' '.join(first)}'"
     yield f"complete -c nnlo-opt -n __fish_use_subcommand -x -a '{' '.join(subcommands)}'"
     yield "complete -c mpirun -x -a '(__fish_complete_subcommand -n -np)'"
