@@ -21,7 +21,7 @@ _nnlo_opt() {{
     for ((i = 0; i < COMP_CWORD; i++)); do
         case "$command ${{COMP_WORDS[i]##*/}}" in
             {programs}) command=${{COMP_WORDS[i]##*/}} ;;
-            {subcommands}) command="nnlo-opt ${{COMP_WORDS[i]}}" ;;
+            {subcommands}) command+=" ${{COMP_WORDS[i]}}" ;;
         esac
     done
     case "$command $before" in
@@ -46,7 +46,7 @@ def script(shell: str, subcommands: tuple[str, ...]) -> str:
         cases.append(f'"{command} "*) words="{" ".join(known)}" ;;')
     text = _BASH.format(
         programs="|".join(f'*" {name}"' for name in names),
-        subcommands="|".join(f'"nnlo-opt {name}"' for name in subcommands),
+        subcommands="|".join(['"GetData from-arrays"', *(f'"nnlo-opt {name}"' for name in subcommands)]),
         cases="\n        ".join(cases),
         names=" ".join(names),
     )

@@ -1,6 +1,7 @@
-"""`GetData`: writes MNIST or CIFAR-10 as HDF5 files with lists of these files.
+"""`GetData`: writes MNIST, CIFAR-10 or arrays of a user as HDF5 files with lists of these files.
 
 GetData mnist --n-train-files 24 --n-test-files 4
+GetData from-arrays X.npy Y.npy --name mine
 """
 
 import argparse
@@ -14,17 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.data.array_files import samples_from_arrays
 from nnlo_opt.data.download import downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.run.option_kinds import PATH, TEXT, whole
+from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option, read
 
 DEFAULT_N_FILES = (24, 4)
+_FROM_ARRAYS = "from-arrays"
 #: first words of the command
-DATA_SETS = (*sorted(IMAGE_SHAPES),)
+DATA_SETS = (*sorted(IMAGE_SHAPES), _FROM_ARRAYS)
 
 
 # fmt: off
@@ -43,13 +46,23 @@ OPTIONS = (
     Option("n_samples", "N", whole(2), example="500",
         help="most samples in all files together"),
 )
+#: options of `GetData from-arrays`
+ARRAY_OPTIONS = (
+    Option("name", "NAME", TEXT, default="arrays", example="mine",
+        help="name of the data set, in the names of its files"),
+    Option("split", "SHARE", SHARE, default=0.2, example="0.1",
+        help="share of the samples to validate with, drawn by the seed"),
+    *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
+    *(option for option in OPTIONS if option.name in ("out", "seed", "n_samples")),
+)
 # fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the files and their lists; return the exit code."""
     try:
-        arguments = _parse(argv)
+        argv = sys.argv[1:] if argv is None else argv
+        arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
         _check_folder(arguments.out)
         images = _load(arguments)
         print(f"Source: {images.source}")
@@ -71,7 +84,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         OPTIONS, prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels."
     )
-    parser.add_argument("name", choices=sorted(IMAGE_SHAPES), help="the data set")
+    parser.add_argument("name", choices=DATA_SETS, help="the data set; from-arrays X.npy Y.npy has its own --help")
     parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
     given = parser.parse_intermixed_args(argv)
     values = read(vars(given), OPTIONS)
@@ -84,6 +97,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "n_test_files": values.n_test_files or numbers[1],
     }
     return argparse.Namespace(name=given.name, **vars(values) | made)
+
+
+def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files of features and labels."
+    )
+    parser.add_argument("features", metavar="X.npy", type=Path, help="features, a row for each sample")
+    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, a row for each sample")
+    arguments = parser.values([word for word in argv if word != _FROM_ARRAYS])
+    if Path(arguments.name).name != arguments.name:
+        raise ConfigurationError(f"`--name` must be a plain file name. Received: {arguments.name!r}; see `--out`.")
+    arguments.source = _FROM_ARRAYS
+    arguments.out = Path(arguments.out or f"data/{arguments.name}")
+    return arguments
 
 
 def _check_folder(out: Path) -> None:
@@ -111,6 +138,8 @@ def _load(arguments: argparse.Namespace) -> ImageSet:
 
 def _images_from(arguments: argparse.Namespace) -> ImageSet:
     match arguments.source, arguments.name:
+        case "from-arrays", _:
+            return samples_from_arrays(arguments.features, arguments.labels, arguments.split, arguments.seed)
         case "bundled", "mnist":
             return bundled_digits(arguments.seed)
         case "bundled", name:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt show": tool.SHOW_OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,
+    "GetData from-arrays": getdata.ARRAY_OPTIONS,
     "BuildModel": buildmodel.OPTIONS,
 }
 

@@ -30,10 +30,10 @@ class Images:
         return len(self.x)
 
     def __getitem__(self, chosen: slice | NDArray) -> "Images":
-        return Images(self.x[chosen], self.y[chosen])
+        return type(self)(self.x[chosen], self.y[chosen])
 
-    def as_samples(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Features (n, height, width, colours) from 0 to 1 and one-hot labels (n, 10)."""
+    def as_samples(self) -> tuple[NDArray, NDArray]:
+        """Features (n, height, width, colours) from 0 to 1 and one-hot labels (n, 10), both float32."""
         return self.x.astype(np.float32) / np.float32(255), np.eye(N_CLASSES, dtype=np.float32)[self.y]
 
 

@@ -19,6 +19,7 @@ LINES = {
     "nnlo-opt la": ("launch", "plan"),
     "nnlo-opt plan --scheduler ": ("slurm lsf", "--walltime"),
     "GetData mn": ("mnist", "cifar10"),
+    "GetData from-arrays --sp": ("--split", "--source"),
     "nnlo-opt completion ": ("bash zsh fish", "show"),
 }
 

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,75 @@ def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[st
     assert "for mnist only" in refused(capsys, "cifar10", "--source", "bundled")
     assert "21 files for 20 samples" in refused(capsys, "mnist", "24", "21", "--source", npz)
     assert "`--out` must be a folder" in refused(capsys, "mnist", "--source", npz, "--out", npz)
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def write_arrays(n: int = 10) -> tuple[str, str]:
+    """Features whose numbers name their row, and labels that do."""
+    np.save("X.npy", np.repeat(np.arange(n, dtype=np.float64), 6).reshape(n, 2, 3))
+    np.save("Y.npy", np.arange(n))
+    return "X.npy", "Y.npy"
+
+
+def read_arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
+    source = Hdf5Source(read_list(Path(name)), "features", "labels")
+    return source.read(np.arange(source.info.n_samples))
+
+
+def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Path, capsys) -> None:
+    argv = ["from-arrays", *write_arrays(), "--name", "mine", "--split", "0.3", "--n-train-files", "2"]
+    assert getdata.main(argv) == EXIT_OK
+    assert "Wrote 7 samples to train on and 3 to test with" in capsys.readouterr().out
+    (train, of_train), (test, of_test) = (read_arrays(f"data/mine/{part}_mine.list") for part in ("train", "test"))
+    assert train.shape[1:] == test.shape[1:] == (2, 3)
+    assert sorted([*of_train, *of_test]) == list(range(10))
+    assert np.array_equal(train[:, 0, 0], of_train)
+    assert of_train.dtype.kind == "i"
+    assert verify(Path("data/mine/train_mine.list")) == 2
+    assert getdata.main([*argv, "--seed", "1"]) == EXIT_OK
+    assert set(read_arrays("data/mine/test_mine.list")[1]) != set(of_test)
+
+
+def test_arrays_that_are_no_samples_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = write_arrays()
+    np.save("text.npy", np.array(["a", "b"]))
+    np.save("objects.npy", np.array([{}, None]))
+    np.save("one.npy", np.float32(1))
+    np.save("nine.npy", np.zeros((9, 4)))
+    np.save("nan.npy", np.array([0, 1, np.nan]))
+    np.savez("both.npz", x=np.zeros(3), y=np.ones(3))
+    Path("cut.npy").write_bytes(Path(x).read_bytes()[:200])
+    for argv, words in {
+        (x, "nine.npy"): "one row for each sample. Received: 10 rows of shape (2, 3) in X.npy and 9 rows of shape (4,)",
+        (x, "nowhere.npy"): "No such file",
+        (x, "text.npy"): "with <U1 of shape (2,). Write one array",
+        (x, "objects.npy"): "objects.npy (Object arrays cannot be loaded",
+        (x, "one.npy"): "with float32 of shape ()",
+        ("both.npz", y): "with several arrays",
+        ("cut.npy", y): "cut.npy",
+        ("nan.npy", y): "must be finite. Received: nan.npy with nan in row 2",
+        (x, y, "--split", "0.01"): "`--split` must leave samples to train on and samples to validate with",
+        (x, y, "--split", "1.5"): "`--split` must be a number from 0 to 1",
+        (x, y, "--name", "a/b"): "`--name` must be a plain file name",
+        (x, y, "--source", "bundled"): "--source",
+        (x,): "Y.npy",
+    }.items():
+        assert words in refused(capsys, "from-arrays", *argv), argv
+
+
+def test_the_lines_of_the_guide_write_the_same_data(folder: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "data.md"
+    (lines,) = re.findall(r"^```python\n(import h5py.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict = {}
+    exec(compile(lines, "data.md", "exec"), names)
+    for name in ("X", "Y"):
+        np.save(f"{name}.npy", names[name])
+    assert getdata.main(["from-arrays", "X.npy", "Y.npy", "--name", "mine"]) == EXIT_OK
+    for ours, theirs in (("train_mine", "train"), ("test_mine", "val")):
+        for made, written in zip(read_arrays(f"data/mine/{ours}.list"), read_arrays(f"{theirs}.list"), strict=True):
+            assert (made.shape, made.dtype) == (written.shape, written.dtype)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
