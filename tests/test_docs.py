@@ -33,7 +33,18 @@ COMMANDS = {
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
     "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
 }
-SUBCOMMANDS = ("show", "report", "best-model", "space", "repair", "simulate", "launch", "plan", "completion")
+SUBCOMMANDS = (
+    "GetData from-arrays",
+    "nnlo-opt show",
+    "nnlo-opt report",
+    "nnlo-opt best-model",
+    "nnlo-opt space",
+    "nnlo-opt repair",
+    "nnlo-opt simulate",
+    "nnlo-opt launch",
+    "nnlo-opt plan",
+    "nnlo-opt completion",
+)
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 
@@ -69,8 +80,8 @@ def commands_of(page: Path) -> list[tuple[str, str]]:
         for word in line.split("#")[0].split():
             if word in COMMANDS:
                 command = word
-            elif command == "nnlo-opt" and word in SUBCOMMANDS:
-                command = f"nnlo-opt {word}"
+            elif f"{command} {word}" in SUBCOMMANDS:
+                command = f"{command} {word}"
             elif word == "&&":
                 command = ""
             elif command == "nnlo-opt plan" and word == "--":
@@ -142,7 +153,7 @@ def test_the_architecture_has_every_folder_of_the_package():
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_options_that_pages_name_exist(page):
-    commands = [*COMMANDS, *(f"nnlo-opt {subcommand}" for subcommand in SUBCOMMANDS)]
+    commands = [*COMMANDS, *SUBCOMMANDS]
     everywhere = FOREIGN.union(*map(options_of, commands))
     quoted = [text for text in re.findall(r"`([^`]+)`", prose_of(page)) if "benchmarks/" not in text]
     named = {option for text in quoted for option in OPTION.findall(text)}

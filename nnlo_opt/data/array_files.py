@@ -19,7 +19,7 @@ class Samples(Images):
 
 
 def samples_from_arrays(features: Path, labels: Path, share: float, seed: int) -> ImageSet:
-    """Return the samples of two `.npy` files, of which a `share` that `seed` draws is to test with.
+    """Return the samples of two `.npy` files; a `share` of them, which `seed` draws, is to test with.
 
     Raises:
         ConfigurationError: naming the file, if it does not hold an array of finite numbers, or the arrays do not belong
