@@ -41,7 +41,7 @@ def options(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    return [name for name in re.findall(r"`nnlo-opt (\w+)", text) if name not in tool._COMMANDS]
+    return [name for name in re.findall(r"`nnlo-opt ([\w-]+)", text) if name not in tool._COMMANDS]
 
 
 def files(text: str) -> list[str]:
