@@ -7,7 +7,7 @@ Features and labels are a data set each, or a group: a list of its members in al
 Names separated by commas are a list in their order. `hdf5_parts` describes sequences of variable length.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,12 +33,13 @@ class Hdf5Source:
         adaptors: functions that transform features and labels after reading; None for no change.
         locate: returns the file from which samples are read, for example a local copy; None for the file itself.
         external: True if the files may lead to other files.
+        finite: which of features and labels must be finite when samples are read; not what a function transforms.
 
     Raises:
         ConfigurationError: naming the file, if it is not HDF5, lacks a data set, or does not fit the other files.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (two of them are settings by keyword)
         self,
         paths: Sequence[Path | str],
         features_name: str,
@@ -47,14 +48,15 @@ class Hdf5Source:
         locate: Callable[[Path], Path] | None = None,
         *,
         external: bool = False,
+        finite: Collection[str] = ("features", "labels"),
     ) -> None:
         self._locate = locate or (lambda path: path)
         self._open = partial(open_file, external=external)
         #: True if libhdf5 has to decode samples, and damage of them may crash it
         self.is_coded = False
         # Models compute in float32, regardless of the type in which features are stored.
-        self._features = Part("features", features_name, adaptors[0], as_float32=True)
-        self._labels = Part("labels", labels_name, adaptors[1], as_float32=False)
+        self._features = Part("features", features_name, adaptors[0], finite="features" in finite)
+        self._labels = Part("labels", labels_name, adaptors[1], finite="labels" in finite)
         files = tuple(FileInfo(path, self._scan(path)) for path in map(Path, paths))
         not_empty = next((file.path for file in files if file.n_samples), None)
         if not_empty is None:

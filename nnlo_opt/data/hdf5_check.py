@@ -23,6 +23,7 @@ import numpy as np
 
 from nnlo_opt.data.hdf5 import Hdf5Source
 from nnlo_opt.data.hdf5_weights import read_saved_weights
+from nnlo_opt.data.source import NotFiniteError
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.runtime.environment import module_command, without_mpi
 
@@ -33,10 +34,21 @@ STEP_S, BYTE_S = 0.5, 2.5e-6
 HEADER_BYTES, PIECE_BYTES = 24e6, 4 << 20
 #: seconds of processor time after which no samples are read any more; about 1 GiB
 SAMPLES_S = 5.0
+#: seconds in which samples are read that libhdf5 need not decode, to see if they are finite; about 1 GiB in memory
+PLAIN_S = 0.5
+#: exit code with the sentence about samples that are not finite
+NOT_FINITE = 64
 
 
-def check_files(data: Sequence[Any], names: Sequence[Any], weights: Sequence[Path] = (), *, external: bool) -> None:
-    """Raise ConfigurationError with the name of the first file that crashes libhdf5, or keeps it for ever.
+def check_files(
+    data: Sequence[Any],
+    names: Sequence[Any],
+    weights: Sequence[Path] = (),
+    *,
+    external: bool,
+    finite: Sequence[str] = (),
+) -> None:
+    """Raise ConfigurationError with the name of the first file that crashes libhdf5, keeps it for ever, or has NaN.
 
     Args:
         data: paths of data files.
@@ -44,11 +56,12 @@ def check_files(data: Sequence[Any], names: Sequence[Any], weights: Sequence[Pat
             name that is None or in no file is passed over.
         weights: files of weights of Keras 1 or 2.
         external: True if the data files may lead to other files.
+        finite: which of features and labels must be finite; of large files, only a part is read.
     """
     paths = [*map(str, data), *map(str, weights)]
     done = subprocess.run(
         module_command("nnlo_opt.data.hdf5_check"),
-        input=json.dumps([paths, len(data), names, external]).encode(),
+        input=json.dumps([paths, len(data), names, external, finite]).encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=without_mpi(os.environ),
@@ -57,6 +70,8 @@ def check_files(data: Sequence[Any], names: Sequence[Any], weights: Sequence[Pat
         start_new_session=True,
     )
     code = done.returncode
+    if code == NOT_FINITE:
+        raise ConfigurationError(json.loads(done.stdout.splitlines()[-1]))
     if code < 0 and done.stdout:
         what = "does not end" if code == -signal.SIGPROF else f"ends the process ({signal.strsignal(-code)})"
         raise ConfigurationError(
@@ -67,30 +82,35 @@ def check_files(data: Sequence[Any], names: Sequence[Any], weights: Sequence[Pat
 
 def main() -> None:
     """Read the files that standard input names; the number of each goes to standard output before it is read."""
-    paths, n_data, (features, labels, *columns), external = json.load(sys.stdin)
+    began_s = time.monotonic()
+    paths, n_data, (features, labels, *columns), external, finite = json.load(sys.stdin)
     for number, path in enumerate(paths):
         with suppress(Exception):
             _begin(number, min(os.path.getsize(path), HEADER_BYTES))
             if number >= n_data:
                 read_saved_weights(Path(path))
                 continue
-            source = Hdf5Source([path], features, labels, external=external)
+            source = Hdf5Source([path], features, labels, external=external, finite=finite)
             for name in columns:
                 with suppress(Exception):
                     source.read_column(name)
-            if source.is_coded:
-                _read_samples(number, source)
+            _read_samples(number, source, began_s + PLAIN_S if finite else 0.0)
 
 
-def _read_samples(number: int, source: Hdf5Source) -> None:
+def _read_samples(number: int, source: Hdf5Source, until_s: float) -> None:
     info = source.info
     n = -(-max(1, PIECE_BYTES // max(1, info.sample_bytes)) // info.chunk_samples) * info.chunk_samples
     for first in range(0, info.n_samples, n):
-        if time.process_time() < SAMPLES_S:
+        if time.process_time() < SAMPLES_S if source.is_coded else time.monotonic() < until_s:
             rows = np.arange(first, min(first + n, info.n_samples))
             _begin(number, len(rows) * info.sample_bytes)
-            with suppress(Exception):
+            try:
                 source.read(rows)
+            except NotFiniteError as error:
+                os.write(1, json.dumps(str(error)).encode())
+                sys.exit(NOT_FINITE)
+            except Exception:
+                continue
 
 
 def _begin(number: int, n_bytes: float) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.data.hdf5_file import DataFile, find, find_dataset, reading, text_of
 from nnlo_opt.data.ragged import Ragged, concatenate, take
-from nnlo_opt.data.source import Indices, Shape, dtype_as_read
+from nnlo_opt.data.source import Indices, NotFiniteError, Shape, dtype_as_read, first_not_finite
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 
@@ -200,15 +200,16 @@ class Part:
         role: "features" or "labels", for messages.
         name: name of a data set or group, or several names separated by commas.
         adaptor: transforms samples after reading; None for no change.
-        as_float32: True to convert all numbers to float32.
+        finite: True if all samples must be finite, unless there is an adaptor.
     """
 
-    def __init__(self, role: str, name: str, adaptor: Adaptor | None, *, as_float32: bool) -> None:
+    def __init__(self, role: str, name: str, adaptor: Adaptor | None, *, finite: bool = False) -> None:
         #: "features" or "labels", for messages
         self.role = role
         self.name = name
         self._adaptor = adaptor
-        self._as_float32 = as_float32
+        #: data sets, files and their rows that were found to be finite; None to look at none
+        self._finite: set[tuple[str, Path, int, int]] | None = set() if finite and adaptor is None else None
         #: first file, and the tree of the data sets that were found in it; None before the first scan
         self._first: Path | None = None
         self._leaves: Any = None
@@ -246,7 +247,7 @@ class Part:
             sample = self._adapted(rows, ConfigurationError)
             self.shape = shapes_of(sample)
             self.dtype = map_tree(
-                lambda array: np.dtype(np.float32) if self._as_float32 else dtype_as_read(array.dtype), sample
+                lambda array: np.dtype(np.float32) if self.role == "features" else dtype_as_read(array.dtype), sample
             )
         item_bytes = [dtype.itemsize for dtype in leaves(self.dtype)]
         if self._adaptor is None:
@@ -265,10 +266,18 @@ class Part:
                 chosen = stored if len(piece) == stop - first else take(stored, piece - first)
                 target.add(self._adapted(chosen, TrialError))
 
-    @staticmethod
-    def _rows(leaf: Leaf, file: DataFile, path: Path, start: int, stop: int) -> NDArray | Ragged:
+    def _rows(self, leaf: Leaf, file: DataFile, path: Path, start: int, stop: int) -> NDArray | Ragged:
         with reading(leaf.name, path, TrialError):
-            return leaf.rows(file, start, stop)
+            rows, place = leaf.rows(file, start, stop), (leaf.name, path, start, stop)
+        if self._finite is not None and place not in self._finite:
+            number = first_not_finite(rows)
+            if number is not None:
+                raise NotFiniteError(
+                    f"Data must be finite as float32. Received: NaN or infinity in data set {leaf.name!r} of {path}, "
+                    f"first in sample {start + number}. Correct the file, or leave it out."
+                )
+            self._finite.add(place)
+        return rows
 
     def _find(self, file: DataFile, path: Path) -> Any:
         """Return the tree of leaves that the name means in a file."""

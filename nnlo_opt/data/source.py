@@ -11,10 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from nnlo_opt.data.ragged import Ragged
+from nnlo_opt.errors import TrialError
 from nnlo_opt.trees import Arrays, Shapes, leaves, map_tree, shapes_of
 
 Shape = tuple[int | None, ...]
 Indices = NDArray[np.int64]
+
+
+class NotFiniteError(TrialError):
+    """Error for samples with NaN or infinity, which no learning rate can train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,19 @@ def dtype_as_read(stored: DTypeLike) -> np.dtype:
             return stored.newbyteorder("=")
         case _:
             raise TypeError(f"Numbers are expected. Received: values of type {stored}.")
+
+
+def first_not_finite(array: NDArray | Ragged) -> int | None:
+    """Return the number of the first sample in an array (n, ...) that is not finite; None if all are."""
+    values = array.steps if isinstance(array, Ragged) else array
+    with np.errstate(all="ignore"):
+        # A sum needs no memory, unlike a look at every number. It may be too large although all numbers are finite.
+        if values.dtype.kind != "f" or np.isfinite(values.sum()):
+            return None
+    rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+    if len(rows) and isinstance(array, Ragged):
+        rows = np.searchsorted(np.cumsum(array.lengths), rows, side="right")
+    return int(rows[0]) if len(rows) else None
 
 
 def checked_indices(indices: Indices | None, n_samples: int) -> Indices:

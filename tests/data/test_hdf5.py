@@ -393,3 +393,30 @@ def test_sequences_that_went_wrong_later_fail_the_trial(trees: Path) -> None:
         file["words_length"][2] = -1
     with pytest.raises(TrialError, match=r"'words' of .* says -1 for row 2"):
         source.read(np.arange(N))
+
+
+def test_what_is_not_finite_is_named_where_it_stands(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            file["x/one"], file["x/two"] = np.full((6, 2), 3e38), np.zeros((6, 3))
+            file["steps"], file["steps_length"] = np.zeros((6, 4)), np.arange(6) % 5
+            file["y"] = np.zeros(6)
+    with h5py.File(paths[1], "a") as file:
+        file["x/two"][4, 1], file["y"][2], file["steps"][3, 2], file["steps"][3, 3] = np.nan, np.inf, -np.inf, np.nan
+
+    def said(number: int, *names: str, **settings) -> str:
+        source = Hdf5Source(paths, *names, **settings)
+        source.read(np.array([0, number - 1]))  # large numbers, of which the sum is too large, are sound
+        for _ in range(2):  # it stays so
+            with pytest.raises(TrialError) as refusal:
+                source.read(np.arange(number + 1))
+        return str(refusal.value)
+
+    assert said(10, "x", "y", finite=["features"]).endswith(
+        f"'x/two' of {paths[1]}, first in sample 4. Correct the file, or leave it out."
+    )
+    assert f"'y' of {paths[1]}, first in sample 2" in said(8, "x", "y")
+    assert f"'steps' of {paths[1]}, first in sample 3" in said(9, "steps", "y", finite=["features"])
+    own = Hdf5Source(paths, "x", "y", (lambda x: x[1], np.nan_to_num))  # who transforms data knows what they may hold
+    assert np.isnan(own.read(np.arange(12))[0]).sum() == 1

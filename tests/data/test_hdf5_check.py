@@ -68,6 +68,15 @@ def test_a_file_that_keeps_its_reader_is_named(sound: Path, tmp_path: Path) -> N
     refused([sound, path], ("x", "y"), says=[f"{path}; reading it does not end"])
 
 
+def test_data_that_are_not_finite_are_refused(sound: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nan.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["y"] = np.ones((300, 2)), np.full(300, np.inf)
+    check_files([sound, path], ("x", "y"), external=False, finite=["features"])
+    finite = ["features", "labels"]
+    refused([sound, path], ("x", "y"), finite=finite, says=[f"'y' of {path}, first in sample 0"])
+
+
 def test_a_check_that_cannot_be_made_refuses_nothing(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdf5_check, "module_command", lambda module: ["sh", "-c", "cat > /dev/null; exit 3"])
     check_files([sound], ("x", "y"), external=False)
