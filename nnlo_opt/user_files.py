@@ -11,6 +11,8 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -67,20 +69,32 @@ def execute_file(path: Path) -> ModuleType:
     Raises:
         ConfigurationError: with file, line and error, if the file cannot be executed.
     """
-    path = path.resolve()
-    if str(path.parent) not in sys.path:
-        # The folder stays there, because `get_model` may import neighbours at any time.
-        sys.path.insert(0, str(path.parent))
-    try:
+    with importing(path):
         module = execute(path, "_model")
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"A model module must import without an error. Received: {path}{line_in(path, error)}, "
-            f"{describe(error)}. Correct it, or name another file."
-        ) from error
     if module is None:
         raise ConfigurationError(f"A model module must be a Python file. Received: {path}. Give a file ending in .py.")
     return module
+
+
+@contextmanager
+def importing(path: Path) -> Iterator[None]:
+    """Execute a model module, or a part of it, inside the context: errors become a ConfigurationError, with the line.
+
+    The folder of the module joins `sys.path`, and stays there: `get_model` may import neighbours at any time.
+    """
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    try:
+        yield
+    except ConfigurationError as error:  # raised by our own classes, in words for the user
+        raise ConfigurationError(f"{path}{line_in(path, error)}: {error}") from error
+    except (Exception, SystemExit) as error:
+        remedy = "Install" if isinstance(error, ModuleNotFoundError) else "Correct"
+        raise ConfigurationError(
+            f"A model module must import without an error. Received: {path}{line_in(path, error)}, "
+            f"{describe(error)}. {remedy} it, or name another file."
+        ) from error
 
 
 def load_module(source: str, rule: str) -> ModuleType:

@@ -1,7 +1,7 @@
 """Messages about a run as a whole.
 
 coordinator -> every rank    OpenRun, Shutdown
-coordinator -> a trainer     Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
+coordinator -> a trainer     Check, Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
 any rank -> coordinator      PreemptionHeard
 """
 
@@ -22,6 +22,15 @@ class Shutdown(Message):
     exit_code: int
 
 
+class Check(Message):
+    """Look at model, space and data before a framework is imported; answered by Inspected.
+
+    `space`: as of Inspect.
+    """
+
+    space: Json = None
+
+
 class Inspect(Message):
     """Read the model module and the data. `report`: send the findings (one rank); otherwise only get ready.
 
@@ -33,7 +42,10 @@ class Inspect(Message):
 
 
 class Inspected(Message):
-    """Report the findings of a trainer rank as plain data, or `error`, the sentence for the user."""
+    """Report the findings of a trainer rank as plain data, or `error`, the sentence for the user.
+
+    After Check there is no figure of merit in them, or they are {}.
+    """
 
     findings: dict[str, Json] = field(default_factory=dict)
     error: str = ""

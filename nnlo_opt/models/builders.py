@@ -104,6 +104,8 @@ class ModelDefinition:
     function: str = ""
     #: fingerprint of that function; empty if the files are the model
     fingerprint: str = ""
+    #: False if a part of its module was executed, from which it cannot be built
+    is_whole: bool = True
 
     @classmethod
     def from_module(cls, path: Path) -> "ModelDefinition":

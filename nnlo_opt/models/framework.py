@@ -26,6 +26,8 @@ FRAMEWORKS: Mapping[str, str] = {
 _OF_SUFFIX = {".json": "keras", ".pt": "torch", ".pth": "torch", ".torch": "torch"}
 #: frameworks by the packages that a model module imports; the first package that it imports decides
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}
+#: packages that take seconds to import, and must find the settings that `import_framework` makes
+PACKAGES = frozenset({*_OF_PACKAGE, "jax"})
 
 
 class FrameworkAdapter(ModelAdapter, Protocol):
@@ -107,14 +109,18 @@ def framework_of(model: object) -> Framework | None:
 
 def imported_in(code: str | Path) -> str | None:
     """Return the framework that Python code imports anywhere, without executing the code; None if it imports none."""
-    packages: set[str] = set()
-    for node in ast.walk(syntax_tree(code)):
-        match node:
-            case ast.Import():
-                packages.update(alias.name.split(".")[0] for alias in node.names)
-            case ast.ImportFrom(module=str(module), level=0):
-                packages.add(module.split(".")[0])
+    packages = {package for node in ast.walk(syntax_tree(code)) for package in packages_of(node)}
     return next((name for package, name in _OF_PACKAGE.items() if package in packages), None)
+
+
+def packages_of(node: ast.AST) -> set[str]:
+    """Return the packages that a statement imports; empty for anything but an import."""
+    match node:
+        case ast.Import():
+            return {alias.name.split(".")[0] for alias in node.names}
+        case ast.ImportFrom(module=str(module), level=0):
+            return {module.split(".")[0]}
+    return set()
 
 
 def syntax_tree(code: str | Path) -> ast.Module:

@@ -72,13 +72,17 @@ def check_teams(topology: Topology, n_masters: int, n: int) -> None:
             )
 
 
-def check_shares(options: Options, topology: Topology, findings: Findings) -> None:
+def check_shares(options: Options, topology: Topology, findings: Findings) -> tuple[str, ...]:
     """Raise ConfigurationError for a fold with fewer training samples than workers, or an elastic force too strong.
 
-    `findings` describe model and data.
+    Args:
+        findings: description of model and data.
+
+    Returns:
+        A sentence for the user if a batch is larger than the samples of a worker.
     """
     if findings.data is None:
-        return
+        return ()
     every_rank = options.training.rule.averages_every_batch
     n_workers = max(team.n_workers(every_rank=every_rank) for team in topology.teams)
     for force in elastic_forces(options, findings):
@@ -90,6 +94,16 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> No
             f"{' in a fold' * (options.plan.n_fold > 1)} for {n_workers} workers; take fewer ranks, smaller "
             "blocks (`--block-size`) or more data."
         )
+    name, batch, space = "--batch", options.training.batch, findings.space
+    if space is not None and "train.batch" in space.names:
+        name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))
+    n_mine = -(-n_train // (n_workers * options.n_processes))
+    if batch <= n_mine:
+        return ()
+    return (
+        f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one batch, "
+        "with one update an epoch. Take a smaller batch for more updates.",
+    )
 
 
 def elastic_forces(options: Options, findings: Findings) -> list[float]:

@@ -330,9 +330,10 @@ def pruning_for(
             f"{plan.name}` on one rank; start two (`mpirun -np 2`) or leave it out."
         )
     if not comparison.is_of_epochs:
+        what = comparison.function or comparison.objectives[0].name
         raise ConfigurationError(
             f"`--pruner` needs a figure of merit that is measured after every epoch. Received: `--pruner {plan.name}` "
-            f"with {findings.figure}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
+            f"with {what}; compare trials by a metric (`--objective val_loss:min`), or leave it out."
         )
     if findings.figure == "loss" and comparison.objectives == (DEFAULT,):
         raise ConfigurationError(

@@ -9,7 +9,7 @@ import logging
 import os
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import (
+    Check,
     ExportModel,
     Inspect,
     Inspected,
@@ -52,6 +53,9 @@ LOOK_S = 5e-2
 
 class Workload(Protocol):
     """The user's model and data, or the user's objective, on one rank, whatever the framework."""
+
+    def check(self, space: Space | None) -> Findings | None:
+        """As `inspect`, before `prepare`: the findings that need no framework; None if they are unknown."""
 
     def prepare(self) -> None:
         """Import what training will need."""
@@ -231,6 +235,8 @@ class RankServer:
         match message:
             case Shutdown():
                 self.exit_code = message.exit_code
+            case Check():
+                self._answer(message.space, self._workload.check)
             case Inspect():
                 with self._timeline.span("look at model and data", "data"):
                     self._inspect(message)
@@ -329,17 +335,25 @@ class RankServer:
     # ------------------------------------------------------------ model and data
 
     def _inspect(self, message: Inspect) -> None:
-        PULSE.expect(SLOW)
-        if not message.report:
-            try:
-                self._workload.prepare()
-            except NnloError as error:
-                logger.error("%s", error)  # the rank that reports says so, or the first trial here fails
+        if message.report:
+            self._answer(message.space, self._prepared_findings)
             return
+        PULSE.expect(SLOW)
         try:
             self._workload.prepare()
-            space = None if message.space is None else Space.from_json(message.space)
-            answer = Inspected(findings=self._workload.inspect(space).to_json())
+        except NnloError as error:
+            logger.error("%s", error)  # the rank that reports says so, or the first trial here fails
+
+    def _prepared_findings(self, space: Space | None) -> Findings:
+        self._workload.prepare()
+        return self._workload.inspect(space)
+
+    def _answer(self, space: Json, look: Callable[[Space | None], Findings | None]) -> None:
+        """Send to the coordinator what `look` finds in the search space, the model and the data, or its error."""
+        PULSE.expect(SLOW)
+        try:
+            found = look(None if space is None else Space.from_json(space))
+            answer = Inspected(findings={} if found is None else found.to_json())
         except NnloError as error:
             answer = Inspected(error=str(error))
         except PASSED_ON:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 import nnlo_opt
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import Inspect, Inspected, OpenRun
+from nnlo_opt.comm.run_messages import Check, Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport, wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Observer, Search
@@ -263,14 +263,27 @@ class Session(ABC):
         for remark in self.options.remarks:
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
+        # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
+        if early := self._ask(reporter, Check(space=space)):
+            self._check(early)
         for team in self.topology.teams:
             for rank in team.trainer_ranks(every_rank=self.options.training.rule.averages_every_batch):
                 if rank != reporter:
                     self._ranks.transport.send(rank, Inspect(report=False, space=space))
-        inspected = self._ranks.ask(reporter, Inspect(report=True, space=space), Inspected)
+        findings = self._ask(reporter, Inspect(report=True, space=space))
+        assert findings is not None
+        return findings
+
+    def _ask(self, reporter: int, question: Check | Inspect) -> Findings | None:
+        inspected = self._ranks.ask(reporter, question, Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
-        return Findings.from_json(inspected.findings)
+        return Findings.from_json(inspected.findings) if inspected.findings else None
+
+    def _check(self, findings: Findings) -> tuple[str, ...]:
+        """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
+        self.check_findings(findings)
+        return check_shares(self.options, self.topology, findings)
 
     def _run(self) -> tuple[Path, int]:
         """Return the run directory and the exit code."""
@@ -289,8 +302,7 @@ class Session(ABC):
     def begin(self) -> RunningSearch:
         """Check the request and open the run, with its coordinator at work; the caller closes the directory."""
         findings = self._inspect()
-        self.check_findings(findings)
-        check_shares(self.options, self.topology, findings)
+        findings = replace(findings, remarks=(*findings.remarks, *self._check(findings)))
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)

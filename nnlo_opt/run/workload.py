@@ -22,6 +22,7 @@ from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.early import read_early, without_framework
 from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
 from nnlo_opt.models.user_figure import UserFigure, load_figure
@@ -99,6 +100,22 @@ class ModuleWorkload:
 
     # ------------------------------------------------------------ what the server asks for
 
+    def check(self, space: Space | None) -> Findings | None:
+        """Return the findings that need no framework, before one is imported; None if they are unknown.
+
+        Raises:
+            ConfigurationError: as `inspect`.
+        """
+        definition = findings = None
+        with without_framework() as was_wanted:
+            if definition := self._given or read_early(self._options.model):
+                self.definition = definition
+                findings = self._look(space)
+        if was_wanted() or not definition or not definition.is_whole:
+            for name in ("definition", "data", "_test") if was_wanted() else ("definition",):
+                vars(self).pop(name, None)
+        return None if was_wanted() else findings
+
     def prepare(self) -> None:
         """Import the framework, unless the model is an objective, which needs none."""
         given = self._given
@@ -113,6 +130,21 @@ class ModuleWorkload:
         Raises:
             ConfigurationError: they are not what they should be, or do not fit together.
         """
+        findings = self._look(space)
+        if findings.is_objective:
+            return findings
+        figure, loss, remarks = self._inspect_model(findings.space.middle() if findings.space else self._options.point)
+        function = self.figure
+        return replace(
+            findings,
+            figure=figure,
+            figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
+            loss=loss,
+            remarks=(*findings.remarks, *remarks),
+        )
+
+    def _look(self, space: Space | None) -> Findings:
+        """Return the findings that need no framework; as `inspect`."""
         definition = self.definition
         space = self._space(space)
         findings = Findings(
@@ -129,9 +161,8 @@ class ModuleWorkload:
             definition.check_parameters(self._options.point)
         else:
             check_space(space, definition, self._options)
-        verified = self._verify_data() if self._options.data.verify_data else ()
         self._looks_first = True
-        data = self.data
+        verified, data = self._verified, self.data
         info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
@@ -139,8 +170,6 @@ class ModuleWorkload:
                 "`--n-fold` of at least 2."
             )
         test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1])} samples.",)
-        figure, loss, remarks = self._inspect_model(space.middle() if space else self._options.point)
-        function = self.figure
         return replace(
             findings,
             data=DataFindings(
@@ -151,10 +180,7 @@ class ModuleWorkload:
             features_name=data.names[0],
             labels_name=data.names[1],
             n_train_smallest=min(len(fold.train) for fold in data.folds),
-            figure=figure,
-            figure_function=None if function is None else {"name": function.name, "sha256": function.sha256},
-            loss=loss,
-            remarks=(*verified, *test, *remarks),
+            remarks=(*verified, *test),
         )
 
     def export(
@@ -424,17 +450,25 @@ class ModuleWorkload:
         features, features_adaptor = definition.features() or ("features", None)
         labels, labels_adaptor = definition.labels() or ("labels", None)
         names = given.features_name or features, given.labels_name or labels
+        adaptors = features_adaptor, labels_adaptor
+        # A loss of the user's may be made for labels that are not finite.
+        roles = ("features",) if "get_loss" in definition.functions else ("features", "labels")
         if self._looks_first:
             # A process reads the files first, as damage may crash it.
             weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
-            check_files(files, [*names, given.fold_by, given.sample_weights_name], weights, external=external)
+            finite = [role for role, adaptor in zip(roles, adaptors, strict=False) if adaptor is None]
+            columns = given.fold_by, given.sample_weights_name
+            check_files(files, [*names, *columns], weights, external=external, finite=finite)
         # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
         locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
-        return Hdf5Source([*files], *names, (features_adaptor, labels_adaptor), locate, external=external), names
+        return Hdf5Source([*files], *names, adaptors, locate, external=external, finite=roles), names
 
-    def _verify_data(self) -> tuple[str, ...]:
-        """Compare the data files with their checksums; return sentences for the user."""
+    @cached_property
+    def _verified(self) -> tuple[str, ...]:
+        """Sentences for the user about the data files, which are compared with their checksums if that is asked for."""
         given = self._options.data
+        if not given.verify_data:
+            return ()
         asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
         lists = [files for files in (*asked, given.test_data) if files is not None]
         for files in lists:

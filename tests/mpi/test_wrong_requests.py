@@ -7,7 +7,10 @@ from pathlib import Path
 import h5py
 import launcher
 import networks
+import numpy as np
 import pytest
+
+from nnlo_opt.models.framework import PACKAGES
 
 pytestmark = pytest.mark.mpi
 
@@ -72,6 +75,18 @@ def files(folder: Path, digits: Path) -> None:
     (folder / "wrong_output.py").write_text(MODEL.replace("n_out=10", "n_out=7"))
     (folder / "broken.py").write_text("def get_model(:\n")
     (folder / "neither.py").write_text("x = 1\n")
+    (folder / "package.py").write_text(MODEL.replace("import keras", "import keras\nimport no_such_package"))
+    (folder / "backwards_in_model.py").write_text(MODEL.replace("(8, 16", "(16, 8"))
+    (folder / "twice.py").write_text(MODEL + "get_model.parameter_range = 2 * get_model.parameter_range\n")
+    (folder / "spaceless.py").write_text(MODEL.partition("get_model.parameter_range")[0])
+    (folder / "signature.py").write_text(MODEL.replace("n_units=8", "units=8"))
+    for name, n_labels, value in (("unequal", 9, 0.0), ("nan", 10, np.nan)):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["features"], file["labels"] = np.zeros((10, 28, 28, 1), "f4"), np.zeros((n_labels, 10), "f4")
+            file["features"][3, 5, 5] = value
+        (folder / f"{name}.list").write_text(f"{name}.h5\n")
+    (folder / "zero.h5").touch()
+    (folder / "zero.list").write_text("zero.h5\n")
     (folder / "empty.list").write_text("\n")
     (folder / "gone.list").write_text("nowhere.h5\n")
     whole = next(digits.glob("mnist_train_0.h5")).read_bytes()
@@ -125,27 +140,42 @@ EARLY = {
     "fixed, but no parameter": (["--model", "model.py", *SPACE, "--fix", "n_unit=9"], "n_units"),
     "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
 }
-LATE = {
-    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
+#: what a rank sees before it imports a framework: the module (without executing it, if a framework is at its top), data
+BEFORE_A_FRAMEWORK = {
     "unknown parameter": (["--model", "model.py", "--search-space", "unknown_name.py"], "n_unit"),
     "unknown train option": (["--model", "model.py", "--search-space", "unknown_option.py"], "train.bach"),
     "value no option takes": (["--model", "model.py", "--search-space", "bad_choice.py"], "adamm"),
     "bound no option takes": (["--model", "model.py", "--search-space", "bad_bound.py"], "train.batch"),
-    "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
-    "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
     "fixed to no value of the model's": (["--model", "model.py", "--fix", "n_units=99"], "--fix n_units="),
     "values that do not go together": (
         ["--model", "model.py", "--search-space", "never_together.py"],
         "train.synchronous",
     ),
-    "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
-    "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
     "module does not parse": (["--model", "broken.py"], "broken.py"),
     "module defines nothing": (["--model", "neither.py"], "get_model"),
     "file is torn": (["--model", "model.py", "--train-data", "torn.list"], "torn.h5"),
     "file is no HDF5": (["--model", "model.py", "--train-data", "text.list"], "text.h5"),
     "no such data set": (["--model", "model.py", "--features-name", "images"], "images"),
     "no epoch to give up a trial after": (["--model", "model.py", "--pruner", "asha", "--epochs", "2"], "3 epochs"),
+    "no such model": (["--model", "mnits"], "mnist"),
+    "package is missing": (["--model", "package.py"], "line 3, ModuleNotFoundError: No module named 'no_such_package'"),
+    "bounds backwards in the module": (["--model", "backwards_in_model.py"], "must be less than"),
+    "twice in the module": (["--model", "twice.py"], "more than once"),
+    "no space": (["--model", "spaceless.py"], "`get_model.parameter_range`"),
+    "other signature": (["--model", "signature.py"], "'n_units'"),
+    "data file is empty": (["--model", "model.py", "--train-data", "zero.list"], "zero.h5"),
+    "files are unequal": (["--model", "model.py", "--train-data", "unequal.list"], "9 rows of 'labels'"),
+    "data are not finite": (
+        ["--model", "model.py", "--train-data", "nan.list"],
+        "'features' of nan.h5, first in sample 3",
+    ),
+}
+LATE = {
+    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
+    "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
+    "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
+    "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
+    "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
     "nothing to prune by": (["--model", "model.py", "--pruner", "median", "--epochs", "9", *UNVALIDATED], "--val-data"),
     "no such metric": (["--model", "model.py", "--target-metric", "val_auc,>,0.9"], "val_auc"),
 }
@@ -193,6 +223,14 @@ def test_refused_before_anything_is_imported(tmp_path, digits, light, name):
     assert not outcome.modules & HEAVY
 
 
+@pytest.mark.parametrize("name", BEFORE_A_FRAMEWORK)
+def test_refused_before_a_framework_is_imported(tmp_path, digits, light, name):
+    options, word = BEFORE_A_FRAMEWORK[name]
+    said, outcome = refused(light.run, options, tmp_path, digits)
+    assert word in said
+    assert not outcome.modules & PACKAGES
+
+
 @pytest.mark.keras
 @pytest.mark.parametrize(
     "name",
@@ -206,10 +244,10 @@ def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
 
 @pytest.mark.keras
 @pytest.mark.parametrize(
-    "name", ["block size 0", "list is empty", pytest.param("features do not fit", marks=pytest.mark.proof)]
+    "name", ["block size 0", "twice in the module", pytest.param("features do not fit", marks=pytest.mark.proof)]
 )
 def test_all_ranks_leave_with_the_same_code(tmp_path, digits, name):
-    options, word = (EARLY | LATE)[name]
+    options, word = (EARLY | BEFORE_A_FRAMEWORK | LATE)[name]
     said, _ = refused(partial(launcher.run, 3), options, tmp_path, digits)
     assert word in said
 

@@ -11,7 +11,8 @@ from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.checks import check_mode, check_space, check_teams, check_training
+from nnlo_opt.run.checks import check_mode, check_shares, check_space, check_teams, check_training
+from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_space
@@ -189,3 +190,22 @@ def test_groups_of_ranks_that_cannot_be_are_told(n_ranks, arguments, sentence):
         check_mode(options.training.mode, options.n_masters, options.n_processes)
         topology = plan_single_block(n_ranks, options.n_masters, options.n_processes)
         check_teams(topology, options.n_masters, options.n_processes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "space", "says"),
+    [
+        (["--batch", "2100"], None, ""),
+        (["--batch", "2101"], None, "`--batch` of 2,101 is more than the 2,100 training samples of a worker"),
+        (["--batch", "1401", "--mode", "allreduce"], None, "`--batch` of 1,401 is more than the 1,400"),
+        (["--batch", "9999"], Space([Integer(1, 2000, name="train.batch")]), ""),
+        ([], Space([Ordinal([64, 4096], name="train.batch")]), "`train.batch` of 4,096"),
+    ],
+)
+def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, space, says):
+    data = DataFindings(files=(), n_train=4200, n_validation=0)
+    found = Findings(model="m", kind="model", source="", sha256="", space=space, data=data, n_train_smallest=4200)
+    options = parse_training(["--model", "m.py", *arguments])
+    remarks = check_shares(options, plan_single_block(3), found)
+    assert len(remarks) == bool(says)
+    assert says in "".join(remarks)

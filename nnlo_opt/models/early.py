@@ -1,0 +1,151 @@
+"""Reading of a model module before a framework is imported, which takes seconds.
+
+A module that imports no framework at its top is executed, for good. Of any other module a part is: the statements
+behind the signature of its model, its search space and its functions about data, if all of them only import packages,
+define functions and assign values, and need no framework. A statement that might be more than that ends the attempt.
+"""
+
+import ast
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.files import regular
+from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, model_file, open_model
+from nnlo_opt.models.framework import PACKAGES, packages_of
+from nnlo_opt.user_files import importing
+
+#: functions whose signature is needed, and not what they do
+_HOLLOW = {*FUNCTIONS, "get_loss"}
+#: names of all that is needed of a module; * stands for all names of another module
+_WANTED = (*_HOLLOW, "parameter_range", "feasible", "get_train", "get_val", "get_features", "get_labels", "*")
+#: statements that do nothing but bind names
+_PLAIN = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Assign | ast.AnnAssign
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class FrameworkWantedError(BaseException):
+    """Raised in code that imports a framework; no user's `except Exception` takes it for a missing package."""
+
+
+class _Guard:
+    """Finder of modules that finds none, and lets no framework be imported."""
+
+    #: True once a framework was wanted
+    is_met = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in PACKAGES:
+            self.is_met = True
+            raise FrameworkWantedError(name)
+
+
+@contextmanager
+def without_framework() -> Iterator[Callable[[], bool]]:
+    """End the context at the first import of a framework that is not imported yet; its errors do not count then.
+
+    Yields:
+        A function that returns True if there was an import; nothing that was made in the context may be used then.
+    """
+    guard = _Guard()
+    sys.meta_path.insert(0, guard)
+    try:
+        yield lambda: guard.is_met
+    except (Exception, FrameworkWantedError):
+        if not guard.is_met:
+            raise
+    finally:
+        sys.meta_path.remove(guard)
+        if guard.is_met:
+            # Parts of packages that were not imported to the end: the next import begins anew.
+            for name in [name for name in sys.modules if name.partition(".")[0] not in sys.modules]:
+                del sys.modules[name]
+
+
+def read_early(spec: str) -> ModelDefinition | None:
+    """Return what is known of the model that `--model` names; None if nothing is. Inside `without_framework`.
+
+    Raises:
+        ConfigurationError: the text is no Python, imports a package that is not installed, or as `open_model`.
+    """
+    path = model_file(spec)
+    if path.suffix != ".py" or not os.path.isfile(path):
+        return open_model(spec)
+    with importing(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the execution of the module repeats them
+        tree = ast.parse(regular(path).read_bytes(), str(path.resolve()))
+        compile(tree, str(path.resolve()), "exec", dont_inherit=True)
+    executed = (node for statement in tree.body if not isinstance(statement, _FUNCTION) for node in ast.walk(statement))
+    if any(PACKAGES & packages_of(node) for node in executed):
+        return _read_part(tree, path)
+    definition = open_model(spec)
+    functions = [node for node in tree.body if isinstance(node, _FUNCTION) and node.name in FUNCTIONS]
+    for statement in (statement for function in functions for statement in _first_imports(function)):
+        with importing(path):
+            for package in packages_of(statement) - PACKAGES:
+                if package not in sys.modules and importlib.util.find_spec(package) is None:
+                    raise ModuleNotFoundError(f"No module named {package!r} (line {statement.lineno})")
+    return definition
+
+
+def _first_imports(tree: ast.Module | _FUNCTION) -> Iterable[ast.stmt]:
+    """Return the imports with which a text begins."""
+    return takewhile(packages_of, tree.body[ast.get_docstring(tree) is not None :])
+
+
+def _read_part(tree: ast.Module, path: Path) -> ModelDefinition | None:
+    """Return the model as a part of its module defines it; None if that part may be more, or needs a framework."""
+    for node in ast.walk(tree):
+        if isinstance(node, _FUNCTION):
+            node.returns = None
+            node.body = [ast.copy_location(ast.Pass(), node)] if node.name in _HOLLOW else node.body
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    changes: dict[str, list[ast.stmt]] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and "__name__" in _names(statement.test):
+            continue  # what the file does as a script
+        for name in _changed(statement):
+            changes.setdefault(name, []).append(statement)
+    # Packages that are imported first are imported, as they may not be installed.
+    needed = {statement for statement in _first_imports(tree) if not packages_of(statement) & PACKAGES}
+    todo = [*_WANTED]
+    while todo:
+        for statement in changes.get(todo.pop(), ()):
+            if not isinstance(statement, _PLAIN) or packages_of(statement) & PACKAGES:
+                return None
+            todo += [] if statement in needed else _names(statement)
+            needed.add(statement)
+    if not changes.keys() & FUNCTIONS:
+        return None
+    names: dict[str, Any] = {"__name__": "_model", "__file__": str(path)}
+    with importing(path):
+        part = ast.Module([statement for statement in tree.body if statement in needed], [])
+        exec(compile(part, str(path.resolve()), "exec", dont_inherit=True), names)
+    return replace(ModelDefinition.from_names(names, path), is_whole=False)
+
+
+def _changed(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement may bind, or whose values it may change."""
+    if isinstance(statement, _FUNCTION | ast.ClassDef):
+        return [statement.name]
+    parts: list[ast.AST] = [statement]
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        parts = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
+        parts += [function for function in calls if isinstance(function, ast.Attribute)]
+    return [name for part in parts for name in _names(part)]
+
+
+def _names(tree: ast.AST) -> list[str]:
+    """Return all names in a part of a text."""
+    attributes = ("id", "asname", "name")
+    found = (next(filter(None, (getattr(node, key, None) for key in attributes)), "") for node in ast.walk(tree))
+    return [name.partition(".")[0] for name in found if name]
