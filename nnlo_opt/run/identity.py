@@ -44,6 +44,7 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
         "fold_racing": options.plan.fold_racing,
         "seed": options.seed,
         "training": options.training.to_json(),
+        "point": options.point,
         # Kept, and not compared: a run that gets more trials must keep its initial design.
         "n_initial_points": design_size(findings.space, options.plan.num_iterations),
         "figure_of_merit": findings.figure,
@@ -108,6 +109,7 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
         ("pruner", "--pruner"),
         ("fold_racing", "--fold-racing"),
         ("seed", "--seed"),
+        ("point", "--from-run"),
         ("features_name", "--features-name"),
         ("labels_name", "--labels-name"),
         ("class_weights", "--class-weights"),

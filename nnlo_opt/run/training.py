@@ -14,7 +14,7 @@ from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.coordinator.coordinator import Observer, Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.files import atomic_write, short_name
 from nnlo_opt.reporting.lines import TrainingLines, losses_text, metrics_text
 from nnlo_opt.run.context import ProcessContext
@@ -64,11 +64,6 @@ class TrainingSession(Session):
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """Return a plan of one trial; of one more, from the last checkpoint, if it failed or needs more epochs."""
         trials = directory.ledger.trials
-        if trials and trials[0].point != self.options.point:
-            raise ConfigurationError(
-                f"`--restore` resumes the training of one point. Received: another `--from-run`: it was "
-                f"{trials[0].point}, now {self.options.point}. Name the trial as `--from-run RUN:TRIAL`."
-            )
         if not trials or not trials[-1].state.ended:
             return replace(self.options.plan, num_iterations=max(1, len(trials)))
         n_fold = self.options.plan.n_fold

@@ -101,6 +101,11 @@ def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(argument
     assert "`--opt-restore` resumes the same run only" in difference(identity(), identity(*arguments))
 
 
+def test_another_point_of_a_training_is_refused():
+    options = replace(parse_training(["--model", "mnist"]), point={"n": 3})
+    assert "`--from-run` differs: it was {}, now {'n': 3}" in difference(identity(), identity_of(options, FINDINGS))
+
+
 def test_other_data_sets_of_the_same_files_are_refused():
     known = identity(features_name="x", labels_name="y")
     assert "`--features-name` differs: it was x, now z" in difference(
