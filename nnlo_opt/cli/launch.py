@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_optimization, parse_training
+from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
@@ -23,7 +23,7 @@ from nnlo_opt.runtime.environment import ULFM
 from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.trials.deaths import Death, leave_note
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
-from nnlo_opt.trials.run_lock import forget_owner, lock_for_launcher
+from nnlo_opt.trials.run_lock import forget_owner, launcher_of
 
 #: share of the grace period that the ranks get: the launcher ends a job that takes longer
 GRACE_PART = 0.9
@@ -92,20 +92,13 @@ class DriverCommand:
     def line(self, grace_s: float, *, again: bool) -> list[str]:
         """Return the words for one start; options of the user overrule those that are added before them."""
         added = ["--grace", f"{grace_s:g}", "--checkpoint", str(self.directory)]
-        given = [a for a in self.arguments if not again or not _is_overwrite(a)]
-        restore = [self.run.restore_option] if again and not self.run.restore else []
-        return [*self.words, *added, *given, *restore]
+        return [*self.words, *added, *(self.run.resuming(self.arguments) if again else self.arguments)]
 
 
 def _find(command: str) -> str | None:
     """Return a command that is in PATH, or else beside this Python; None if there is none."""
     beside = str(Path(sys.executable).parent)
     return command if shutil.which(command) is not None else shutil.which(command, path=beside)
-
-
-def _is_overwrite(argument: str) -> bool:
-    # A shorter prefix is ambiguous: --ove is --overlap as well.
-    return "--overwrite".startswith(normalise([argument])[0]) and len(argument) >= len("--overw")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -129,13 +122,10 @@ def run(arguments: argparse.Namespace) -> int:
     preemption = Preemption()
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, preemption.ask)
-    lock = lock_for_launcher(driver.directory)
-    try:
+    with launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job, whenever it comes.
         sign = driver.directory / SIGN_NAME if environment else None
         return _supervise(driver, partial(Job, environment=environment, sign=sign), starter, arguments, preemption)
-    finally:
-        lock.release()
 
 
 def _supervise(

@@ -23,6 +23,7 @@ from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import repair
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
 from nnlo_opt.trials.trial import Trial
 
 #: options of `nnlo-opt show`
@@ -191,7 +192,7 @@ def _show(argv: Sequence[str]) -> int:
         print(f"\n{pareto_table(ledger, width)}")
     reason = ledger.completed_because or ledger.preempted_because
     state = "Finished" if ledger.complete else "Not finished"
-    print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger)}.")
+    print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
     sys.stdout.flush()
     return EXIT_OK
 

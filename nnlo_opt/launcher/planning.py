@@ -107,7 +107,7 @@ class JobPlan:
         Args:
             scheduler: one of `SCHEDULERS`.
             command: its words, quoted for the shell.
-            walltime_s: seconds of one allocation, of which whole minutes count.
+            walltime_s: seconds of one allocation, cut to whole minutes.
         """
         hours, minutes = divmod(int(walltime_s) // 60, 60)
         size, line = self.topology.world_size, " ".join(command)

@@ -264,7 +264,8 @@ def losses_text(ledger: Ledger) -> str:
     return f"Died: {'; '.join(parts)}." if parts else ""
 
 
-def outcome(ledger: Ledger) -> str:
-    """Return the number of trials in each state, on one line."""
-    counts = ", ".join(f"{n} {state}" for state, n in ledger.n_by_state().items() if n)
+def outcome(ledger: Ledger, *, at_work: bool = True) -> str:
+    """Return the number of trials in each state, on one line; `at_work`: a process may be at work on the run."""
+    words = {} if at_work else {"running": "in progress when it was interrupted"}
+    counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in ledger.n_by_state().items() if n)
     return counts or "no trial yet"

@@ -179,7 +179,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     )
     return Options(
         **_common(values, values.model or values.example, command_line),
-        run=_run_request(values, values.checkpoint, restore=values.opt_restore),
+        run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
         search=search,
         plan=plan,
         comparison=comparison,
@@ -197,6 +197,8 @@ def training_options(given: Mapping[str, object], command_line: Sequence[str] = 
             values.restore or values.checkpoint,
             restore=values.restore is not None,
             restore_option="--restore",
+            n_asked=values.epochs,
+            unit="epoch",
             # A training may be given more epochs, and another target.
             may_change=frozenset({"checkpoint_interval", "epochs", "target_metric"}),
         ),

@@ -314,7 +314,7 @@ class Session(ABC):
             self._context.meanwhile[:] = [partial(self._meanwhile, run)]
             return run
         except BaseException:
-            directory.close()
+            directory.abandon()
             raise
 
     def _open(self, directory: RunDirectory, findings: Findings) -> tuple[SearchPlan, Search]:

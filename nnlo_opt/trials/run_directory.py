@@ -6,18 +6,20 @@ A relaunch after a kill waits until the old coordinator has ended before it read
 import json
 import os
 import re
+import shlex
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.trials import deaths
 from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_lock import RunLock, not_writable
+from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock, not_writable
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
@@ -37,6 +39,9 @@ class RunRequest:
     overwrite: bool = False
     #: option of the command that resumes a run, for messages
     restore_option: str = "--opt-restore"
+    #: number of trials of the search, or of epochs of the training, that the command asks for
+    n_asked: int = 0
+    unit: Literal["trial", "epoch"] = "trial"
     #: training options that may differ on resume, as they change no figure of a trial that has ended
     may_change: frozenset[str] = frozenset({"checkpoint_interval"})
     #: True if the name is a folder that a user's script has chosen freely
@@ -59,6 +64,27 @@ class RunRequest:
     def place(self) -> Path:
         """Absolute path of `root`."""
         return self.start / self.root
+
+    def resuming(self, words: Sequence[str]) -> list[str]:
+        """Return the command that resumes this run; `words` are the command that has asked for it."""
+        # A shorter prefix is ambiguous: --ove is --overlap as well.
+        kept = [word for word in words if not ("--overwrite".startswith(word) and len(word) >= len("--overw"))]
+        return kept if self.restore else [*kept, self.restore_option]
+
+    def n_done(self, ledger: Ledger) -> int:
+        """Return the number of trials that have ended, or of epochs of the training."""
+        if self.unit == "trial":
+            return ledger.n_ended
+        return max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
+
+    def interrupted_text(self, ledger: Ledger, words: Sequence[str]) -> str:
+        """Return how far a run has come that was interrupted, with the command that resumes it on a line of its own."""
+        if not ledger.sessions:
+            return "no trial had begun."
+        n_open = len(ledger.trials) - ledger.n_ended - ledger.n_by_state()["paused"]
+        state = f", {n_open} in progress" * (self.unit == "trial" and n_open > 0)
+        command = shlex.join(self.resuming(words))
+        return f"{self.n_done(ledger)} of {self.n_asked} {self.unit}s done{state}. Resume with:\n    {command}"
 
 
 class RunDirectory:
@@ -89,6 +115,17 @@ class RunDirectory:
             with suppress(OSError):  # code of a user may have closed the file
                 close()
 
+    def abandon(self) -> None:
+        """Close the directory of a request that was refused, and remove it unless it holds a run or other files."""
+        with suppress(OSError):
+            if not (self.path / JOURNAL_NAME).stat().st_size:
+                # While the lock is held: another process that has waited for it then makes a file of its own.
+                for name in (MARK_NAME, JOURNAL_NAME, LOCK_NAME):
+                    (self.path / name).unlink(missing_ok=True)
+        self.close()
+        with suppress(OSError):
+            self.path.rmdir()
+
 
 def refuse_existing(request: RunRequest) -> None:
     """Raise ConfigurationError if the run exists, but the command neither resumes nor replaces it."""
@@ -105,7 +142,10 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     """Return (name of the run, one sentence for the log or "").
 
     A run without a given name is `<model>-001`, `-002`, …; with `restore` it is the newest run of the model that is not
-    complete.
+    complete, else the newest one if the command asks for more than is done.
+
+    Raises:
+        ConfigurationError: all runs of the model are complete, and the command asks for no more.
     """
     if request.name is not None:
         return request.name, ""
@@ -117,12 +157,32 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     fresh = f"{safe}-{max(numbers, default=0) + 1:03d}"
     if not request.restore:
         return fresh, ""
+    complete: tuple[str, Ledger] | None = None
     for number in reversed(numbers):
-        path = request.place / f"{safe}-{number:03d}"
-        if (path / JOURNAL_NAME).exists() and _is_unfinished(path, program):
-            shown = request.root / path.name
-            return path.name, f"Resuming `{shown}`, the newest unfinished run of {model}."
-    return fresh, f"No unfinished run of {model} in `{request.root}`: starting a new run, {fresh}."
+        name = f"{safe}-{number:03d}"
+        if not (request.place / name / JOURNAL_NAME).exists():
+            continue
+        ledger = Ledger()
+        with suppress(OSError, JournalError):  # the error is shown when the run is opened
+            ledger = Ledger(load_events(request.place / name / JOURNAL_NAME))
+        if (ledger.settings.get("command_line") or [program])[0] != program:
+            continue
+        if not ledger.complete:
+            return name, f"Resuming `{request.root / name}`, the newest unfinished run of {model}."
+        complete = complete or (name, ledger)
+    if complete is None:
+        return fresh, f"No run of {model} in `{request.root}`: starting a new run, {fresh}."
+    name, ledger = complete
+    n_done = request.n_done(ledger)
+    if n_done < request.n_asked:
+        return name, f"Resuming `{request.root / name}`, the newest run of {model}, for more {request.unit}s."
+    option = "--num-iterations" if request.unit == "trial" else "--epochs"
+    raise ConfigurationError(
+        f"`{request.restore_option}` without a name resumes a run that is not complete. Received: "
+        f"`{request.root / name}`, the newest run of {model}, complete with {n_done} {request.unit}"
+        f"{'s' * (n_done != 1)}. Ask for more by `{option} N`, name another run by `--checkpoint NAME`, or leave "
+        f"`{request.restore_option}` out for a new run."
+    )
 
 
 def open_run(
@@ -159,13 +219,3 @@ def _remove_run(path: Path) -> None:
             file.unlink()
     for name in ("config.json", "results.csv", "summary.json", "timeline.json", MARK_NAME, JOURNAL_NAME):
         (path / name).unlink(missing_ok=True)
-
-
-def _is_unfinished(path: Path, program: str) -> bool:
-    """Return True if `path` is a run of `program` that is not complete."""
-    try:
-        ledger = Ledger(load_events(path / JOURNAL_NAME))
-    except (OSError, JournalError):
-        return True  # the error is shown when the run is opened
-    command_line = ledger.settings.get("command_line") or [program]
-    return not ledger.complete and command_line[0] == program

@@ -9,6 +9,7 @@ machine, a network that was cut), it finds another owner's name before it writes
 """
 
 import errno
+import fcntl
 import logging
 import math
 import os
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 BEAT_S, STALE_S = 20.0, 300.0
 LOCK_NAME = "run.lock"
 OWNER_NAME = "run.owner"
+LAUNCH_LOCK_NAME = "launch.lock"
 #: names in a note of the first version, which had neither a checksum nor a beat
 _FIRST_NOTE = frozenset({"host", "pid", "boot"})
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -147,11 +149,31 @@ def forget_owner(run: Path) -> None:
         (run / OWNER_NAME).unlink()
 
 
-def lock_for_launcher(path: Path) -> FileLock:
-    """Acquire the lock of the launcher of a run directory; ConfigurationError if another launcher has it."""
+def may_be_at_work(run: Path) -> bool:
+    """Return True if a run has an owner: a process of this machine that lives, or one that has shown signs of life."""
+    owner, here = read_owner(run / OWNER_NAME), this_process()
+    if owner is None:
+        return False
+    if owner.get("boot") != here["boot"] and owner.get("host") != here["host"]:
+        return time.time() - (_touched_ns(run / OWNER_NAME) or 0) / 1e9 < STALE_S
+    with suppress(OSError), (run / LOCK_NAME).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@contextmanager
+def launcher_of(path: Path) -> Iterator[None]:
+    """Hold a run directory for its launcher during a `with` block; at the end an empty one is removed.
+
+    Raises:
+        ConfigurationError: another launcher holds it.
+    """
     try:
         make_directory(path)
-        lock = FileLock(path / "launch.lock")
+        lock = FileLock(path / LAUNCH_LOCK_NAME)
         lock.acquire(timeout=0)
     except Timeout:
         raise ConfigurationError(
@@ -160,7 +182,14 @@ def lock_for_launcher(path: Path) -> FileLock:
         ) from None
     except OSError as error:
         raise not_writable(path, error) from None
-    return lock
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if os.listdir(path) == [LAUNCH_LOCK_NAME]:
+                (path / LAUNCH_LOCK_NAME).unlink()
+                path.rmdir()
+        lock.release()
 
 
 def not_writable(path: Path, error: OSError) -> ConfigurationError:

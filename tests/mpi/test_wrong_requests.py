@@ -172,6 +172,7 @@ BEFORE_A_FRAMEWORK = {
 }
 LATE = {
     "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
+    "warm start of no run": (["--model", "model.py", *SPACE, "--warm-start", "nowhere"], "`--warm-start` must name"),
     "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
     "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
     "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
@@ -211,7 +212,7 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
     assert len(said.splitlines()) == 1, said
     after = {path.name for path in folder.iterdir() if not path.name.startswith((".out", ".err", ".modules"))}
     assert after - before <= {"__pycache__", "checkpoints"}
-    assert not list(folder.glob("checkpoints/*/journal.jsonl"))
+    assert not list(folder.glob("checkpoints/*"))
     return said, outcome
 
 

@@ -110,11 +110,47 @@ def test_restore_does_not_pass_over_a_damaged_journal_in_silence(tmp_path):
         open_run(request(tmp_path, restore=True), name)
 
 
-def test_restore_with_nothing_unfinished_starts_afresh_under_a_new_number_and_says_so(tmp_path):
-    for expected in ("m-001", "m-002"):
-        name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
-        assert (name, "starting a new run" in remark) == (expected, True)
-        make_run(tmp_path, name, STARTED, COMPLETED)
+def test_restore_without_any_run_starts_one_and_says_so(tmp_path):
+    make_run(tmp_path, "m-001", STARTED.replaced(settings={"command_line": ["TrainingDriver"]}), COMPLETED)
+    name, remark = choose_name(request(tmp_path, restore=True), "m", "OptimizationDriver")
+    assert (name, "starting a new run" in remark) == ("m-002", True)
+
+
+def test_restore_of_what_is_complete_asks_for_more_trials_or_a_name(tmp_path):
+    make_run(tmp_path, "m-001", STARTED, COMPLETED)
+    failed = ev.TrialSuggested(time_s=1.0, trial=0, point={}), ev.TrialFailed(time_s=1.0, trial=0, reason="r")
+    make_run(tmp_path, "m-002", STARTED, *failed, COMPLETED)
+    asked = request(tmp_path, restore=True, n_asked=1)
+    sentence = check_refused("m-002`, the newest run of m, complete with 1 trial.", choose_name, asked, "m", "D")
+    assert all(way in sentence for way in ("`--num-iterations N`", "`--checkpoint NAME`", "leave `--opt-restore` out"))
+    name, remark = choose_name(replace(asked, n_asked=2), "m", "D")
+    assert (name, "for more trials" in remark) == ("m-002", True)
+    training = request(tmp_path, restore=True, unit="epoch", restore_option="--restore")
+    assert "with 0 epochs. Ask for more by `--epochs N`" in check_refused("m-002", choose_name, training, "m", "D")
+
+
+def test_a_request_that_is_refused_leaves_no_run_but_a_users_files(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / "b").mkdir(exist_ok=True)
+        (tmp_path / "b/mine").touch()
+        run = open_run(request(tmp_path, name), name)
+        run.journal.append([STARTED] * (name == "c"))
+        run.abandon()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.name != "run.lock") == [
+        "b",
+        "b/mine",
+        "c",
+        "c/journal.jsonl",
+        "c/journal.synced",
+    ]
+    refuse_existing(request(tmp_path, "b"))
+
+
+@pytest.mark.parametrize("given", [["--overw"], ["--overwrite", "--opt-restore"], ["--overlap"]])
+def test_the_command_that_resumes_replaces_nothing(tmp_path, given):
+    asked = request(tmp_path, "a", restore="--opt-restore" in given)
+    kept = [word for word in given if word == "--overlap"]
+    assert asked.resuming(["-n", "3", *given]) == ["-n", "3", *kept, "--opt-restore"]
 
 
 # ---------------------------------------------------------------- an existing run
