@@ -48,10 +48,8 @@ OPTIONS = (
 )
 #: options of `GetData from-arrays`
 ARRAY_OPTIONS = (
-    Option("name", "NAME", TEXT, default="arrays", example="mine",
-        help="name of the data set, in the names of its files"),
-    Option("split", "SHARE", SHARE, default=0.2, example="0.1",
-        help="share of the samples to validate with, drawn by the seed"),
+    Option("name", "NAME", TEXT, "name of the data set, in the names of its files", "arrays", example="mine"),
+    Option("split", "SHARE", SHARE, "share of the samples to validate with, drawn by the seed", 0.2, example="0.1"),
     *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
     *(option for option in OPTIONS if option.name in ("out", "seed", "n_samples")),
 )
@@ -82,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
-        OPTIONS, prog="GetData", description="Write MNIST or CIFAR-10 as HDF5 files of features and labels."
+        OPTIONS, prog="GetData", description="Write MNIST, CIFAR-10 or arrays as HDF5 files of features and labels."
     )
     parser.add_argument("name", choices=DATA_SETS, help="the data set; from-arrays X.npy Y.npy has its own --help")
     parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
@@ -100,16 +98,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files of features and labels."
-    )
+    parser = Parser(ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files, with lists.")
     parser.add_argument("features", metavar="X.npy", type=Path, help="features, a row for each sample")
     parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, a row for each sample")
     arguments = parser.values([word for word in argv if word != _FROM_ARRAYS])
-    if Path(arguments.name).name != arguments.name:
-        raise ConfigurationError(f"`--name` must be a plain file name. Received: {arguments.name!r}; see `--out`.")
     arguments.source = _FROM_ARRAYS
     arguments.out = Path(arguments.out or f"data/{arguments.name}")
+    arguments.name = Path(arguments.name).name
     return arguments
 
 

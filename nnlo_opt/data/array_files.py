@@ -43,22 +43,24 @@ def samples_from_arrays(features: Path, labels: Path, share: float, seed: int) -
 
 
 def _array(path: Path) -> NDArray:
-    """Return the array of a file."""
-    remedy = "Write one array to a file with `numpy.save`."
     try:
         array = np.load(regular(path), allow_pickle=False)
+        fault = _fault_of(array)
     except Exception as error:  # zip and npy readers raise half a dozen kinds
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(f"An array must be in a .npy file. Received: {path} ({reason}). {remedy}") from error
-    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "iufb":
-        what = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "several arrays"
+        fault = str(error).partition("\n")[0] or type(error).__name__
+    if fault:
         raise ConfigurationError(
-            f"An array must be of numbers, with a row for each sample. Received: {path} with {what}. {remedy}"
-        )
-    wrong = np.argwhere(~np.isfinite(array))
-    if len(wrong):
-        raise ConfigurationError(
-            f"All numbers must be finite. Received: {path} with {array[tuple(wrong[0])]} in row {wrong[0][0]}. Correct "
-            "it, or leave the sample out."
+            f"An array must be in a .npy file, a row of finite numbers for each sample. Received: {path} ({fault}). "
+            "Write it with `numpy.save`."
         )
     return array
+
+
+def _fault_of(array: object) -> str:
+    """Return why the content of a file is no array of samples; empty if it is."""
+    if not isinstance(array, np.ndarray):
+        return "several arrays"
+    if array.ndim == 0 or array.dtype.kind not in "iufb":
+        return f"{array.dtype} of shape {array.shape}"
+    wrong = np.argwhere(~np.isfinite(array))
+    return f"{array[tuple(wrong[0])]} in row {wrong[0][0]}" if len(wrong) else ""
