@@ -1,15 +1,19 @@
 """docs/scaling.md: a model of the trainer, and what it says of many workers; and the search on many blocks, simulated.
 
-    python benchmarks/training.py --parts inner > training.json
-    python benchmarks/training.py --parts inner --messages > messages.json
-    python benchmarks/simulation.py > benchmarks/measured/simulation.json
-    python benchmarks/scaling.py training.json messages.json > docs/scaling.md
+    python benchmarks/scaling.py > docs/scaling.md
 
-The search's part is told by `scaling_search.py`, of the simulation measured last; without the first two it comes alone.
+It measures nothing: the page is about what lies in `measured/`, which these commands have printed:
+
+    python benchmarks/training.py --parts inner > benchmarks/measured/training.json
+    python benchmarks/training.py --parts inner --messages > benchmarks/measured/training_messages.json
+    python benchmarks/scaling.py --measure > benchmarks/measured/scaling.json
+    python benchmarks/simulation.py > benchmarks/measured/simulation.json
+
+The search's part is told by `scaling_search.py`.
 
 The trainer's part is its speed-up at 15, 60 and 256 workers, for each update rule. The model has few parts: seconds a
 rank computes for a batch, and what an exchange costs worker, wire and master, or worker and memory where a block is on
-one node. The costs of ranks are measured here, on
+one node. The costs of ranks are measured (`--measure`) on
 one thread and with cold caches: between two exchanges lies a batch, whose data push out of the caches what an exchange
 needs, and that makes it three times as dear as in a loop of its own. Those of the wire are given, for this machine and
 for a cluster. Held against what has been measured on this machine, the model says how far it is to be trusted.
@@ -18,17 +22,17 @@ for a cluster. Held against what has been measured on this machine, the model sa
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import harness as h
 import numpy as np
 from scaling_search import search_part
 
@@ -45,8 +49,8 @@ from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import aligned_empty
 
-#: what `simulation.py` printed last
-SIMULATION = Path(__file__).parent / "measured" / "simulation.json"
+#: what the scripts printed last
+MEASURED_HERE = Path(__file__).parent / "measured"
 N_WORKERS = (15, 60, 256)
 BATCH = 100
 #: spread of the time of a batch among workers that wait for each other: standard deviation over mean
@@ -80,8 +84,6 @@ class Costs:
     """Seconds of one rank, for vectors of one model."""
 
     n_weights: int
-    #: a batch: gradient alone
-    compute: float
     #: a message with a vector sent, and taken in
     send: float
     take: float
@@ -97,6 +99,8 @@ class Costs:
     match: float
     #: an update added
     add: float
+    #: a batch: gradient alone; known from `training.py`
+    compute: float = 0.0
 
     @property
     def lean(self) -> float:
@@ -318,8 +322,8 @@ class Exchange:
         return self.take()
 
 
-def costs_of(n_weights: int, lean_s: float) -> Costs:
-    """Measure what a vector of this model costs; the gradient is what is left of a lean batch of `lean_s`."""
+def costs_of(n_weights: int) -> Costs:
+    """Measure what a vector of this model costs."""
     a, b, out = aligned_empty(n_weights), aligned_empty(n_weights), aligned_empty(n_weights)
     a[:] = b[:] = 1e-3
     optimizer, gem = make_optimizer("adam", n_weights), Gem(n_weights)
@@ -331,7 +335,6 @@ def costs_of(n_weights: int, lean_s: float) -> Costs:
         serve = cold_s(exchange.serve, exchange.send_and_take)
     return Costs(
         n_weights=n_weights,
-        compute=lean_s - apply - copy,
         send=send,
         take=take,
         copy=copy,
@@ -345,39 +348,42 @@ def costs_of(n_weights: int, lean_s: float) -> Costs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("measured", type=Path, nargs="?", metavar="training.json", help="what training.py printed")
-    parser.add_argument("messages", type=Path, nargs="?", metavar="messages.json", help="the same with --messages")
-    parser.add_argument("--search", type=Path, default=SIMULATION, help="what simulation.py printed (%(default)s)")
+    parser.add_argument("--measure", action="store_true", help="print what a rank costs here, instead of the page")
     arguments = parser.parse_args()
+    training = measured("training")
+    models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in training]
+    if arguments.measure:
+        where = h.machine()
+        h.report("scaling", {name: asdict(costs_of(training[f"{name}_n_weights"])) for name in models}, {}, where)
+        return
+    found = measured("scaling")
+    costs = {name: Costs(**found[name]) for name in models}
+    for name, c in costs.items():
+        # The gradient is what is left of a batch of the lean loop.
+        lean_s = BATCH / training[f"{name}_lean_samples_per_s"]["median"]
+        costs[name] = replace(c, compute=lean_s - c.apply - c.copy)
     print("# How it scales\n")
-    if arguments.messages is not None:
-        found = [json.loads(path.read_text()) for path in (arguments.measured, arguments.messages)]
-        print("\n".join(trainer_part(*(line.get("results", line) for line in found))) + "\n")
-    elif arguments.measured is not None:
-        parser.error("training.json and messages.json are given together.")
-    print(search_part(json.loads(arguments.search.read_text())), end="")
+    print("`python benchmarks/scaling.py` prints this page, of what `benchmarks/measured/` holds.\n")
+    print("\n".join(page(training, measured("training_messages"), costs)) + "\n")
+    print(search_part(measured("simulation")), end="")
 
 
-def trainer_part(measured: dict[str, Any], by_messages: dict[str, Any]) -> list[str]:
-    """Lines of Markdown, from a heading of the second level on."""
-    models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in measured]
-    costs = {
-        name: costs_of(measured[f"{name}_n_weights"], BATCH / measured[f"{name}_lean_samples_per_s"]["median"])
-        for name in models
-    }
-    return page(measured, by_messages, costs)
+def measured(name: str) -> dict[str, Any]:
+    """What a script printed last."""
+    line = json.loads((MEASURED_HERE / f"{name}.json").read_text())
+    return line.get("results", line)
 
 
 def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
-    """Return the lines of the page about these measurements and costs."""
-    n_cores = len(os.sched_getaffinity(0))
+    """Return the lines of the page about these measurements and costs, all of one machine."""
+    n_cores, cpu = measured["machine"]["n_cores"], measured["machine"]["cpu"]
     lines = [
         "## The trainer: many workers",
         "",
-        "`python benchmarks/scaling.py training.json messages.json` made this part. A model of the trainer, based on",
-        "the costs of one rank of this machine, is compared with what `benchmarks/training.py` measured. The script",
-        "describes the parts of the model. The speed-up is relative to the lean loop: one process, the same step and",
-        "optimizer, no communication.",
+        "A model of the trainer, based on the costs of one rank (`benchmarks/scaling.py --measure`), is compared",
+        "with what `benchmarks/training.py` measured. The script describes the parts of the model. The speed-up is",
+        "relative to the lean loop: one process, the same step and optimizer, no communication. The machine has",
+        f"{n_cores} cores ({cpu}).",
         "",
         "### What one rank costs, in milliseconds",
         "",
@@ -395,7 +401,7 @@ def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str,
     ]
     for how, found, rules in (("in memory", measured, IN_MEMORY), ("by messages", by_messages, RULES)):
         for name, c in costs.items():
-            lines += _compared(name, c, how, found, rules)
+            lines += _compared(name, c, how, found, rules, n_cores)
     lines += [
         "",
         f"In these measurements workers and master share the {n_cores} cores of this machine. In the predictions below",
@@ -424,9 +430,9 @@ def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str,
     return lines
 
 
-def _compared(name: str, c: Costs, how: str, measured: dict[str, Any], rules: dict[str, Rule]) -> list[str]:
-    """A row for each configuration of a model that was measured."""
-    lines, cores = [], len(os.sched_getaffinity(0))
+def _compared(name: str, c: Costs, how: str, measured: dict[str, Any], rules: dict[str, Rule], cores: int) -> list[str]:
+    """A row for each configuration of a model that was measured, with so many cores."""
+    lines: list[str] = []
     if f"{name}_lean_samples_per_s" not in measured:
         return []
     lean = measured[f"{name}_lean_samples_per_s"]["median"]

@@ -5,7 +5,7 @@ virtual. What the coordinator takes for each message, and a search for each sugg
 the simulation goes, and is virtual time for the blocks that wait for it.
 
     python benchmarks/simulation.py > benchmarks/measured/simulation.json
-    python benchmarks/scaling.py training.json > docs/scaling.md
+    python benchmarks/scaling.py > docs/scaling.md
 """
 
 import argparse

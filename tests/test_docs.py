@@ -1,5 +1,6 @@
 """README and docs/: links lead somewhere, names and options exist, pages stay short, examples are valid."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 import nnlo_opt
+from nnlo_opt.cli import tool
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = Path(nnlo_opt.__file__).parent
@@ -200,6 +202,25 @@ def test_the_examples_of_the_readme_define_what_they_search():
         exec(compile(text, "README.md", "exec"), module)
         searched = module.get("objective") or module.get("get_model")
         assert searched is None or searched.parameter_range
+
+
+SCALING = REPOSITORY / "docs" / "scaling.md"
+
+
+def test_the_page_on_scaling_is_what_its_command_prints():
+    (command,) = re.findall(r"`python (benchmarks/scaling\.py[^`]*)` prints this page", SCALING.read_text())
+    words = [sys.executable, *command.split()]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == SCALING.read_text(), f"write it anew: python {command} > docs/scaling.md"
+
+
+def test_a_simulation_finds_what_the_page_on_scaling_says(capsys):
+    (command,) = re.findall(r"`nnlo-opt (simulate[^`]*) --seed 0`", " ".join(SCALING.read_text().split()))
+    for seed in range(5):
+        assert tool.main([*command.split(), "--json", "--seed", str(seed)]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    regrets = sorted(result["regret"] for result in found if result["n_blocks"] == 64)
+    assert f"| random | 64 | {regrets[2]:.3f} ({regrets[-1]:.3f}) |" in SCALING.read_text()
 
 
 @pytest.mark.parametrize(("place", "limit"), LIMITS.items(), ids=list(LIMITS))
