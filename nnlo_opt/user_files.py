@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -28,6 +28,8 @@ class _FromSource(SourceFileLoader):
         return code
 
 
+#: folders of Python's own code and of this package
+_FOREIGN = (os.path.join(os.path.dirname(os.__file__), ""), os.path.join(os.path.dirname(__file__), ""))
 #: files that are being executed, outermost first
 EXECUTING: list[Path] = []
 
@@ -139,15 +141,13 @@ def takes_one_argument(function: Any) -> bool:
 
 #: most characters of a message in a sentence, the journal and the results; the log of the rank has all of them
 LONGEST = 2000
-#: says that a text was shortened
-LEFT_OUT = "characters left out"
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
     """Return `text` without its middle if it has more than `most` characters."""
     if len(text) <= most:
         return text
-    return f"{text[: most // 2]} [{len(text) - most:,} {LEFT_OUT}] {text[-(most // 2) :]}"
+    return f"{text[: most // 2]} [{len(text) - most:,} characters left out] {text[-(most // 2) :]}"
 
 
 def message_of(error: BaseException) -> str:
@@ -167,10 +167,37 @@ def describe(error: BaseException) -> str:
 
 
 def line_in(path: Path, error: BaseException) -> str:
-    """Return the line of the user's own file `path` that raised `error`, as ", line 12"; empty if there is none."""
-    path = path.resolve()
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f", line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
-    return f", line {lines[-1]}" if lines else ""
+    """Return the innermost line of users' code that raised `error`, as ", line 12"; empty if there is none.
+
+    A file other than `path` is named: ", `layers.py`, line 3".
+    """
+    own = str(path.resolve())
+    file, line = _place(error, own)
+    return "" if not line else f", line {line}" if file == own else f", `{_shown(file)}`, line {line}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of users' code that raised `error`, as "`model.py`, line 12"; empty without one."""
+    file, line = _place(error)
+    return f"`{_shown(file)}`, line {line}" if line else ""
+
+
+def _place(error: BaseException, own: str = "") -> tuple[str, int]:
+    """Return file and line of users' code that raised `error`, line 0 if there is none; `own` is such a file."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno or 0))
+    return next((place for place in reversed(places) if place[0] == own or _is_of_user(place[0])), ("", 0))
+
+
+def _is_of_user(file: str) -> bool:
+    """Return True if `file` is code that belongs neither to Python, nor to an installed package, nor to this one."""
+    path = Path(file)
+    is_installed = file.startswith(_FOREIGN) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not (is_installed or path.name.startswith("__autograph_generated")) and path.is_file()
+
+
+def _shown(file: str) -> str:
+    with suppress(OSError):
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    return file

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.user_files import load_module, spec_of
+from nnlo_opt.user_files import execute_file, line_in, load_module, place_of, spec_of
 
 
 def value_of(path):
@@ -33,3 +33,18 @@ def test_a_module_is_a_regular_file_with_a_name_that_a_file_can_have(tmp_path, i
     for path in (irregular(tmp_path / "module.py"), tmp_path / ("m" * 300 + ".py")):
         with pytest.raises(ConfigurationError, match="which is no file"):
             load_module(str(path), "A module must exist")
+
+
+def test_an_error_is_placed_at_the_innermost_line_of_the_users_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "layers_of_mine.py").write_text("import json\n\n\ndef make():\n    return json.loads('{')\n")
+    own = tmp_path / "model.py"
+    own.write_text("import layers_of_mine\n\ndef build(): layers_of_mine.make()\n\ndef wrong(): return 1 / 0\n")
+    module, helper = execute_file(own), "`layers_of_mine.py`, line 5"
+    # Each of the two is called by this file, which is a user's too, and further out.
+    for function, in_own, place in ((module.build, helper, helper), (module.wrong, "line 5", "`model.py`, line 5")):
+        with pytest.raises((ValueError, ZeroDivisionError)) as caught:
+            function()
+        assert line_in(own, caught.value) == f", {in_own}"
+        assert place_of(caught.value) == place
+    assert place_of(ValueError("never raised")) == ""

@@ -98,4 +98,5 @@ class SearchArguments(TypedDict, total=False):
     walltime: float | str | None
     trial_timeout: float | str | None
     stop_after_no_improvement: int | None
+    max_failures: int
     target_objective: float | None

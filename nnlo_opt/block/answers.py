@@ -9,10 +9,10 @@ from pathlib import Path
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import RanksLost
 from nnlo_opt.errors import BrokenProcessError, NnloError, ProtocolError
-from nnlo_opt.runtime.log import WHOLE
+from nnlo_opt.runtime.log import WHOLE, log_path
 from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.trial import FoldResult, UnrecordedFold
-from nnlo_opt.user_files import LEFT_OUT, message_of, shortened
+from nnlo_opt.user_files import message_of, place_of, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -23,28 +23,31 @@ LONGEST_TRACEBACK = 20_000
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in one sentence: this package's own as they are, any other with its type."""
+    """Return an exception in one sentence: this package's own as they are, any other with type and line of the user."""
     text = message_of(error)
     if isinstance(error, NnloError):
         return text
+    where = f" ({place})" if (place := place_of(error)) else ""
     if isinstance(error, MemoryError):
-        return f"out of memory: {text or 'Python could not allocate'}"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return f"out of memory: {text or 'Python could not allocate'}{where}"
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
 
 
 def fold_failed(assignment: int | None, error: BaseException, world_rank: int) -> msg.FoldFailed:
-    """Return the message that `error` has ended an assignment; the log has all of what is shortened."""
+    """Return the message that `error` has ended an assignment; the log has the whole traceback."""
     whole = "".join(traceback.format_exception(error))
-    failed = msg.FoldFailed(
+    WHOLE.info("assignment %s has failed: %s", assignment, whole)
+    reason = reason_of(error)
+    is_of_user = not isinstance(error, NnloError) or error.__cause__ is not None
+    if is_of_user and WHOLE.isEnabledFor(logging.INFO):
+        reason = f"{reason.rstrip('.')}; traceback in `{log_path(Path(), world_rank)}`"
+    return msg.FoldFailed(
         assignment=-1 if assignment is None else assignment,
-        reason=reason_of(error),
+        reason=reason,
         traceback=shortened(whole, LONGEST_TRACEBACK),
         world_rank=world_rank,
         host=socket.gethostname(),
     )
-    if LEFT_OUT in failed.reason + failed.traceback:
-        WHOLE.info("assignment %s has failed: %s", assignment, whole)
-    return failed
 
 
 class failures_to:

@@ -5,10 +5,12 @@ A search *drains* when no new trial begins: enough trials have begun, the target
 """
 
 import math
+import re
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.coordinator.outcomes import trial_losses
@@ -23,6 +25,8 @@ QUANTILE = 0.9
 PAUSE_PART, STOP_PART = 0.75, 0.15
 #: share of the end of a walltime for folds to write a checkpoint; the other folds have as long again to stop
 WALLTIME_PAUSE_PART = 0.25
+#: what differs between two failures for the same reason: points, addresses, numbers; but the line of code does not
+_VARYING = re.compile(r"(line \d+)|\{[^{}]*\}|0x[0-9a-f]+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
 
 
 class Phase(Enum):
@@ -68,6 +72,13 @@ class Ending:
         self._durations: list[float] = []
         #: number of trials since the last improvement
         self._progress = Progress(self._plan.objectives, self._plan.direction)
+        #: True if a trial has ended otherwise than by a failure
+        self._has_success = False
+        self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        #: number of failed trials; their reasons without what differs from point to point
+        self._n_failed, self._causes = 0, set[str]()
 
     # ------------------------------------------------------------ no new trial begins
 
@@ -85,6 +96,7 @@ class Ending:
         self._forget()
         for trial in by_end(ledger):
             self.take(trial)
+        self._forget_failures()  # their cause may be mended: this start has as many failures again
         if best := ledger.best(self._plan.direction):
             self.check_target(best)
 
@@ -93,6 +105,11 @@ class Ending:
         if (lasted_s := duration_s(trial)) is not None:
             insort(self._durations, lasted_s)
         self._progress.take(trial)
+        if trial.state is TrialState.FAILED:
+            self._n_failed += 1
+            self._causes.add(cause_of(trial.reason, trial.point))
+        else:
+            self._has_success = True
         most = self._plan.budget.n_without_improvement
         if most is not None and self._progress.n_without >= most:
             self.promotes = False
@@ -122,6 +139,18 @@ class Ending:
             which = f", {n_trials} here and the rest by earlier runs" if n_adopted else ""
             n_points = "" if n_adopted else f"{n_trials} "
             self.drain(f"the search space is used up: all its {n_points}points have been tried{which}")
+
+    def only_fails(self, trials: Iterable[Trial]) -> bool:
+        """Return True if too many trials have failed for the same reason, and no other of `trials` shows a result."""
+        most = self._plan.budget.n_alike_failures
+        if not most or self._n_failed < most or len(self._causes) > 1 or self._has_success:
+            return False
+        return not any(trial.reports for trial in trials if not trial.state.ended)
+
+    def check_failures(self, trials: Iterable[Trial]) -> None:
+        """Drain if `only_fails`; to be called when no trial is under way."""
+        if self.only_fails(trials):
+            self.drain(f"{self._n_failed} trials failed for the same reason, and none succeeded (`--max-failures`)")
 
     def check_time(self, sessions: Sequence[Session], now_s: float) -> None:
         """Drain if the time allows no further trial."""
@@ -186,6 +215,13 @@ def walltime_times(budget: Budget) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------- trials that have ended
+
+
+def cause_of(reason: str, point: Mapping[str, Any]) -> str:
+    """Return the reason of a failure at `point` without numbers and values of the point, except the line of code."""
+    words = [re.escape(value) for value in point.values() if isinstance(value, str) and len(value) > 2]
+    cause = re.sub(rf"\b(?:{'|'.join(words)})\b", "#", reason) if words else reason
+    return _VARYING.sub(lambda found: found[1] or "#", cause)
 
 
 def duration_s(trial: Trial) -> float | None:

@@ -32,6 +32,8 @@ class Budget:
     end_s: float = 0.0
     #: number of trials that may end in a row without an improvement
     n_without_improvement: int | None = None
+    #: number of trials that may fail for the same reason while none has succeeded; 0 as well: no limit
+    n_alike_failures: int | None = None
     #: time of one fold since its assignment; a trial that takes longer fails
     trial_timeout_s: float | None = None
 

@@ -386,6 +386,8 @@ class CoordinatorState:
         number, ready = len(self.ledger.trials), self.suggestions.ready
         if self.phase is not Phase.SEARCHING or not ready or number >= self.plan.num_iterations:
             return None
+        if self.ending.only_fails(self.ledger.trials):
+            return None  # the trials under way will show if one succeeds
         suggestion = ready.popleft()
         self._record(
             ev.TrialSuggested(
@@ -477,6 +479,8 @@ class CoordinatorState:
     def _check_count(self) -> None:
         is_used_up, n_adopted = self.suggestions.is_used_up, len(self.ledger.adopted)
         self.ending.check_count(len(self.ledger.trials), is_used_up=is_used_up, n_adopted=n_adopted)
+        if not self._has_trial:
+            self.ending.check_failures(self.ledger.trials)
 
     def _check_trials(self, timeout_s: float) -> None:
         """Fail trials whose fold takes too long; give up if its team does not stop either."""

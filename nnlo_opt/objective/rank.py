@@ -6,7 +6,6 @@ continues only when block rank 0 has seen all ranks at the same place. So no ran
 rank has left, or misses because of an error.
 """
 
-import logging
 import os
 import socket
 import time
@@ -30,8 +29,6 @@ from nnlo_opt.objective.values import finished_fold
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import Comparison
-
-logger = logging.getLogger(__name__)
 
 Report = Callable[[int, float], bool]
 Objective = Callable[[dict[str, Any], Any, Report], Any]
@@ -191,7 +188,6 @@ class ObjectiveRank:
         except BaseException as error:
             self._block.blame(error)  # a rank may have died in a call that is not guarded
             failed = fold_failed(call.assignment, error, self._world_rank)
-            logger.info("the objective raised on this rank: %s", failed.reason)
             return None, failed.replaced(traceback="") if isinstance(error, _CallFailed) else failed
 
     def _report(self, epoch: int, value: Any) -> bool:

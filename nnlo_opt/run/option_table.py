@@ -396,6 +396,9 @@ BUDGET = _group(
     Option("stop_after_no_improvement", "TRIALS", whole(), example="20",
         help="stop after so many trials in a row that are not better than those before; with several objectives: "
              "that do not enter the Pareto set"),
+    Option("max_failures", "TRIALS", whole(0), default=10, example="3",
+        help="stop with exit code 1 when so many trials have failed for the same reason and none has succeeded; a "
+             "model that cannot be built at so many points of the search space is refused at once; 0: never"),
     TARGET,
 )
 RESTORE = _group(

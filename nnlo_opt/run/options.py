@@ -162,6 +162,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         "budget": Budget(
             timeout_s=values.timeout,
             n_without_improvement=values.stop_after_no_improvement,
+            n_alike_failures=values.max_failures,
             trial_timeout_s=values.trial_timeout,
         ),
         "pruning": _pruning(values, comparison),

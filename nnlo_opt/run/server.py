@@ -43,6 +43,7 @@ from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.space.space import Point, Space
+from nnlo_opt.user_files import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -361,9 +362,8 @@ class RankServer:
         except BaseException as error:
             logger.exception("could not read model or data")
             last = traceback.extract_tb(error.__traceback__)[-1]
-            answer = Inspected(
-                error=f"Model or data could not be read: {reason_of(error)} (`{last.filename}`, line {last.lineno})."
-            )
+            where = "" if place_of(error) else f" (`{last.filename}`, line {last.lineno})"
+            answer = Inspected(error=f"Model or data could not be read: {reason_of(error)}{where}.")
         self._orders.send(COORDINATOR, answer)
 
     def _export(self, message: ExportModel) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
 from nnlo_opt.comm.messages import Json
+from nnlo_opt.coordinator.ending import cause_of
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list, verify
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 #: labels looked at to infer a loss
 _N_HINT = 1000
+#: points drawn to find one that is new
+_DRAWS_A_POINT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,7 @@ class ModuleWorkload:
         findings = self._look(space)
         if findings.is_objective:
             return findings
-        figure, loss, remarks = self._inspect_model(findings.space.middle() if findings.space else self._options.point)
+        figure, loss, remarks = self._inspect_model(findings.space)
         function = self.figure
         return replace(
             findings,
@@ -298,8 +301,9 @@ class ModuleWorkload:
         name = comparison.objectives[0].name
         return "value" if name == FIGURE else name
 
-    def _inspect_model(self, point: Point) -> tuple[str, str | None, tuple[str, ...]]:
+    def _inspect_model(self, space: Space | None) -> tuple[str, str | None, tuple[str, ...]]:
         """Return the name of the figure of merit, the losses in words, and sentences for the user."""
+        point = space.middle() if space else self._options.point
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
@@ -307,6 +311,7 @@ class ModuleWorkload:
         try:
             model = self._new_model(model_parameters(point), seed=0)
         except TrialError as error:
+            self._refuse_if_alike(error, point, space)
             remarks: tuple[str, ...] = (f"The model could not be built at the middle of the search space: {error}",)
         else:
             terms, remarks = self._checked_loss(options, model)
@@ -329,6 +334,26 @@ class ModuleWorkload:
             figure = first.name
         self._release()
         return figure, loss_name, remarks
+
+    def _refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
+        """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""
+        if space is None:
+            raise ConfigurationError(str(error)) from error
+        most, rng = self._options.plan.budget.n_alike_failures or 0, np.random.default_rng(self._options.seed)
+        drawn = [point, *(space.sample(rng) for _ in range(_DRAWS_A_POINT * most))]
+        points = [*{str(model_parameters(other)): other for other in drawn}.values()][:most]
+        for other in points[1:]:
+            try:
+                self._new_model(model_parameters(other), seed=0)
+            except TrialError as failed:
+                if cause_of(str(failed), other) == cause_of(str(error), point):
+                    continue
+            return
+        if points:
+            raise ConfigurationError(
+                f"A model must be built at some point of its search space. Received: {error} So it failed at "
+                f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `--max-failures 0` searches all the same."
+            ) from error
 
     def _checked_loss(self, options: TrainingOptions, model: Any) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""

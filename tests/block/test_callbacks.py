@@ -119,7 +119,7 @@ def test_an_error_in_a_callback_fails_the_fold(tmp_path, kind):
 
     team = team_of(tmp_path, Recorder(raises))
     failed = fail(team)
-    assert failed.reason == f"{kind.__name__}: no such folder"
+    assert failed.reason.startswith(f"{kind.__name__}: no such folder (`")
 
 
 def test_an_interruption_in_a_callback_is_raised(tmp_path):

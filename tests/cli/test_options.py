@@ -144,6 +144,7 @@ SEARCH = [
     (["--grace", "2m"], "grace_s", 120.0),
     (["--hang-timeout", "1:00:00"], "hang_timeout_s", 3600.0),
     (["--stop-after-no-improvement", "7"], "plan.budget.n_without_improvement", 7),
+    (["--max-failures", "3"], "plan.budget.n_alike_failures", 3),
     (["--target-objective", "0.02"], "plan.target_objective", 0.02),
     (["--pruner", "median"], "plan.pruning.name", "median"),
     (["--pruner-eta=4", "--pruner=asha"], "plan.pruning.eta", 4),

@@ -52,6 +52,7 @@ plans = st.builds(
         Budget,
         timeout_s=st.none() | st.none() | st.floats(1, 150),
         n_without_improvement=st.none() | st.none() | st.integers(1, 4),
+        n_alike_failures=st.none() | st.integers(1, 3),
     ),
     pruning=prunings,
     fold_racing=st.booleans(),
@@ -603,6 +604,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert self.now_s >= self.plan.budget.timeout_s
         elif reason.startswith("no improvement in the last"):
             assert len(trials) >= self.plan.budget.n_without_improvement
+        elif reason.endswith("(`--max-failures`)"):
+            assert len(trials) >= self.plan.budget.n_alike_failures
+            assert {trial.state for trial in trials} == {TrialState.FAILED}
         else:
             assert reason.startswith("the target of")
             best = self.ledger.best(self.plan.direction).figure_of_merit

@@ -106,6 +106,40 @@ def test_the_search_stops_after_so_many_trials_without_improvement():
     assert state.ending.reason == "no improvement in the last 2 trials"
 
 
+def test_a_search_whose_trials_all_fail_for_the_same_reason_stops_and_can_be_resumed():
+    state, out = with_budget(n_alike_failures=2)
+    for number in range(2):
+        out += suggest(state, n=number) + fail(state, 0, number, f"n = {number} is bad")
+    reason = "2 trials failed for the same reason, and none succeeded (`--max-failures`)"
+    assert of_type(out, ins.Finish) == [ins.Finish(reason=reason)]
+    again, out = begin(ledger=state.ledger, num_iterations=9, budget=state.plan.budget)
+    out += suggest(again, n=2) + fail(again, 0, 2, "n = 2 is bad")
+    assert not of_type(out, ins.Finish), "this start has as many failures again"
+    suggest(again, n=3)
+    finish(again, 0, 3)
+    for number in range(4, 8):
+        suggest(again, n=number)
+        fail(again, 0, number, "bad")
+    assert again.phase is Phase.SEARCHING
+
+
+@pytest.mark.parametrize("reasons", [("bad", "worse", "bad"), ("bad", "bad")])
+def test_trials_under_way_may_still_succeed_when_others_have_failed(reasons):
+    """On two blocks: the trial of the first is under way all the time."""
+    state, _ = begin(TWO_BLOCKS, Ledger([session()]), num_iterations=9, budget=Budget(n_alike_failures=2))
+    suggest(state, n=0)
+    for number, reason in enumerate(reasons, 1):
+        suggest(state, n=number)
+        fail(state, 1, number, reason)
+    suggest(state, n=7)
+    holds = len(set(reasons)) == 1
+    assert (len(state.ledger.trials) == 1 + len(reasons)) == holds
+    from_master(state, 0, msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.5))
+    assert len(state.ledger.trials) == 2 + len(reasons), "a trial that trains is a sign of success"
+    finish(state, 0, 0)
+    assert state.phase is Phase.SEARCHING
+
+
 def test_a_restored_search_counts_the_trials_of_before():
     state, out = begin(num_iterations=9)
     for number, figure in enumerate([0.5, 0.6, 0.7]):

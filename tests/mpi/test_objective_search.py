@@ -57,6 +57,30 @@ def test_a_raising_rank_fails_its_trial_only_and_nothing_hangs(tmp_path):
             assert ("raised last" if where == "last" else f"raised {where}") in row["reason"]
 
 
+ONLY_FAILS = """import numpy as np
+from nnlo_opt.space import Real
+
+
+def objective(x):
+    return np.linalg.inv(np.zeros((2, 2)))
+
+
+objective.parameter_range = [Real(0.0, 1.0, name="x")]
+"""
+
+
+def test_a_search_that_only_fails_stops_with_the_line_of_the_user_and_can_be_resumed(tmp_path):
+    options = ["--block-size", "1", "--num-iterations", "50", "--max-failures", "4"]
+    for n_before, more in ((0, []), (4, ["--opt-restore"])):
+        outcome = search(tmp_path, ONLY_FAILS, 3, *options, *more, code=1)
+        assert "trials failed for the same reason, and none succeeded (`--max-failures`)" in outcome.out
+        assert n_before + 4 <= len(rows(tmp_path)) <= n_before + 5 + n_before // 4
+    reason = "LinAlgError: Singular matrix (`objective.py`, line 6); traceback in `logs/rank-0000"
+    assert f"No trial succeeded. The first reason: {reason}" in outcome.err
+    log = outcome.err.split("traceback in `")[1].split("`")[0]
+    assert "line 6, in objective" in (tmp_path / "checkpoints/S" / log).read_text()
+
+
 def test_ranks_that_disagree_fail_the_trial_with_the_reason_and_nothing_hangs(tmp_path):
     search(tmp_path, objectives.MISUSED, 5, "--block-size", "2", "--num-iterations", "7", "--hyper-opt", "random")
     reasons = {row["p:how"]: row["reason"] for row in rows(tmp_path)}

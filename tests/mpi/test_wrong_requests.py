@@ -73,6 +73,7 @@ def files(folder: Path, digits: Path) -> None:
     (folder / "model.py").write_text(MODEL)
     (folder / "wrong_input.py").write_text(MODEL.replace("n_in=28", "n_in=20"))
     (folder / "wrong_output.py").write_text(MODEL.replace("n_out=10", "n_out=7"))
+    (folder / "never_built.py").write_text(MODEL.replace("keras.Seq", "kreas.Seq"))
     (folder / "broken.py").write_text("def get_model(:\n")
     (folder / "neither.py").write_text("x = 1\n")
     (folder / "package.py").write_text(MODEL.replace("import keras", "import keras\nimport no_such_package"))
@@ -175,6 +176,7 @@ LATE = {
     "warm start of no run": (["--model", "model.py", *SPACE, "--warm-start", "nowhere"], "`--warm-start` must name"),
     "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
     "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
+    "model is built at no point": (["--model", "never_built.py"], "line 7, NameError"),
     "features do not fit": (["--model", "wrong_input.py"], "(20, 28, 1)"),
     "labels do not fit": (["--model", "wrong_output.py"], "(7,)"),
     "nothing to prune by": (["--model", "model.py", "--pruner", "median", "--epochs", "9", *UNVALIDATED], "--val-data"),

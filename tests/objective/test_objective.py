@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -199,7 +200,7 @@ def test_an_interruption_is_no_failure_of_the_trial():
 
 def test_a_value_that_raises_when_it_is_looked_at_fails_its_trial():
     _, failed = Bench(lambda parameters, comm, report: NoItems()).call()
-    assert failed.reason == "CancelledError: value"
+    assert failed.reason.startswith("CancelledError: value (`")
 
 
 def test_a_long_message_is_shortened_and_the_log_has_all_of_it(caplog):
@@ -210,7 +211,9 @@ def test_a_long_message_is_shortened_and_the_log_has_all_of_it(caplog):
 
     _, failed = Bench(objective).call()
     assert failed.reason.startswith("ValueError: first x")
-    assert failed.reason.endswith("[4,998,011 characters left out] " + "x" * 995 + " last")
+    reason, place = failed.reason.split(" (`")
+    assert reason.endswith("[4,998,011 characters left out] " + "x" * 995 + " last")
+    assert re.fullmatch(r".*test_objective\.py`, line \d+\); traceback in `logs/rank-0000\d\.log`", place)
     assert len(failed.traceback) < 21_000
     assert failed.traceback.startswith("Traceback")
     assert "x" * 5_000_000 in caplog.text

@@ -207,7 +207,6 @@ class Worker:
             release(self._setup.tasks)
 
     def _fail(self, error: BaseException) -> None:
-        logger.info("assignment %s fails on this worker", self._assignment, exc_info=error)
         failed = fold_failed(self._assignment, error, self._setup.world_rank)
         self._end()
         self._block.send(MASTER, failed)
