@@ -183,7 +183,7 @@ def place_of(error: BaseException) -> str:
 
 
 def _place(error: BaseException, own: str = "") -> tuple[str, int]:
-    """Return file and line of users' code that raised `error`, line 0 if there is none; `own` is such a file."""
+    """Return file and line of users' code that raised `error`, line 0 if there is none; `own` is a file of the user."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno or 0))
