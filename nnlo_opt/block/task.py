@@ -144,7 +144,7 @@ class Feeding:
 
 def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldTask:
     """Build model and data for `start`, which may take long."""
-    PULSE.expect(SLOW)
+    PULSE.expect(SLOW, "builds the model and reads its samples")
     with timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
         return tasks.open(start)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.data.array_files import samples_from_arrays
-from nnlo_opt.data.download import downloaded_images
+from nnlo_opt.data.download import Progress, downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
         _check_folder(arguments.out)
         images = _load(arguments)
-        print(f"Source: {images.source}")
+        _say(f"Source: {images.source}")
         lists = _write(images, arguments)
         print(
             f"Wrote {len(images.train):,} samples to train on and {len(images.test):,} to test with; their files are "
@@ -76,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"GetData: the output files must be writable. Received: {error}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     return EXIT_OK
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # also into a pipe at once
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -143,13 +147,13 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
             )
         case "auto", "mnist":
             try:
-                return downloaded_images("mnist")
+                return downloaded_images("mnist", _say)
             except ConfigurationError:
                 digits = bundled_digits(arguments.seed)
                 remark = "there was no download: `--source keras` says why"
                 return replace(digits, source=f"{digits.source} ({remark})")
         case "auto" | "keras", name:
-            return downloaded_images(name)
+            return downloaded_images(name, _say)
         case path, name:
             return images_from_file(name, Path(path))
 
@@ -178,9 +182,13 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
 def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
     """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
+    n_bytes = len(images) * sum(part.nbytes for part in images[:1].as_samples())
+    _say(f"Writing {n_files} files of {len(images):,} samples, {n_bytes / 1e6:,.0f} MB: {paths[0]} ...")
+    progress = Progress(_say, n_files, "files", 1)
     for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
         features, labels = images[chosen].as_samples()
         write_hdf5(path, {"features": features, "labels": labels})
+        progress.update(1)
     for path in stem.parent.glob(f"{stem.name}_*.h5"):
         if re.fullmatch(rf"{re.escape(stem.name)}_\d+\.h5", path.name) and path not in paths:
             path.unlink()

@@ -1,7 +1,8 @@
 """Messages about a run as a whole.
 
 coordinator -> every rank    OpenRun, Shutdown
-coordinator -> a trainer     Check, Inspect, ExportModel         trainer -> coordinator   Inspected, ModelExported
+coordinator -> a trainer     Check, Inspect, ExportModel
+a trainer -> coordinator     Prepared, Inspected, ModelExported
 any rank -> coordinator      PreemptionHeard
 """
 
@@ -39,6 +40,10 @@ class Inspect(Message):
 
     report: bool
     space: Json = None
+
+
+class Prepared(Message):
+    """Report that this rank has imported what training needs; sent in answer to Inspect, before anything else."""
 
 
 class Inspected(Message):

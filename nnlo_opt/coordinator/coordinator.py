@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import PreemptionHeard
+from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
@@ -158,6 +158,7 @@ class Coordinator:
     def _take(self, received: Received) -> list[ins.Instruction]:
         if isinstance(received.message, PreemptionHeard):
             self._on_preemption()
+        if isinstance(received.message, PreemptionHeard | Prepared):
             return []
         team = self._state.membership.team_of.get(received.source)
         if team is None:

@@ -2,6 +2,8 @@
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pooch
@@ -13,6 +15,8 @@ from nnlo_opt.errors import ConfigurationError
 ANSWER_TIMEOUT_S = 15.0
 #: seconds in which nothing of a file arrives, before the download is tried again
 STALL_TIMEOUT_S = 20.0
+#: seconds between two lines about the progress
+PROGRESS_S = 2.0
 #: data set -> URL of its file, and the SHA-256 of the file. The second is as Keras's loader has it for mnist; Keras
 #: takes a pickled archive of CIFAR-10, this one holds the same images without
 _FILES = {
@@ -24,8 +28,41 @@ _FILES = {
 }
 
 
-def downloaded_images(name: str) -> ImageSet:
+class Progress:
+    """Progress of a download, as pooch reports it, or of other work, in lines at most every `PROGRESS_S` seconds.
+
+    Args:
+        say: takes a line.
+        total: all that is to be done.
+        unit: of the numbers in a line; one unit is `size` of those that are reported.
+    """
+
+    def __init__(self, say: Callable[[str], None], total: int = 0, unit: str = "MB", size: float = 1e6) -> None:
+        self._say, self._unit, self._size = say, unit, size
+        #: all that is to be done, and what was done so far; the time of the last line
+        self.total, self._n_done, self._said_at_s = total, 0, time.monotonic()
+
+    def update(self, n_done: int) -> None:
+        """Take note that more was done."""
+        self._n_done = min(self._n_done + n_done, self.total)
+        if time.monotonic() - self._said_at_s >= PROGRESS_S:
+            self._said_at_s = time.monotonic()
+            self._say(f"  {self._n_done / self._size:,.4g} of {self.total / self._size:,.4g} {self._unit}")
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._n_done = 0
+
+    def close(self) -> None:
+        """End; there is nothing to be done."""
+
+
+def downloaded_images(name: str, say: Callable[[str], None] = lambda line: None) -> ImageSet:
     """Return the images of the data set `name` ("mnist", "cifar10"), downloaded unless Keras's folder has the file.
+
+    Args:
+        name: of the data set.
+        say: takes lines about a download.
 
     Raises:
         ConfigurationError: the file is not there, and cannot be downloaded or written.
@@ -35,10 +72,14 @@ def downloaded_images(name: str) -> ImageSet:
     home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
     store = pooch.create(home / "datasets", "", registry={file_name: sha256}, urls={file_name: url}, retry_if_failed=1)
     pooch.get_logger().setLevel("WARNING")
-    reason = None if (home / "datasets" / file_name).exists() else why_unreachable(url, ANSWER_TIMEOUT_S)
+    reason = None
+    if not (home / "datasets" / file_name).exists():
+        say(f"Downloading {url} to {home / 'datasets'}")
+        reason = why_unreachable(url, ANSWER_TIMEOUT_S)
     try:
         if reason is None:
-            path = store.fetch(file_name, downloader=pooch.HTTPDownloader(chunk_size=1 << 20, timeout=STALL_TIMEOUT_S))
+            get = pooch.HTTPDownloader(progressbar=Progress(say), chunk_size=1 << 20, timeout=STALL_TIMEOUT_S)
+            path = store.fetch(file_name, downloader=get)
             return images_from_file(name, Path(path))
     except (OSError, ValueError) as error:
         reason = _cause(error)

@@ -97,7 +97,12 @@ def framework_named(name: str) -> Framework:
 
 def framework_for(source: Path, backend: str | None = None) -> Framework:
     """Return the framework to import for the model file `source`: `backend`, else by the file's ending or text."""
-    return framework_named(backend or _OF_SUFFIX.get(source.suffix) or imported_in(source) or next(iter(FRAMEWORKS)))
+    return framework_named(framework_name(source, backend))
+
+
+def framework_name(source: Path, backend: str | None = None) -> str:
+    """Return the name of that framework."""
+    return backend or _OF_SUFFIX.get(source.suffix) or imported_in(source) or next(iter(FRAMEWORKS))
 
 
 def framework_of(model: object) -> Framework | None:

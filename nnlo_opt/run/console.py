@@ -1,9 +1,10 @@
 """Lines for a person, on the terminal as in `--log-file`."""
 
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +15,8 @@ from nnlo_opt.runtime.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
 ROOM_S, SAY_S = 2.0, 60.0
+#: seconds of waiting before the first line that says for what; each further pause is so many times as long, or `SAY_S`
+WAIT_S, GROWTH = 3.0, 3.0
 
 
 class Console:
@@ -51,6 +54,30 @@ class Console:
     def speak_up(self) -> None:
         """Print every line from now on: the end has come."""
         self._is_quiet = False
+
+    @contextmanager
+    def waiting(self, awaited: Callable[[], str], first_s: float = WAIT_S) -> Iterator[None]:
+        """Say now and then what is `awaited` while the code inside runs, which may be an import.
+
+        A thread does it, and nothing else: no message, no call of MPI.
+        """
+        ended, began_s = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            pause_s = first_s
+            while not ended.wait(pause_s):
+                self.say(f"{awaited()}, {time.monotonic() - began_s:.0f} s so far.")
+                pause_s = min(GROWTH * pause_s, SAY_S)
+
+        thread = threading.Thread(target=tell, daemon=True)
+        if self._prints:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if self._prints:
+                thread.join()
 
     def close(self) -> None:
         """Close the log file."""

@@ -124,5 +124,6 @@ def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
         index = None if team is None else team.index
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
 
-    watchdog.report(saw_death, log_path(run, watchdog.world_rank))
+    is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # others do the same at the same time
+    watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=is_first)
     watchdog.start()

@@ -31,6 +31,7 @@ from nnlo_opt.comm.run_messages import (
     ModelExported,
     OpenRun,
     PreemptionHeard,
+    Prepared,
     Shutdown,
 )
 from nnlo_opt.comm.topology import Team
@@ -341,12 +342,12 @@ class RankServer:
             return
         PULSE.expect(SLOW)
         try:
-            self._workload.prepare()
+            self._prepare()
         except NnloError as error:
             logger.error("%s", error)  # the rank that reports says so, or the first trial here fails
 
     def _prepared_findings(self, space: Space | None) -> Findings:
-        self._workload.prepare()
+        self._prepare()
         return self._workload.inspect(space)
 
     def _answer(self, space: Json, look: Callable[[Space | None], Findings | None]) -> None:
@@ -365,6 +366,10 @@ class RankServer:
             where = "" if place_of(error) else f" (`{last.filename}`, line {last.lineno})"
             answer = Inspected(error=f"Model or data could not be read: {reason_of(error)}{where}.")
         self._orders.send(COORDINATOR, answer)
+
+    def _prepare(self) -> None:
+        self._workload.prepare()
+        self._orders.send(COORDINATOR, Prepared())
 
     def _export(self, message: ExportModel) -> None:
         PULSE.expect(SLOW)

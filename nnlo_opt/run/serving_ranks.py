@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from nnlo_opt.comm.messages import Message
-from nnlo_opt.comm.run_messages import PreemptionHeard, Shutdown
+from nnlo_opt.comm.run_messages import PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.comm.transport import Received, Transport, wait_until
 from nnlo_opt.errors import NnloError, OutOfTimeError
 from nnlo_opt.runtime.preemption import Preemption
@@ -35,6 +35,8 @@ class ServingRanks:
         self._pump = pump
         self._preemption = preemption
         self._grace_s = grace_s
+        #: ranks that have imported what training needs
+        self.prepared: set[int] = set()
 
     def ask(self, rank: int, question: Message, kind: type[Answer]) -> Answer:
         """Send `question` and wait for the answer; messages of blocks about ended assignments are dropped.
@@ -57,6 +59,8 @@ class ServingRanks:
                         return False
                 elif isinstance(received.message, kind):
                     found.append(received.message)
+                elif isinstance(received.message, Prepared):
+                    self.prepared.add(received.source)
                 elif isinstance(received.message, PreemptionHeard):
                     self._preemption.ask()
             return True

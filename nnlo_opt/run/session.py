@@ -29,6 +29,8 @@ from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
+from nnlo_opt.models.builders import model_file
+from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
@@ -254,23 +256,27 @@ class Session(ABC):
 
     def _inspect(self) -> Findings:
         """Return the findings about model and data, of the script or of a trainer rank."""
-        loaded = self.load_space()
         if self.script is not None and self.script.findings is not None:
             return self.script.findings
-        space = None if loaded is None else loaded.to_json()
         n_ranks = self.topology.world_size
         self.say(f"{self.program} on {counted(n_ranks, 'rank')}: reading model and data.")
         for remark in self.options.remarks:
             self.say(remark)
         reporter = self.topology.teams[0].first_trainer_rank
-        # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
-        if early := self._ask(reporter, Check(space=space)):
-            self._check(early)
-        for team in self.topology.teams:
-            for rank in team.trainer_ranks(every_rank=self.options.training.rule.averages_every_batch):
+        every_rank = self.options.training.rule.averages_every_batch
+        trainers = [rank for team in self.topology.teams for rank in team.trainer_ranks(every_rank=every_rank)]
+        asked = list[int]()
+        with self._console.waiting(lambda: self._awaited(asked)):
+            loaded = self.load_space()
+            space = None if loaded is None else loaded.to_json()
+            # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
+            if early := self._ask(reporter, Check(space=space)):
+                self._check(early)
+            asked += trainers
+            for rank in trainers:
                 if rank != reporter:
                     self._ranks.transport.send(rank, Inspect(report=False, space=space))
-        findings = self._ask(reporter, Inspect(report=True, space=space))
+            findings = self._ask(reporter, Inspect(report=True, space=space))
         assert findings is not None
         return findings
 
@@ -284,6 +290,16 @@ class Session(ABC):
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
         return check_shares(self.options, self.topology, findings)
+
+    def _awaited(self, asked: Sequence[int]) -> str:
+        """Return what a start waits for before there is a run; `asked`: ranks that were to import a framework."""
+        options, n_left = self.options, len(set(asked) - self._ranks.prepared)
+        if not n_left:
+            return "Waiting for search space, model and data to be read"
+        name = framework_name(model_file(options.model), options.backend)
+        if name == "keras":
+            name = options.keras_backend or os.environ.get("KERAS_BACKEND") or "tensorflow"
+        return f"Waiting for {n_left} of {len(asked)} ranks that train: importing {name}"
 
     def _run(self) -> tuple[Path, int]:
         """Return the run directory and the exit code."""

@@ -19,15 +19,15 @@ class Pulse:
     def __init__(self) -> None:
         #: grows with each piece of work
         self.ticks = 0
-        #: value of `ticks` at which the time-out is `_factor` times as long
+        #: value of `ticks` at which the time-out is `_factor` times as long, because of what the process is `_doing`
         self._patient_at = -1
-        self._factor = 1.0
+        self._factor, self._doing = 1.0, ""
         #: number of calls of a user's code that are running, and may take any time
         self._n_unwatched = 0
 
-    def expect(self, factor: float) -> None:
-        """Allow `factor` times the time-out until the next tick."""
-        self._factor = factor
+    def expect(self, factor: float, doing: str = "") -> None:
+        """Allow `factor` times the time-out until the next tick; `doing`: a verb with its object, for people."""
+        self._factor, self._doing = factor, doing or self.doing
         self._patient_at = self.ticks
 
     @contextmanager
@@ -39,6 +39,11 @@ class Pulse:
         finally:
             self.ticks += 1
             self._n_unwatched -= 1
+
+    @property
+    def doing(self) -> str:
+        """Slow work of the process since the last tick; empty if it is not known."""
+        return self._doing if self._patient_at == self.ticks else ""
 
     @property
     def patience(self) -> float:

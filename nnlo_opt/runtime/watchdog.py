@@ -29,6 +29,8 @@ from nnlo_opt.runtime.signals import handle
 
 #: longest time between two looks: seconds, and part of the time-out
 LOOK_S, LOOK_PART = 2.0, 0.1
+#: seconds of slow work before the first line that says what it is; each further line comes after twice as long
+SLOW_S = 10.0
 #: seconds after SIGTERM at which a rank ends, so that its watchdog can report what it saw; mpirun grants half a second
 LINGER_S = 0.2
 #: seconds after a death in which no other rank may die, if the death is of one rank and not of the whole job
@@ -91,6 +93,8 @@ class Watchdog:
         self._ends = False
         self._parent = os.getppid()
         self._own = self._new_watch()
+        #: True if this rank says what slow work it does; seconds of that work at the last such line, 0 before one
+        self._tells_work, self._told_s = False, 0.0
         self._of_peers: dict[int, Watch] = {}
 
     def watch(self, peers: Sequence[Peer]) -> None:
@@ -101,9 +105,12 @@ class Watchdog:
     def _new_watch(self) -> Watch:
         return Watch(self._timeout_s, 2 * self._look_s)
 
-    def report(self, saw_death: Callable[[int, str], None], log: Path | None) -> None:
-        """Report deaths of ranks to `saw_death` from now on, and write the stacks of this rank to the file `log`."""
-        self._saw_death, self._log = saw_death, log
+    def report(self, saw_death: Callable[[int, str], None], log: Path | None, *, tells_work: bool = False) -> None:
+        """Report deaths of ranks to `saw_death` from now on, and write the stacks of this rank to the file `log`.
+
+        `tells_work`: slow work of this rank is shown on the terminal.
+        """
+        self._saw_death, self._log, self._tells_work = saw_death, log, tells_work
 
     def start(self) -> None:
         """Watch until the process ends. To be called in the main thread; a second call does nothing."""
@@ -188,6 +195,14 @@ class Watchdog:
                 self._end_peer(peer)
         if self._own.look(self._pulse.ticks, patience, now_s):
             self._end_own()
+        self._tell_work(self._own.idle_s)
+
+    def _tell_work(self, slow_s: float) -> None:
+        if slow_s < self._told_s:
+            self._told_s = 0.0
+        if self._tells_work and self._pulse.doing and slow_s >= max(SLOW_S, 2 * self._told_s):
+            self._told_s = slow_s
+            self._tell(f"Rank {self.world_rank} {self._pulse.doing}: {slow_s:.0f} s so far.")
 
     def _hangs(self, peer: Peer, watch: Watch) -> bool:
         """Return True if a rank hangs whose heart has stood still for the time-out."""

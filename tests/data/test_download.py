@@ -97,6 +97,20 @@ def test_a_file_is_downloaded_once_and_kept_where_keras_looks_for_it(server: Ser
     assert server.n_sent == 1
 
 
+def test_a_download_says_from_where_it_comes_and_how_much_has_come(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "PROGRESS_S", 0.0)
+    said: list[str] = []
+    downloaded_images("mnist", said.append)
+    first, *progress = said
+    assert first == f"Downloading {url_of(server)}/mnist.npz to {tmp_path / 'datasets'}"
+    size = f"{len(DIGITS) / 1e6:,.4g}"
+    assert set(progress) == {f"  {size} of {size} MB"}
+    downloaded_images("mnist", said.append)
+    assert said == [first, *progress], "a file that is there is not downloaded"
+
+
 def test_a_download_that_broke_off_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.n_bytes_first = 1000
     assert len(downloaded_images("mnist").train) == 20

@@ -1,7 +1,8 @@
 import errno
+import threading
 
 from nnlo_opt.clock import ManualClock
-from nnlo_opt.run.console import ROOM_S, SAY_S, WaitForSpace
+from nnlo_opt.run.console import ROOM_S, SAY_S, Console, WaitForSpace
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -16,3 +17,20 @@ def test_a_full_disk_is_said_at_once_then_once_a_minute_and_at_once_when_it_is_f
     clock.advance(20.0)
     wait(FULL)
     assert [at_s for at_s, _ in said[3:]] == [2.5 * SAY_S + 20.0]
+
+
+def test_what_is_awaited_is_said_until_it_has_come(capsys):
+    asked = threading.Semaphore(0)
+
+    def awaited():
+        asked.release()
+        return "Waiting for 3 of 4 ranks"
+
+    with Console().waiting(awaited, first_s=0.01):
+        assert asked.acquire(timeout=30)
+        assert asked.acquire(timeout=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Waiting for 3 of 4 ranks, 0 s so far."] * 2
+    n_threads = threading.active_count()
+    with Console(prints=False).waiting(awaited, first_s=0.0):
+        assert threading.active_count() == n_threads, "a script's own process gets no thread"

@@ -4,7 +4,7 @@ import pytest
 
 from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.messages import FoldStopped
-from nnlo_opt.comm.run_messages import ExportModel, ModelExported, PreemptionHeard, Shutdown
+from nnlo_opt.comm.run_messages import ExportModel, ModelExported, PreemptionHeard, Prepared, Shutdown
 from nnlo_opt.errors import OutOfTimeError
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.preemption import Preemption
@@ -47,6 +47,13 @@ def test_a_preemption_that_another_rank_has_heard_is_heard_while_an_answer_is_wa
     served = Served((2, PreemptionHeard()), (1, ANSWER))
     assert served.session().ask(1, ORDER, ModelExported) == ANSWER
     assert served.preemption.is_asked
+
+
+def test_ranks_that_have_imported_what_they_need_are_known():
+    session = (served := Served((2, Prepared()), (1, ANSWER))).session()
+    assert session.ask(1, ORDER, ModelExported) == ANSWER
+    assert session.prepared == {2}
+    assert not served.answers
 
 
 def test_who_has_died_is_not_waited_for():

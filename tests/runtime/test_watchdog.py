@@ -31,6 +31,24 @@ def test_patience_lasts_until_the_next_tick():
     assert pulse.patience == 1.0
 
 
+def test_slow_work_is_said_after_a_while_and_then_less_and_less_often():
+    pulse, said = Pulse(), []
+    watchdog = Watchdog(3, 600.0, said.append, pulse)
+    watchdog.report(lambda rank, how: None, None, tells_work=True)
+    for second in range(0, 70, 2):
+        if second == 2:
+            pulse.expect(SLOW, "computes the first batch")
+        if second == 60:
+            pulse.expect(SLOW)
+        watchdog._look(float(second))
+    assert said == [f"Rank 3 computes the first batch: {s} s so far." for s in (10, 20, 40)]
+    pulse.ticks += 1
+    pulse.expect(SLOW, "builds the model")
+    for second in range(70, 84, 2):
+        watchdog._look(float(second))
+    assert said[3:] == ["Rank 3 builds the model: 10 s so far."]
+
+
 def test_a_computation_of_a_user_may_take_any_time_and_its_end_is_a_tick():
     pulse = Pulse()
 
