@@ -299,7 +299,8 @@ class Session(ABC):
         name = framework_name(model_file(options.model), options.backend)
         if name == "keras":
             name = options.keras_backend or os.environ.get("KERAS_BACKEND") or "tensorflow"
-        return f"Waiting for {n_left} of {len(asked)} ranks that train: importing {name}"
+        who = f" for {n_left} of {len(asked)} ranks that train" if len(asked) > 1 else ""
+        return f"Waiting{who}: importing {name}"
 
     def _run(self) -> tuple[Path, int]:
         """Return the run directory and the exit code."""
