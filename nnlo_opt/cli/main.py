@@ -113,7 +113,13 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         timeline = RankTimeline(world.rank, f"rank {world.rank}", SystemClock(), events_per_rank(world.size))
     try:
         with closing(timeline), losing_ranks():
-            context = ProcessContext(output=output, timeline=timeline, preemption=preemption, watchdog=watchdog)
+            context = ProcessContext(
+                output=output,
+                timeline=timeline,
+                preemption=preemption,
+                watchdog=watchdog,
+                tells_work=not options.quiet,
+            )
             code = run(world, options, context)
         watchdog.leave()
         return code, timeline.directory if world.rank == 0 else None

@@ -50,6 +50,8 @@ class ProcessContext:
     meanwhile: list[Callable[[], None]] = field(default_factory=list)
     #: None: nothing ends the process if it hangs
     watchdog: Watchdog | None = None
+    #: if False, no rank tells of slow work
+    tells_work: bool = True
     #: threads, cores and GPU of this rank; None before `settled`
     share: NodeShare | None = None
     #: measures what the rank takes of its machine; None: nothing is measured
@@ -90,7 +92,7 @@ class ProcessContext:
             self.output.open_log(run)
         self.timeline.open(run)
         if self.watchdog is not None:
-            _begin_watch(self.watchdog, topology, run)
+            _begin_watch(self.watchdog, topology, run, tells_work=self.tells_work)
 
 
 def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShare:
@@ -114,8 +116,8 @@ def _meet_node(watchdog: Watchdog, world: "NodeRanks") -> None:
     watchdog.watch([peer for peer in peers if peer is not None])
 
 
-def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
-    """Start the watchdog, which leaves notes of deaths in the run directory."""
+def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, *, tells_work: bool) -> None:
+    """Start the watchdog, which leaves notes of deaths in the run directory; `tells_work`: and tells of slow work."""
 
     def saw_death(world_rank: int, how: str) -> None:
         if ranks_outlive_others() and world_rank:
@@ -125,5 +127,5 @@ def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path) -> None:
         leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
 
     is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # others do the same at the same time
-    watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=is_first)
+    watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=tells_work and is_first)
     watchdog.start()
