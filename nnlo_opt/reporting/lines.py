@@ -157,7 +157,8 @@ class ProgressLines(_Lines):
         is_new = isinstance(event, ev.TrialCompleted) and best is ledger.trials[event.trial]
         best_text = f"best {best.figure_of_merit:.6g} (trial {best.number})" if best else "no figure of merit yet"
         if ledger.objectives:
-            best_text = f"Pareto set of {counted(len(ledger.pareto), 'trial')}"
+            is_new = event.trial in ledger.pareto
+            best_text = "new in the " * is_new + f"Pareto set of {counted(len(ledger.pareto), 'trial')}"
         elif is_new:
             best_text = "new best"
         n_ended, n_paused = ledger.n_ended, ledger.n_by_state()[TrialState.PAUSED]

@@ -64,9 +64,9 @@ def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
 
 
 def time_s(trial: Trial) -> float | None:
-    """Return the seconds that the assignments of a trial took which a crash did not end; None without one."""
+    """Return the seconds for which a trial held its ranks, by assignments that no crash has ended; None without one."""
     ended = [a for a in trial.assignments if a.ended_at_s is not None and a.end is not AssignmentEnd.LOST]
-    return sum((a.ended_at_s or 0.0) - (a.started_at_s or a.assigned_at_s) for a in ended) if ended else None
+    return sum((a.ended_at_s or 0.0) - a.assigned_at_s for a in ended) if ended else None
 
 
 def last_metrics(trial: Trial) -> dict[str, float]:

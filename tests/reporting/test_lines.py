@@ -43,9 +43,11 @@ def test_points_and_metrics_are_one_line():
 class Screen:
     """A search as rank 0 shows it."""
 
-    def __init__(self, num_iterations=3, n_fold=1, direction="min", start_s=0.0, ledger=None, pruning=None):
+    def __init__(
+        self, num_iterations=3, *, n_fold=1, direction="min", start_s=0.0, ledger=None, pruning=None, identity=None
+    ):
         self.ledger = ledger or Ledger()
-        self.ledger.apply(ev.RunStarted(time_s=start_s, unix_s=start_s, n_ranks=3, n_blocks=1, identity={}))
+        self.ledger.apply(ev.RunStarted(time_s=start_s, unix_s=start_s, n_ranks=3, n_blocks=1, identity=identity or {}))
         plan = SearchPlan(num_iterations=num_iterations, n_fold=n_fold, direction=direction, pruning=pruning)
         state = CoordinatorState(plan, Topology.plan(3, 2), self.ledger)
         self.policy = state.policy
@@ -179,6 +181,18 @@ def test_the_best_follows_the_direction():
     assert screen.styles[-1] == "good"
     assert "trial 2 complete: 0.5 | best 0.75 (trial 1)" in screen.trial(2, 0.5)
     assert screen.styles[-1] == ""
+
+
+def test_a_trial_that_enters_the_pareto_set_is_marked():
+    screen = Screen(identity={"objectives": ["a:min", "b:min"]})
+    lines = []
+    for trial, (a, b) in enumerate([(1.0, 2.0), (3.0, 4.0)]):
+        screen(ev.TrialSuggested(time_s=1.0, trial=trial, point={}))
+        result = {"figure_of_merit": a, "figure_of_merit_std": 0.0, "objectives": {"a": a, "b": b}}
+        lines += screen(ev.TrialCompleted(time_s=1.0, trial=trial, **result))
+    assert "complete: a 1 b 2 | new in the Pareto set of 1 trial | 1/3 done" in lines[0]
+    assert "complete: a 3 b 4 | Pareto set of 1 trial | 2/3 done" in lines[1]
+    assert screen.styles == ["good", ""]
 
 
 def test_the_time_left_is_estimated_from_the_trials_of_this_start_alone():

@@ -70,7 +70,7 @@ def test_the_columns_are_the_documented_ones_and_then_the_parameters(run_directo
 def test_there_is_one_row_a_trial_with_what_is_known_of_it(run_directory):
     write_results(run_directory, read_ledger(run_directory))
     text = (run_directory / "results.csv").read_text()
-    assert text.splitlines()[1] == '0,complete,0.5,0.25,2,3,2,2,2,1.0,1.5,6.0,2.75,,8,0.001,relu,"[8, 16]",,3.0,1.0'
+    assert text.splitlines()[1] == '0,complete,0.5,0.25,2,3,2,2,2,1.0,1.5,6.0,2.75,,8,0.001,relu,"[8, 16]",,4.0,1.0'
     _, failed, pending = rows_of(text)
     assert failed["state"] == "failed"
     assert failed["reason"] == "fold 0:\nno memory, it says"
@@ -95,13 +95,13 @@ def test_a_paused_and_a_pruned_trial_have_their_last_figure_metrics_and_time():
     rows = rows_of(results_frame(story.ledger).to_csv(index=False))
     names = ("state", "figure_of_merit", "train_s", "figure_so_far", "time_s", "m:loss")
     assert [tuple(row[name] for name in names) for row in rows] == [
-        ("paused", "", "", "0.5", "6.0", "2.5"),
-        ("pruned", "", "", "0.25", "6.0", "4.5"),
+        ("paused", "", "", "0.5", "8.0", "2.5"),
+        ("pruned", "", "", "0.25", "8.0", "4.5"),
     ]
     table = trials_table(story.ledger)
     assert [line.split() for line in table.splitlines()[-2:]] == [
-        ["0", "(0.5)", "1", "6.0", "paused"],
-        ["1", "(0.25)", "1", "6.0", "pruned"],
+        ["0", "(0.5)", "1", "8.0", "paused"],
+        ["1", "(0.25)", "1", "8.0", "pruned"],
     ]
 
 
