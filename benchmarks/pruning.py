@@ -6,6 +6,11 @@ that both sides try the same points. A curve is a power law, end + scale * epoch
 noise; ends are lognormal, rates vary, so that early figures tell something and not everything. Measured: when the
 first trial is complete whose figure is no worse than the best of the run without a pruner.
 
+Tables: searches over real learning curves (`pruning_tables.py`: 600 networks of 52 epochs; a point has the curve of the
+nearest network) for so long that random search with asha trains every second network for an epoch or more. Measured:
+the regret of the best complete trial, halfway and at the end, and the share of suggestions that fell on a network which
+an earlier suggestion had found.
+
 Real: random searches of a multilayer perceptron in torch, and of `examples/example_mlp.py` in Keras, on real digits,
 with and without `--pruner asha`, one block, the same points on both sides; measured as the virtual ones. Successive
 halving has its first complete trial when eta^rungs have come to the first rung, so there have to be more trials than
@@ -21,17 +26,23 @@ from typing import Any
 
 import harness as h
 import numpy as np
+import pruning_tables
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Suggested
+from nnlo_opt.coordinator.instructions import Ask, Begin, Finish, FromMaster, SearchPlan, Send, Suggested, Tell
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.search.base import History
 from nnlo_opt.search.pruning import PruningPlan
+from nnlo_opt.search.registry import make_search
 from nnlo_opt.trials.ledger import Ledger
 
 N_BLOCKS, N_TRIALS, N_EPOCHS = 8, 243, 81
 PRUNERS = ("median", "asha", "hyperband")
+#: of the searches over tables: (search algorithm, pruner), blocks, and virtual seconds
+SEARCHES = (("random", "none"), ("random", "asha"), ("bayesian", "none"), ("bayesian", "asha"))
+N_TABLE_BLOCKS, TABLE_S = 4, 300.0
 #: of the real searches: three rungs, so the first trial is complete when a third of all have begun
 N_REAL_TRIALS, N_REAL_EPOCHS = 81, 27
 #: figures no farther apart are taken to be equal: three of the real validation samples
@@ -64,11 +75,16 @@ def curves(seed: int) -> np.ndarray:
 class VirtualRun:
     """Blocks that train by a virtual clock."""
 
+    n_blocks, n_trials = N_BLOCKS, N_TRIALS
+    #: when the run is stopped if it is not over
+    until_s = float("inf")
+
     def __init__(self, pruner: str, values: np.ndarray, overhead_s: float) -> None:
-        plan = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=N_EPOCHS)
+        self.n_full = values.shape[1]
+        plan = None if pruner == "none" else PruningPlan(name=pruner, max_epochs=self.n_full)
         self.ledger = Ledger()
-        topology = Topology.plan(1 + N_BLOCKS, 1)
-        self.state = CoordinatorState(SearchPlan(num_iterations=N_TRIALS, pruning=plan), topology, self.ledger)
+        topology = Topology.plan(1 + self.n_blocks, 1)
+        self.state = CoordinatorState(SearchPlan(num_iterations=self.n_trials, pruning=plan), topology, self.ledger)
         self.values = values
         self.overhead_s = overhead_s
         #: (when, order of sending, team, message to the coordinator)
@@ -83,13 +99,13 @@ class VirtualRun:
 
     def run(self) -> None:
         self.feed(Begin())
-        while not self.over:
+        while not self.over and self.due[0][0] <= self.until_s:
             self.now_s, _, team, message = heapq.heappop(self.due)
             self.feed(FromMaster(team=team, message=message))
             order = self.order.get(team)
             if isinstance(message, msg.EpochReported) and order and not message.waits:
                 trial = order.trial
-                if self.epochs[trial] < N_EPOCHS:
+                if self.epochs[trial] < self.n_full:
                     self.train(team)
                 else:
                     self.finish(team)
@@ -98,11 +114,24 @@ class VirtualRun:
         for instruction in self.state.handle(event, self.now_s):
             match instruction:
                 case Ask():
-                    self.feed(Suggested(point={"n": instruction.number}))
+                    self.feed(Suggested(point=self.suggested(instruction.number)))
+                case Tell():
+                    self.told(instruction)
                 case Send():
                     self.take(instruction.team, instruction.message)
                 case Finish():
                     self.over = True
+
+    def suggested(self, number: int) -> Any:
+        """The point of a suggestion."""
+        return {"n": number}
+
+    def told(self, tell: Tell) -> None:
+        """What the search hears of a trial."""
+
+    def row_of(self, trial: int) -> int:
+        """The row of the trial in `values`."""
+        return trial
 
     def take(self, team: int, message: msg.Message) -> None:
         match message:
@@ -123,8 +152,8 @@ class VirtualRun:
         order = self.order[team]
         self.epochs[order.trial] = epoch = self.epochs[order.trial] + 1
         self.n_epochs += 1
-        figure = float(self.values[order.trial, epoch - 1])
-        waits = order.waits_for_decision and epoch < N_EPOCHS
+        figure = float(self.values[self.row_of(order.trial), epoch - 1])
+        waits = order.waits_for_decision and epoch < self.n_full
         reported = msg.EpochReported(
             assignment=order.assignment, epoch=epoch, metrics={}, figure_of_merit=figure, waits=waits
         )
@@ -134,16 +163,62 @@ class VirtualRun:
         order = self.order[team]
         finished = msg.FoldFinished(
             assignment=order.assignment,
-            figure_of_merit=float(self.values[order.trial, -1]),
+            figure_of_merit=float(self.values[self.row_of(order.trial), -1]),
             metrics={},
-            n_epochs=N_EPOCHS,
-            train_s=float(N_EPOCHS),
+            n_epochs=self.n_full,
+            train_s=float(self.n_full),
         )
         self.send(team, finished)
 
     def send(self, team: int, message: msg.Message, after_s: float = 0.0) -> None:
         self.n_sent += 1
         heapq.heappush(self.due, (self.now_s + after_s, self.n_sent, team, message))
+
+
+class TableRun(VirtualRun):
+    """Blocks that train networks of a table, at the points that a search algorithm suggests."""
+
+    n_blocks, n_trials, until_s = N_TABLE_BLOCKS, 10_000, TABLE_S
+
+    def __init__(self, pruner: str, table: pruning_tables.Table, algorithm: str, seed: int) -> None:
+        super().__init__(pruner, table.errors, overhead_s=1.0)
+        self.table = table
+        self.history = History(pruning_tables.SPACE)
+        self.algorithm = make_search(algorithm, pruning_tables.SPACE, seed, {})
+        #: of each trial, the network that is nearest to its point
+        self.rows: dict[int, int] = {}
+
+    def suggested(self, number: int) -> Any:
+        return self.algorithm.suggest(self.history.settled())
+
+    def told(self, tell: Tell) -> None:
+        self.history.record(tell.trial, tell.point, tell.state, tell.value, curve=tell.curve)
+
+    def row_of(self, trial: int) -> int:
+        if trial not in self.rows:
+            self.rows[trial] = self.table.nearest(self.ledger.trials[trial].point)
+        return self.rows[trial]
+
+
+def tables(names: list[str], n_seeds: int) -> dict[str, Any]:
+    """Mean regret of searches over tables halfway and at the end, and how many suggestions found nothing new."""
+    found: dict[str, list[float]] = {}
+    for name in names:
+        table = pruning_tables.Table(name)
+        least, worst = table.errors[:, -1].min(), table.errors[:, -1].max()
+        for algorithm, pruner in SEARCHES:
+            for seed in range(n_seeds):
+                run = TableRun(pruner, table, algorithm, seed)
+                run.run()
+                for when, until_s in (("half", TABLE_S / 2), ("end", TABLE_S)):
+                    ended = [t.figure_of_merit for t in run.ledger.trials if t.ended_at_s and t.ended_at_s <= until_s]
+                    best = min((figure for figure in ended if figure is not None), default=worst)
+                    found.setdefault(f"tables_{name}_{algorithm}_{pruner}_regret_{when}", []).append(best - least)
+                known = 1 - len(set(run.rows.values())) / len(run.rows)
+                found.setdefault(f"tables_{name}_{algorithm}_{pruner}_known", []).append(known)
+            regrets = found[f"tables_{name}_{algorithm}_{pruner}_regret_end"]
+            h.say(f"{name}, {algorithm} search, {pruner}: {[round(float(regret), 5) for regret in regrets]}")
+    return {key: round(float(np.mean(values)), 5) for key, values in found.items()}
 
 
 def reached_s(ledger: Ledger, figure: float) -> float | None:
@@ -250,15 +325,21 @@ def began_s(ledger: Ledger) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--table-seeds", type=int, default=8)
+    parser.add_argument("--tables", nargs="*", choices=list(pruning_tables.N_TRAIN), default=["digits", "mnist"])
     parser.add_argument("--real-seeds", type=int, default=3)
     parser.add_argument("--real", nargs="*", choices=["torch", "keras"], default=["torch", "keras"])
     arguments = parser.parse_args()
     where = h.machine()
     results = virtual(arguments.seeds) if arguments.seeds else {}
+    if arguments.table_seeds:
+        results |= tables(arguments.tables, arguments.table_seeds)
     for framework in arguments.real if arguments.real_seeds else ():
         results |= real(framework, arguments.real_seeds)
     measured = {key: value["median"] for key, value in results.items() if key.endswith("_times_sooner")}
     targets: dict[str, h.Target] = {key: (">=", 3.0, value) for key, value in measured.items()}
+    for key in [key for key in results if key.endswith("_bayesian_asha_regret_end")]:
+        targets[key] = ("<=", results[key.replace("bayesian", "random")], results[key])
     h.report("pruning", results, targets, where)
 
 

@@ -192,9 +192,8 @@ class Coordinator:
                     self.all_stopped = instruction.all_stopped
 
     def _record_of(self, tell: ins.Tell) -> TrialRecord:
-        value = tell.value
-        if value is not None and self._state.plan.direction == "max":
-            value = -value
+        sign = -1.0 if self._state.plan.direction == "max" else 1.0
+        value = None if tell.value is None else sign * tell.value
         record: TrialRecord = {
             "trial": tell.trial,
             "point": tell.point,
@@ -202,6 +201,8 @@ class Coordinator:
             "value": value,
             "std": tell.std,
         }
+        if tell.curve:
+            record["curve"] = [(epoch, sign * figure) for epoch, figure in tell.curve]
         if tell.losses is not None:
             record["losses"] = list(tell.losses)
         return record

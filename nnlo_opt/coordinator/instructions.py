@@ -195,6 +195,8 @@ class Tell:
     state: str
     value: float | None = None
     std: float | None = None
+    #: (number of epochs, figure of merit as returned) as far as all folds have come; empty without a pruner
+    curve: tuple[tuple[int, float], ...] = ()
     #: values to be minimised, one for each of several objectives, in their order; None for a single objective
     losses: tuple[float, ...] | None = None
 

@@ -87,8 +87,16 @@ def report_of(trial: Trial, plan: SearchPlan) -> Tell:
         state=state,
         value={"complete": trial.figure_of_merit, "pruned": trial.figure_so_far}.get(state),
         std=trial.standard_error,
+        curve=() if plan.pruning is None else curve_of(trial, plan.n_fold),
         losses=trial_losses(trial, plan.objectives, plan.direction) if plan.objectives else None,
     )
+
+
+def curve_of(trial: Trial, n_fold: int) -> tuple[tuple[int, float], ...]:
+    """Return (number of epochs, mean over the folds) as far as all folds have reported."""
+    folds = [trial.reports.get(fold, {}) for fold in range(n_fold)]
+    epochs = [epoch for epoch in folds[0] if all(epoch in fold for fold in folds)]
+    return tuple((epoch, mean_and_std([fold[epoch] for fold in folds])[0]) for epoch in epochs)
 
 
 def trial_losses(trial: Trial, objectives: Sequence[Objective], direction: str) -> tuple[float, ...] | None:

@@ -1,12 +1,18 @@
 """Interface of a search algorithm, which maps a history of trials to the next point."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NotRequired, Protocol, TypedDict
+from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
 from nnlo_opt.space.space import Point, PointKey, Space
+
+#: largest distance in quantiles of near copies, and the distance below which they are not looked for any more
+_REACH, _LEAST_REACH = 0.01, 1e-6
+#: most numbers of epochs at which values of pruned trials are compared with values of trials that went on
+_N_LEVELS = 6
 
 
 class TrialState(StrEnum):
@@ -35,6 +41,8 @@ class TrialRecord(TypedDict):
     state: str
     value: float | None
     std: NotRequired[float | None]
+    #: (number of epochs, value) of all folds together, ascending; empty without a pruner
+    curve: NotRequired[Sequence[tuple[int, float]]]
     #: losses of several objectives, in the order of the objectives; for `search.scalarisation.VectorHistory` only
     losses: NotRequired[list[float]]
 
@@ -45,6 +53,15 @@ class Observation(TypedDict):
     point: Point
     value: float
     std: NotRequired[float | None]
+
+
+class Measured(NamedTuple):
+    """Value that a trial had at some time."""
+
+    row: int
+    #: part of a whole training after which it was measured, on a logarithmic scale; 1 for a whole training
+    share: float
+    value: float
 
 
 class History:
@@ -72,6 +89,12 @@ class History:
         self._values = np.full(64, np.nan)
         #: standard error of each value, stored like `_values`; NaN if it is not known
         self._stds = np.full(64, np.nan)
+        #: row -> number of epochs -> value; trials of a search with a pruner only
+        self._curves: dict[int, dict[int, float]] = {}
+        #: point without its continuous values -> the quantiles of these in all rows
+        self._quantiles: dict[PointKey, list[list[float]]] = {}
+        #: see `measured`
+        self._measured: list[Measured] = []
         #: number of rows without a trial, which come first; fixed once the first trial is recorded
         self.n_adopted = 0
         #: keys of the points of all rows, in any state
@@ -85,17 +108,23 @@ class History:
         """
         if self._rows:
             raise ValueError("Observations must be adopted before the first trial.")
-        key = self.space.key(observation["point"])  # raises ValueError if the point lies outside
+        self.space.key(observation["point"])  # raises ValueError if the point lies outside
         if not np.isfinite(observation["value"]):
             raise ValueError(f"The value of an observation must be finite. Received: {observation}.")
         row = self._append(observation["point"], TrialState.COMPLETE)
         self._values[row] = observation["value"]
         self._stds[row] = _std_of(observation.get("std"))
         self.n_adopted += 1
-        self._keys.add(key)
 
     def record(
-        self, trial: int, point: Point, state: str, value: float | None = None, *, std: float | None = None
+        self,
+        trial: int,
+        point: Point,
+        state: str,
+        value: float | None = None,
+        *,
+        std: float | None = None,
+        curve: Iterable[tuple[int, float]] = (),
     ) -> None:
         """Add a trial, or record how a pending trial ended; recording the same data again changes nothing.
 
@@ -105,6 +134,7 @@ class History:
             trial: number of the trial; new trials must come in ascending order.
             value: finite value of a complete or pruned trial; None in any other state.
             std: standard error of the value, if known.
+            curve: (number of epochs, value) in ascending order, as far as all folds have come.
 
         Raises:
             ValueError: for any other value, a number out of order, a changed point, or a changed end of an ended trial.
@@ -126,6 +156,8 @@ class History:
         self._states[row] = state
         self._values[row] = number
         self._stds[row] = error
+        if state.has_value:
+            self._curves[row] = {int(epoch): float(at_epoch) for epoch, at_epoch in curve}
 
     def _add_trial(self, trial: int, point: Point) -> int:
         if self._rows and trial <= next(reversed(self._rows)):
@@ -133,7 +165,6 @@ class History:
                 f"Trials must be recorded in the order of their numbers. Received: {trial} after "
                 f"{next(reversed(self._rows))}."
             )
-        self._keys.add(self.space.key(point))
         self._rows[trial] = self._append(point, TrialState.PENDING)
         return self._rows[trial]
 
@@ -143,6 +174,9 @@ class History:
             self._values, self._stds = (
                 np.concatenate([column, np.full(row, np.nan)]) for column in (self._values, self._stds)
             )
+        self._keys.add(self.space.key(point))
+        exact, quantiles = self._parts_of(point)
+        self._quantiles.setdefault(exact, []).append(quantiles)
         self._points.append(dict(point))
         self._states.append(state)
         return row
@@ -160,23 +194,42 @@ class History:
         """Return a read-only history of the same trials with other values, (n_suggested,), finite for ended trials."""
         other = History(self.space)
         other._rows, other._points, other._states, other._keys = self._rows, self._points, self._states, self._keys
+        other._quantiles = self._quantiles
         other._values, other._stds = values, np.full(len(values), np.nan)
         return other
 
     def settled(self) -> "History":
         """Return a read-only history in which pruned trials are complete, for algorithms without a pruned state.
 
-        A pruned trial counts with its own value, or with the best complete value if its own is better: a figure reached
-        after fewer epochs must not become the value to improve on.
+        A value after few epochs is not the value of a whole training, and is not used as if it were one. From the most
+        epochs to the fewest, values after as many epochs are mapped to the ends of the trials that went on: the least
+        to the least, and the median distance from it to the median distance. A pruned trial counts with the result, or
+        with the best complete value if the result is better: what was not measured must not become the value to
+        improve on.
         """
         if TrialState.PRUNED not in self._states:
             return self
         values, pruned, complete = self.values.copy(), self.rows(TrialState.PRUNED), self.rows(TrialState.COMPLETE)
+        longest = max((max(curve, default=0) for curve in self._curves.values()), default=0)
+        expected = {row: float(values[row]) for row in complete.tolist()}
+        measured = [Measured(row, 1.0, value) for row, value in expected.items()]
+        last = {row: max(self._curves.get(row) or {0: 0.0}) for row in pruned.tolist()}
+        levels = np.unique(list(last.values()))
+        if len(levels) > _N_LEVELS:
+            levels = np.unique(np.quantile(list(last.values()), np.linspace(0.0, 1.0, _N_LEVELS), method="nearest"))
+        for level in reversed(levels.tolist()):
+            at_level = {row: curve[level] for row, curve in self._curves.items() if level in curve}
+            ends = _mapped(at_level, {row: expected[row] for row in at_level if row in expected})
+            for row in (row for row, epochs in last.items() if epochs >= level and row not in expected):
+                expected[row] = ends.get(row, float(values[row]))
+                measured += [] if row in ends else [Measured(row, 1.0, expected[row])]
+            measured += [Measured(row, math.log1p(level) / math.log1p(longest), end) for row, end in ends.items()]
+        values[pruned] = [expected[row] for row in pruned.tolist()]
         if len(complete):
             values[pruned] = np.maximum(values[pruned], values[complete].min())
         other = self.with_values(values)
         other._states = [TrialState.COMPLETE if state is TrialState.PRUNED else state for state in self._states]
-        other._stds, other.n_adopted = self._stds, self.n_adopted
+        other._stds, other.n_adopted, other._measured = self._stds, self.n_adopted, sorted(measured)
         return other
 
     @property
@@ -213,6 +266,30 @@ class History:
         """Return the rows in `state`, (n,) int, ascending."""
         return np.array([row for row, known in enumerate(self._states) if known is state], dtype=int)
 
+    @property
+    def measured(self) -> Sequence[Measured]:
+        """Values of whole trainings, and values at the epochs after which trials were pruned; row by row."""
+        if self._measured:
+            return self._measured
+        return [Measured(row, 1.0, float(self._values[row])) for row in self.rows(TrialState.COMPLETE).tolist()]
+
+    def has_copy(self, point: Point) -> bool:
+        """Return True if `point` was tried, or a near copy of it.
+
+        A near copy differs in continuous values only, by less than n^-2 quantiles in all after n trials. It may tell
+        more than noise only when the search knows the rest of the space well.
+        """
+        reach = min(_REACH, max(1, len(self._points)) ** -2.0)
+        exact, quantiles = self._parts_of(point)
+        near = self._quantiles.get(exact, []) if reach > _LEAST_REACH else []
+        return self.contains(point) or any(math.dist(quantiles, other) < reach for other in near)
+
+    def _parts_of(self, point: Point) -> tuple[PointKey, list[float]]:
+        """Return the key of a point without its continuous values, and the quantiles of these."""
+        pairs = list(zip(self.space.parameters, self.space.key(point), strict=True))
+        exact = tuple(key if p.n_values is not None or key is None else 0 for p, key in pairs)
+        return exact, [p.to_unit(point[p.name]) for p, key in pairs if p.n_values is None and key is not None]
+
     def contains(self, point: Point) -> bool:
         """Return True if `point` was tried: by a trial in any state, or by another run."""
         return self.space.key(point) in self._keys
@@ -226,6 +303,17 @@ class History:
 def _std_of(std: float | None) -> float:
     """Return a standard error as a column stores it: positive or NaN; 0, which equal folds give, is no information."""
     return float(std) if std is not None and np.isfinite(std) and std > 0.0 else np.nan
+
+
+def _mapped(values: dict[int, float], ends: dict[int, float]) -> dict[int, float]:
+    """Return `values` by row after some epochs, mapped linearly to the `ends` of some of the rows."""
+    if not ends:
+        return values
+    least, end = min(values.values()), min(ends.values())
+    spread = float(np.median([values[row] - least for row in ends]))
+    at_end = float(np.median(list(ends.values()))) - end
+    slope = at_end / spread if at_end > 0.0 and spread > 0.0 else 1.0
+    return {row: end + slope * (value - least) for row, value in values.items()}
 
 
 def _read_only(view: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """Bayesian search by expected improvement on a Gaussian process, the default algorithm."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
-from nnlo_opt.search.acquisition import Acquisition, chance_of_success
-from nnlo_opt.search.base import History, TrialState
+from nnlo_opt.search.acquisition import Acquisition, ThompsonSample, chance_of_success
+from nnlo_opt.search.base import History, Measured, TrialState
 from nnlo_opt.search.design import design_size, latin_hypercube
 from nnlo_opt.search.encoding import Encoding
 from nnlo_opt.search.gaussian_process import Hyperparameters, Observations, Posterior, fit_hyperparameters
@@ -35,6 +36,10 @@ class BayesianSearch:
     ICML). A failed trial also counts with the expected value at its point, lifted towards the median by the chance of
     its failure.
 
+    If trials were pruned, the share of a whole training is one more input of the process (Swersky, Snoek and Adams,
+    2013, NeurIPS; Klein et al., 2020, arXiv:2003.10865): it learns what values after few epochs tell of the end. A
+    suggestion then costs few epochs, and is the best point of a function drawn from the process.
+
     Hyperparameters are fitted to the first ended trials of the history. Their number grows by one at first and in steps
     of a twentieth later. The memo of the last fit is therefore exact: the same trials would give the same fit.
 
@@ -47,7 +52,8 @@ class BayesianSearch:
     def __init__(self, space: Space, seed: int, n_initial_points: int | None = None) -> None:
         self._space = space
         self._seed = seed
-        self._encoding = Encoding(space)
+        #: encodings without the share of a whole training, and with it
+        self._encodings = Encoding(space), Encoding(space, has_shares=True)
         #: quantiles of the first suggestions, indexed by the number of the suggestion
         self._design = latin_hypercube(n_initial_points or design_size(space), len(space.parameters), seed).tolist()
         #: purpose -> last fit: digest of all its inputs, and its result
@@ -57,7 +63,7 @@ class BayesianSearch:
         rng = suggestion_rng(self._seed, history)
         complete = history.rows(TrialState.COMPLETE)
         point: Point | None = None
-        if history.n_suggested < len(self._design):
+        if history.n_adopted + history.n_suggested < len(self._design):
             point = self._space.from_unit(self._design[history.n_suggested])
         elif len(complete):
             point = self._most_promising(history, complete, rng)
@@ -70,35 +76,43 @@ class BayesianSearch:
 
     def _most_promising(self, history: History, complete: np.ndarray, rng: np.random.Generator) -> Point | None:
         """Return the unseen point with the largest acquisition found; None if there is no such point or no fit."""
+        has_shares = any(measured.share < 1.0 for measured in history.measured)
+        encoding = self._encodings[has_shares]
         try:
-            failures = self._failures(history, complete)
-            acquisition = Acquisition(self._values(history, complete, failures, rng), failures)
+            failures = self._failures(history, complete, encoding)
+            values = self._values(history, failures, encoding, rng)
         except np.linalg.LinAlgError:  # no smooth function has these values; a random point adds information
             return None
-        best = complete[np.argsort(history.values[complete], kind="stable")][:_N_BEST]
-        return Maximisation(acquisition, self._encoding, history, rng).run([history.points[row] for row in best])
+        acquisition: Acquisition | ThompsonSample = Acquisition(values, failures)
+        ranking = history.values[complete]
+        if has_shares:
+            acquisition = ThompsonSample(values, failures, rng)
+            ranking = values.predict(encoding.columns_of(history, complete))[0].mean(axis=1)
+        best = [history.points[row] for row in complete[np.argsort(ranking, kind="stable")][:_N_BEST]]
+        return Maximisation(acquisition, encoding, history, rng).run(best)
 
     def _values(
-        self, history: History, complete: np.ndarray, failures: Posterior | None, rng: np.random.Generator
+        self, history: History, failures: Posterior | None, encoding: Encoding, rng: np.random.Generator
     ) -> Posterior:
         """Return the posterior of the warped values, with fantasies for pending trials."""
-        hyperparameters = self._fit("values", self._measured(history, complete[: scheduled(len(complete))], MAX_FITTED))
-        known = self._measured(history, complete, MAX_SEEN)
-        posterior = Posterior(hyperparameters, known)
+        measured = history.measured
+        fitted = _observed(history, measured[: scheduled(len(measured))], MAX_FITTED, encoding)
+        known = _observed(history, measured, MAX_SEEN, encoding)
+        posterior = Posterior(self._fit("values", fitted), known)
         if failures is not None:
-            columns = self._encoding.columns_of(history, history.rows(TrialState.FAILED)[-MAX_PENDING:])
+            columns = encoding.columns_of(history, history.rows(TrialState.FAILED)[-MAX_PENDING:])
             expected = posterior.predict(columns)[0]
             lift = np.maximum(np.median(known.values) - expected, 0.0)
             due = 1.0 - chance_of_success(failures, columns)[:, None]
             posterior = posterior.with_values(columns, expected + due * lift)
         pending = history.rows(TrialState.PENDING)[-MAX_PENDING:]
         if len(pending):
-            columns = self._encoding.columns_of(history, pending)
+            columns = encoding.columns_of(history, pending)
             half = rng.normal(size=(len(pending), _N_FANTASIES // 2))
             posterior = posterior.with_values(columns, posterior.draw(columns, np.concatenate([half, -half], axis=1)))
         return posterior
 
-    def _failures(self, history: History, complete: np.ndarray) -> Posterior | None:
+    def _failures(self, history: History, complete: np.ndarray, encoding: Encoding) -> Posterior | None:
         """Return the posterior of failing, -1 for a complete trial and 1 for a failed one; None if no trial failed."""
         if not len(history.rows(TrialState.FAILED)):
             return None
@@ -106,10 +120,11 @@ class BayesianSearch:
         labels = np.where(np.isin(ended, complete), -1.0, 1.0)
         fitted = representative(-labels[: scheduled(len(ended))], MAX_FITTED)
         seen = representative(-labels, MAX_SEEN)
-        hyperparameters = self._fit(
-            "failures", self._observed(history, ended[fitted], labels[fitted], np.ones(len(fitted)))
+        of_fitted, of_seen = (
+            Observations(encoding.columns_of(history, ended[some]), encoding.groups, labels[some], np.ones(len(some)))
+            for some in (fitted, seen)
         )
-        return Posterior(hyperparameters, self._observed(history, ended[seen], labels[seen], np.ones(len(seen))))
+        return Posterior(self._fit("failures", of_fitted), of_seen)
 
     def _fit(self, what: str, observations: Observations) -> Hyperparameters:
         parts = (observations.columns, observations.values, observations.relative_noise)
@@ -118,15 +133,16 @@ class BayesianSearch:
             self._memo[what] = digest, fit_hyperparameters(observations)
         return self._memo[what][1]
 
-    def _measured(self, history: History, rows: np.ndarray, n_rows: int) -> Observations:
-        """Return representative ones of `rows` with warped values; the result depends on `rows` only."""
-        values = history.values[rows]
-        warped, noise = warp(values), relative_noise(values, history.stds[rows])
-        some = representative(warped, n_rows)
-        return self._observed(history, rows[some], standardise(warped[some]), noise[some])
 
-    def _observed(self, history: History, rows: np.ndarray, values: np.ndarray, noise: np.ndarray) -> Observations:
-        return Observations(self._encoding.columns_of(history, rows), self._encoding.groups, values, noise)
+def _observed(history: History, measured: Sequence[Measured], n_rows: int, encoding: Encoding) -> Observations:
+    """Return representative ones of `measured` with warped values; the result depends on `measured` only."""
+    rows, shares, values = (np.array(column) for column in zip(*measured, strict=True))
+    warped, noise = warp(values), relative_noise(values, history.stds[rows])
+    some = representative(warped, n_rows)
+    columns = encoding.columns_of(history, rows[some])
+    if encoding.has_shares:
+        columns[:, -1] = shares[some]
+    return Observations(columns, encoding.groups, standardise(warped[some]), noise[some])
 
 
 def scheduled(n_ended: int) -> int:

@@ -16,13 +16,19 @@ class Encoding:
     value that a trial sees (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different
     categories have distance one. A parameter that a point does not have lies in the middle, at equal distance from all
     categories. A Constant has no column.
+
+    Args:
+        space: space of the points.
+        has_shares: True for a last column with the share of a whole training, 1 for all points.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, *, has_shares: bool = False) -> None:
         self.space = space
+        self.has_shares = has_shares
         #: index of the parameter of each column, (width,) int
         groups = [i for i, p in enumerate(space.parameters) for _ in range(_n_columns(p))]
-        self.groups = np.array(groups or [0], dtype=int)  # a surrogate needs at least one column
+        #: with shares, the group of these is the last one; a surrogate needs at least one column
+        self.groups = np.array([*groups, len(space.parameters)] if has_shares else groups or [0], dtype=int)
         #: True for each unordered parameter, (n_parameters,) bool
         self.unordered = np.array([isinstance(parameter, Categorical) for parameter in space.parameters])
         #: index of the first column of each parameter
@@ -31,6 +37,8 @@ class Encoding:
     def columns(self, points: Sequence[Point]) -> np.ndarray:
         """Return the rows of `points`, (n, width) float64."""
         encoded = np.zeros((len(points), len(self.groups)))
+        if self.has_shares:
+            encoded[:, -1] = 1.0
         for first, parameter in zip(self.first.tolist(), self.space.parameters, strict=True):
             name = parameter.name
             if isinstance(parameter, Constant):

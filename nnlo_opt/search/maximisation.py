@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from nnlo_opt.search.acquisition import Acquisition
+from nnlo_opt.search.acquisition import Acquisition, ThompsonSample
 from nnlo_opt.search.base import History
 from nnlo_opt.search.design import has_many_values
 from nnlo_opt.search.encoding import Encoding
@@ -27,10 +27,10 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition` over unseen points."""
+    """One search for the maximum of `acquisition` over unseen points; a sample is compared at one set of points."""
 
     def __init__(
-        self, acquisition: Acquisition, encoding: Encoding, history: History, rng: np.random.Generator
+        self, acquisition: Acquisition | ThompsonSample, encoding: Encoding, history: History, rng: np.random.Generator
     ) -> None:
         self._acquisition = acquisition
         self._encoding = encoding
@@ -42,15 +42,16 @@ class Maximisation:
         self._values: list[float] = []
 
     def run(self, best_trials: Sequence[Point]) -> Point | None:
-        """Return the best point found that is not in the history; None if the history contains all points found."""
+        """Return the best point found that is no near copy of a point tried; None if all points found are."""
         n_points = self._space.n_points
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
             return self._best_unseen()
-        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
-        self._look_at([point for center in best_trials for point in self._near(center)])
-        for point, value in self._starts():
-            self._climb(point, value)
+        drawn = feasible_draws(self._space, _N_DRAWN, self._rng)
+        self._look_at(drawn + [point for center in best_trials for point in self._near(center)])
+        if isinstance(self._acquisition, Acquisition):
+            for point, value in self._starts():
+                self._climb(point, value, self._acquisition)
         return self._best_unseen()
 
     def _look_at(self, points: list[Point]) -> np.ndarray:
@@ -65,7 +66,7 @@ class Maximisation:
     def _best_unseen(self) -> Point | None:
         order = np.argsort(-np.array(self._values), kind="stable").tolist()
         ranking = (self._points[i] for i in order if self._values[i] > -np.inf)
-        return next((point for point in ranking if not self._history.contains(point)), None)
+        return next((point for point in ranking if not self._history.has_copy(point)), None)
 
     def _near(self, center: Point) -> list[Point]:
         """Return points around `center`: some ordered values move, and one unordered value in five is drawn again."""
@@ -94,10 +95,10 @@ class Maximisation:
             chosen += self._rng.choice(order, n_more, replace=False, p=weights / weights.sum()).tolist()
         return [(self._points[i], self._values[i]) for i in chosen]
 
-    def _climb(self, point: Point, value: float) -> None:
+    def _climb(self, point: Point, value: float, acquisition: Acquisition) -> None:
         for _ in range(_N_ROUNDS):
             before = value
-            point, value = self._ascend(point, value)
+            point, value = self._ascend(point, value, acquisition)
             neighbours = self._neighbours(point)
             values = self._look_at(neighbours)
             if len(values) and values.max() > value:
@@ -107,7 +108,7 @@ class Maximisation:
             if not len(values):
                 break
 
-    def _ascend(self, point: Point, value: float) -> tuple[Point, float]:
+    def _ascend(self, point: Point, value: float, acquisition: Acquisition) -> tuple[Point, float]:
         """Follow the gradient along those parameters of many values that the point has."""
         parameters = self._space.parameters
         moved = [i for i, p in enumerate(parameters) if p.name in point and has_many_values(p)]
@@ -118,7 +119,7 @@ class Maximisation:
 
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
             row[columns] = x
-            found, gradient = self._acquisition.with_gradient(row)
+            found, gradient = acquisition.with_gradient(row)
             return -found, -gradient[columns]
 
         result = minimize(

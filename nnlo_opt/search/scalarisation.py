@@ -9,6 +9,7 @@ not flatten the differences between the good trials.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,15 +48,14 @@ class VectorHistory(History):
         state: str,
         value: float | None = None,
         losses: Sequence[float] | None = None,
-        *,
-        std: float | None = None,
+        **more: Any,
     ) -> None:
         """Record a trial as `History.record` does; a complete trial also has one finite loss for each objective."""
         n_expected = self._n_objectives if TrialState(state) is TrialState.COMPLETE else 0
         if len(losses or ()) != n_expected:
             raise ValueError(f"A {state} trial must have {n_expected} losses. Received: {losses}, {value}.")
         known = self._losses.get(trial)
-        super().record(trial, point, state, value, std=std)
+        super().record(trial, point, state, value, **more)
         if losses is not None and known is None:
             self._losses[trial] = tuple(losses)
             self._pareto.add(trial, losses)

@@ -10,10 +10,8 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.random import may_be_tried
-from nnlo_opt.space.conditions import When
-from nnlo_opt.space.parameters import Parameter
 from nnlo_opt.space.space import Point, Space
-from nnlo_opt.space.values import Value, thawed
+from nnlo_opt.space.values import thawed
 
 #: points drawn to complete a part of a point, after the suggestion of the algorithm
 _N_DRAWS = 100
@@ -37,7 +35,7 @@ class StartPointSearch:
     def suggest(self, history: History) -> Point | None:
         for point in self._points:
             whole = point if history.space.contains(point) else self._completed(point, history)
-            if whole is not None and may_be_tried(whole, history):
+            if whole is not None and not history.contains(whole) and history.space.is_feasible(whole):
                 return {name: thawed(value) for name, value in whole.items()}
         return self._algorithm.suggest(history)
 
@@ -70,6 +68,7 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
         ConfigurationError: if a point lies outside the space or its constraint refuses it.
     """
     checked: dict[Any, Point] = {}
+    has_function = space.constraint is not None and space.constraint.function is not None
     for point in points:
         for name, value in point.items():
             if name not in space.names:
@@ -79,9 +78,7 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
                 raise _refusal(f"{name}={value}; it must be in {space[name]}.")
         known = _with_parents(space, point)
         ordered = {name: known[name] for name in space.names if name in known}
-        constraint = space.constraint
-        is_known = constraint is not None and constraint.function is not None and space.contains(ordered)
-        if is_known and not space.is_feasible(ordered):
+        if has_function and space.contains(ordered) and not space.is_feasible(ordered):
             raise _refusal(f"{_text(ordered)}; the constraint of the space refuses it.")
         checked.setdefault(tuple((name, space[name].key(value)) for name, value in ordered.items()), ordered)
     return list(checked.values())
@@ -97,16 +94,13 @@ def _with_parents(space: Space, point: Point) -> Point:
         if parent.name not in names:
             names.append(parent.name)
         on_parent = [c for other in names if (c := space[other].condition) is not None and c.parent == parent.name]
+        keys = [{parent.key(thawed(value)) for value in each.values} for each in on_parent]
         values = [point[parent.name]] if parent.name in point else [thawed(value) for value in condition.values]
-        fitting = [value for value in values if all(_holds(each, parent, value) for each in on_parent)]
+        fitting = [value for value in values if all(parent.key(value) in some for some in keys)]
         if not fitting:
             raise _refusal(f"{_text(point)}; `{name}` is in a point only if {condition}.")
         known[parent.name] = fitting[0]
     return known
-
-
-def _holds(condition: When, parent: Parameter, value: Value) -> bool:
-    return parent.key(value) in {parent.key(thawed(each)) for each in condition.values}
 
 
 def parse_start_point(text: str) -> dict[str, Any]:

@@ -246,6 +246,41 @@ class SearchConformance:
         assert None not in points[:7]
         assert not [point for point in points if point in known]
 
+    def test_near_copies_of_points_tried_are_avoided(self) -> None:
+        """Check it where the best points lie at a bound, among ended and pending trials that differ in one value."""
+        space = Space([Real(0, 0.5, name="dropout"), Integer(1, 2, name="n"), Categorical(["a", "b"], name="c")])
+        search = SimulatedSearch(self.make(space, 17), History(space), 4)
+        for number in range(25):
+            point = search.step(lambda _, point: float(point["dropout"]) ** 2)  # type: ignore[arg-type]
+            assert point is not None
+            like = [p for p in search.history.points[:number] if (p["n"], p["c"]) == (point["n"], point["c"])]
+            away = [abs(float(p["dropout"]) - float(point["dropout"])) / 0.5 for p in like]  # type: ignore[arg-type]
+            assert min(away, default=1.0) >= min(0.01, max(1, number) ** -2.0)
+
+    def test_a_value_after_few_epochs_is_not_taken_for_the_value_of_a_whole_training(self) -> None:
+        """Check that points are not drawn to where trials were pruned, although their values were less than all others.
+
+        The first of nine epochs shows a value that is less by 2 than the last.
+        """
+        space = Space([Real(0, 1, name="x"), Real(0, 1, name="y")])
+        algorithm, history = self.make(space, 18), History(space)
+        for trial in range(40):
+            point = algorithm.suggest(history.settled())
+            assert point is not None
+            assert not history.contains(point)
+            history.record(trial, point, TrialState.PENDING)
+            value = float(point["x"]) ** 2 + float(point["y"]) ** 2  # type: ignore[arg-type]
+            if value < 0.4:
+                history.record(trial, point, TrialState.COMPLETE, value, curve=[(1, value - 2.0), (9, value)])
+            else:
+                history.record(trial, point, TrialState.PRUNED, value - 2.0, curve=[(1, value - 2.0)])
+        settled = history.settled()
+        assert TrialState.PRUNED not in settled.states
+        for state, value, point in zip(history.states, settled.values.tolist(), history.points, strict=True):
+            assert value == pytest.approx(float(point["x"]) ** 2 + float(point["y"]) ** 2), state  # type: ignore[arg-type]
+        if self.leaves_failed_regions:  # then it learns
+            assert sum(state is TrialState.COMPLETE for state in history.states[20:]) >= 12
+
     def test_a_constraint_that_begins_to_refuse_everything_is_reported(self) -> None:
         accepts = True
 

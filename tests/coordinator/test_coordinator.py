@@ -9,19 +9,20 @@ from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.search.process import InlineSearch
+from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 
 
-def coordinator_of(tmp_path, n_blocks, block_size):
+def coordinator_of(tmp_path, n_blocks, block_size, **plan):
     """A coordinator that has begun, and the network of its ranks."""
     topology, search = Topology.plan(1 + n_blocks * block_size, block_size), InlineSearch()
     network = LoopbackNetwork(topology.world_size)
     search.start("random", Space([Integer(1, 99, name="n")]), 0, {})
     setup = CoordinatorSetup(
-        state=CoordinatorState(SearchPlan(num_iterations=20), topology, Ledger()),
+        state=CoordinatorState(SearchPlan(num_iterations=20, **plan), topology, Ledger()),
         journal=Journal(tmp_path / "journal.jsonl"),
         ranks=network.end(0),
         search=search,
@@ -53,6 +54,20 @@ def test_a_message_of_a_rank_that_is_in_no_team_is_a_bug(tmp_path):
     network.end(0).send(0, msg.FoldStarted(assignment=0))
     with pytest.raises(ProtocolError, match="Rank 0 is in no team"):
         coordinator.step()
+
+
+def test_the_search_is_told_after_how_many_epochs_a_paused_trial_had_its_value(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(InlineSearch, "record", lambda self, trials: told.extend(trials))
+    pruning = PruningPlan(name="asha", max_epochs=9)
+    coordinator, network, _ = coordinator_of(tmp_path, 1, 2, direction="max", pruning=pruning)
+    coordinator.step()
+    master = network.end(1)
+    master.send(0, msg.EpochReported(assignment=0, epoch=1, metrics={}, figure_of_merit=0.25, waits=True))
+    master.send(0, msg.FoldPaused(assignment=0, epoch=1))
+    coordinator.step()
+    (paused,) = (record for record in told if record["state"] == "pruned")
+    assert (paused["value"], paused["curve"]) == (-0.25, [(1, -0.25)])
 
 
 def finished(assignment: int) -> msg.FoldFinished:

@@ -249,7 +249,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.masters[instruction.team].send(leader, instruction.message)
             case ins.Tell():
                 # The real history refuses a trial out of order, told twice in two ways, or moved to another point.
-                self.history.record(instruction.trial, instruction.point, instruction.state, instruction.value)
+                curve = instruction.curve
+                self.history.record(
+                    instruction.trial, instruction.point, instruction.state, instruction.value, curve=curve
+                )
+                assert all(one < other for (one, _), (other, _) in itertools.pairwise(curve))
                 assert (instruction.losses is None) == (instruction.state != "complete" or not self.plan.objectives)
             case ins.Ask():
                 assert self.owed is None, "asked twice"

@@ -4,7 +4,7 @@ import pytest
 from starts import assignment_of
 
 from nnlo_opt.coordinator.instructions import LastEnd
-from nnlo_opt.coordinator.outcomes import fold_to_give_up, loss_of, losses_without_progress
+from nnlo_opt.coordinator.outcomes import curve_of, fold_to_give_up, loss_of, losses_without_progress
 from nnlo_opt.trials.trial import AssignmentEnd, FoldResult, Loss, Trial
 
 LOST, PREEMPTED, PAUSED = AssignmentEnd.LOST, AssignmentEnd.PREEMPTED, AssignmentEnd.PAUSED
@@ -28,6 +28,12 @@ def attempt(end=LOST, epoch=0, counts=True, fold=0, team=0, outlived=()):
 
 def trial(*attempts, **more):
     return Trial(number=0, point={}, assignments=list(attempts), **more)
+
+
+def test_a_curve_is_the_mean_as_far_as_all_folds_have_come():
+    known = trial(reports={0: {1: 0.5, 2: 0.25}, 1: {1: 1.0}})
+    assert curve_of(known, 2) == ((1, 0.75),)
+    assert curve_of(known, 3) == ()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.space import Integer, Space
+from nnlo_opt.space import Integer, Real, Space
 
 SPACE = Space([Integer(0, 999, name="n")])
 
@@ -116,3 +116,43 @@ def test_pruned_trials_alone_keep_their_values_and_without_any_the_history_is_it
     assert history.settled() is history
     history.record(0, {"n": 0}, "pruned", 1.0)
     assert list(history.settled().values) == [1.0]
+
+
+def test_values_at_rungs_are_mapped_to_the_ends_of_the_trials_that_went_on():
+    history = History(SPACE)
+    curves = [[(1, 9.0), (3, 5.0), (9, 4.0)], [(1, 8.0), (3, 6.0)], [(1, 11.0)], [(1, 7.5), (3, 6.5)]]
+    for trial, curve in enumerate(curves):
+        state = "complete" if trial == 0 else "pruned"
+        history.record(trial, {"n": trial}, state, 3.5 if trial == 0 else curve[-1][1], curve=curve)
+    # At epoch 3 the trial that went on was the best, so that all values have the same 1.5 to gain. At epoch 1 the best
+    # had 7.5 and the median of those that went on 8, which became 3.5 and 4.5: a distance counts twice.
+    settled = history.settled()
+    assert settled.values.tolist() == [3.5, 4.5, 3.5 + 2.0 * (11.0 - 7.5), 5.0]
+    assert [(m.row, round(m.share, 2)) for m in settled.measured] == [
+        (0, 0.3), (0, 0.6), (0, 1.0), (1, 0.3), (1, 0.6), (2, 0.3), (3, 0.3), (3, 0.6),
+    ]  # fmt: skip
+    assert {m.value for m in settled.measured if m.share == pytest.approx(0.6, abs=0.03)} == {3.5, 4.5, 5.0}
+
+
+def test_many_numbers_of_epochs_are_compared_at_a_few():
+    history = History(SPACE)
+    for trial in range(60):
+        curve = [(epoch, 100.0 - epoch) for epoch in range(1, trial + 2)]
+        history.record(trial, {"n": trial}, "pruned" if trial < 59 else "complete", curve[-1][1], curve=curve)
+    settled = history.settled()
+    assert len({measured.share for measured in settled.measured}) <= 7
+    assert settled.values.max() < 60
+
+
+def test_near_copies_are_known_by_a_distance_that_shrinks():
+    space = Space([Real(0, 0.5, name="dropout"), Integer(1, 9, name="n"), Real(1, 100, "log-uniform", name="rate")])
+    history = History(space)
+    history.record(0, {"dropout": 0.0, "n": 3, "rate": 10.0}, "pending")
+    near, far = [(0.000435, 3, 10.0), (0.0, 3, 10.1)], [(0.01, 3, 10.0), (0.0, 4, 10.0), (0.0, 3, 12.0)]
+    for (dropout, n, rate), is_copy in [*((one, True) for one in near), *((one, False) for one in far)]:
+        assert history.has_copy({"dropout": dropout, "n": n, "rate": rate}) == is_copy
+    for trial in range(1, 100):
+        history.record(trial, {"dropout": 0.5, "n": 1, "rate": float(trial)}, "failed")
+    assert not history.has_copy({"dropout": 0.000435, "n": 3, "rate": 10.0})
+    assert history.has_copy({"dropout": 0.000004, "n": 3, "rate": 10.0})
+    assert history.has_copy({"dropout": 0.0, "n": 3, "rate": 10.0})
