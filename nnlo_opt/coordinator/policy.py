@@ -88,17 +88,19 @@ class Policy:
 
     def why_left(self, trial: int) -> str:
         """Return the reason for which a paused trial was never promoted."""
-        return f"not promoted: {self.place(trial, self.reports.n_rungs(trial))}"
+        return f"not promoted: {self.place(trial, self.pause_epochs(trial)[0])}"
 
-    def place(self, trial: int, rung: int) -> str:
-        """Return the rank of a trial among all that have reached its rung number `rung`."""
+    def place(self, trial: int, epoch: int) -> str:
+        """Return the rank of a trial among all that have reached its rung after `epoch` epochs."""
         assert self.pruner is not None
-        return self.pruner.place(trial, rung, self.reports)
+        return self.pruner.place(trial, epoch, self.reports)
 
     def goal(self, trial: int, n_rungs: int) -> str:
-        """Return how far a trial is trained that has passed `n_rungs` rungs."""
-        left = [] if self.pruner is None else self.pruner.rungs(trial)[n_rungs:]
-        return f"to epoch {left[0]}" if left else "to its last epoch"
+        """Return how far a trial is trained that has passed `n_rungs` rungs, and its rank at the last of them."""
+        assert self.pruner is not None
+        rungs = self.pruner.rungs(trial)
+        goal = f"to epoch {rungs[n_rungs]}" if n_rungs < len(rungs) else "to its last epoch"
+        return f"{goal} ({self.place(trial, rungs[n_rungs - 1])})"
 
     # ------------------------------------------------------------ folds
 

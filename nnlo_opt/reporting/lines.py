@@ -123,13 +123,12 @@ class ProgressLines(_Lines):
                 result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
                 self._ended(event, f"complete: {result}", ledger)
             case ev.TrialPaused():
-                place = self._policy.place(event.trial, ledger.trials[event.trial].n_rungs)
+                # Its number of rungs may count a promotion of the same step already.
+                place = self._policy.place(event.trial, max(a.epoch for a in ledger.trials[event.trial].assignments))
                 left = self._left(event, ledger)
                 self._line(event, f"trial {event.trial} paused: {event.figure_of_merit:.6g}, {place}{left}")
             case ev.TrialPromoted():
-                place = self._policy.place(event.trial, event.n_rungs - 1)
-                goal = self._policy.goal(event.trial, event.n_rungs)
-                self._line(event, f"trial {event.trial} promoted {goal} ({place})")
+                self._line(event, f"trial {event.trial} promoted {self._policy.goal(event.trial, event.n_rungs)}")
             case ev.TrialPruned() if _was_left(ledger.trials[event.trial]):
                 pass  # its pause was said, and the search is over
             case ev.TrialPruned():

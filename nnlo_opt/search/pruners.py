@@ -145,8 +145,7 @@ class SuccessiveHalving(Pruner):
     def last_resort(self, reports: Reports) -> int | None:
         return next((trial for trial, _ in self._waiting(reports)), None)
 
-    def place(self, trial: int, rung: int, reports: Reports) -> str:
-        epoch = self.rungs(trial)[rung]
+    def place(self, trial: int, epoch: int, reports: Reports) -> str:
         return _place(trial, epoch, self._standing(self._brackets.of(trial), epoch, reports))
 
     def _standing(self, bracket: int, epoch: int, reports: Reports, fold: int | None = None) -> list[tuple[float, int]]:
@@ -179,7 +178,8 @@ class SuccessiveHalving(Pruner):
 
 
 def _place(trial: int, epoch: int, standing: list[tuple[float, int]]) -> str:
-    return f"rank {[n for _, n in standing].index(trial) + 1} of {len(standing)} at epoch {epoch}"
+    ranks = [f"rank {i} of {len(standing)} " for i, (_, n) in enumerate(standing, 1) if n == trial]
+    return f"{''.join(ranks)}at epoch {epoch}"
 
 
 def make_pruner(plan: PruningPlan) -> Pruner:

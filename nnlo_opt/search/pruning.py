@@ -91,6 +91,6 @@ class Pruner(ABC):
         """Return the epochs of all rungs of the trial, ascending."""
         return ()
 
-    def place(self, trial: int, rung: int, reports: Reports) -> str:
-        """Return the rank of a trial among all that have reached its rung number `rung`, in words."""
+    def place(self, trial: int, epoch: int, reports: Reports) -> str:
+        """Return the rank of a trial among all that have reached its rung after `epoch` epochs, in words."""
         raise ValueError("A pruner that does not pause has no trials at rungs.")

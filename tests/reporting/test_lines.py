@@ -232,8 +232,8 @@ def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():
             reported = ev.EpochEnded(time_s=10.0, assignment=number, epoch=1, figure_of_merit=0.5 - trial / 8, **report)
             paused = ev.AssignmentPaused(time_s=10.0, assignment=number, epoch=1)
             lines += screen(assigned(number, trial, fold), reported, paused)
-        lines += screen(ev.TrialPaused(time_s=10.0, trial=trial, figure_of_merit=0.5 - trial / 8))
-    lines += screen(ev.TrialPromoted(time_s=12.0, trial=1, n_rungs=1))
+        promoted = [ev.TrialPromoted(time_s=12.0, trial=1, n_rungs=1)] * trial  # in the step in which it is paused
+        lines += screen(ev.TrialPaused(time_s=10.0, trial=trial, figure_of_merit=0.5 - trial / 8), *promoted)
     for fold in (0, 1):
         result = {"figure_of_merit": 0.25, "metrics": {}, "n_epochs": 4, "train_s": 1.0}
         began = ev.FoldBegan(time_s=12.0, assignment=4 + fold, epoch=1)
@@ -249,7 +249,7 @@ def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():
         "trial 1 starts on block 1: n=1",
         "trial 1 fold 0 epoch 1: figure of merit 0.4",
         "trial 1 fold 1 epoch 1: figure of merit 0.4",
-        "trial 1 paused: 0.375, rank 1 of 2 at epoch 1 | about 0:00:10 left",
+        "trial 1 paused: 0.375, rank 1 of 2 at epoch 1 | about 0:00:30 left",
         "trial 1 promoted to epoch 2 (rank 1 of 2 at epoch 1)",
         "trial 1 complete: 0.25 ± 0.0000 | new best | 1/4 done, 1 paused | about 0:00:20 left",
     ]
