@@ -27,7 +27,7 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 
 
 class Maximisation:
-    """One search for the maximum of `acquisition` over unseen points; a sample is compared at one set of points."""
+    """One search for the maximum of `acquisition` over unseen points; a sample is compared at drawn points only."""
 
     def __init__(
         self, acquisition: Acquisition | ThompsonSample, encoding: Encoding, history: History, rng: np.random.Generator
@@ -47,9 +47,9 @@ class Maximisation:
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
             return self._best_unseen()
-        drawn = feasible_draws(self._space, _N_DRAWN, self._rng)
-        self._look_at(drawn + [point for center in best_trials for point in self._near(center)])
+        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
         if isinstance(self._acquisition, Acquisition):
+            self._look_at([point for center in best_trials for point in self._near(center)])
             for point, value in self._starts():
                 self._climb(point, value, self._acquisition)
         return self._best_unseen()
