@@ -171,7 +171,14 @@ def _archive(members: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
+def _trace(value: dict[str, Any]) -> bytes:
+    lines = [_json(event) for event in value.pop("traceEvents")]
+    return _json(value)[:-1] + b',"traceEvents":[\n' + b",\n".join(lines) + b"\n]}\n"
+
+
 JSON = Form("json", json.loads, _json)
+#: part of a timeline
+TRACE = Form("trace", json.loads, _trace)
 #: JSON whose checksum stands in another file
 RESEALED = Form("resealed json", json.loads, _json, seals=True)
 SEALED = Form("sealed json", _without_crc, lambda value: with_checksum(value).encode(), seals=True)

@@ -15,28 +15,32 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fuzz_edits import ARCHIVE, JOURNAL, JSON, RESEALED, SEALED, Form, Seed
+from fuzz_edits import ARCHIVE, JOURNAL, JSON, RESEALED, SEALED, TRACE, Form, Seed
 from fuzz_judge import Reader
 
 import nnlo_opt
 from nnlo_opt.cli import arguments as cli
+from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.data import hdf5, hdf5_check, hdf5_weights, lists
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import JournalError, NnloError
-from nnlo_opt.files import with_checksum
+from nnlo_opt.files import ALL_FINITE, with_checksum
 from nnlo_opt.launcher.supervisor import Standing
 from nnlo_opt.models import keras_model, legacy_json
 from nnlo_opt.reporting import results, table
 from nnlo_opt.run import option_table
 from nnlo_opt.run import options as run_options
+from nnlo_opt.run.finish import history_of
+from nnlo_opt.runtime import timeline
 from nnlo_opt.search import start_points, warm_start
 from nnlo_opt.space import Space
 from nnlo_opt.space.fixing import fix
 from nnlo_opt.space.loading import load_space
 from nnlo_opt.testing.loopback_team import LoneTeam, linear_tasks
 from nnlo_opt.testing.memory_source import linear_source
+from nnlo_opt.training.history import in_reference_form
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint, deaths, run_lock, unrecorded
 from nnlo_opt.trials import events as ev
@@ -92,7 +96,8 @@ def reported(ledger: Ledger, space: Space, number: int) -> None:
     if number % 4 == 0:
         results.results_frame(ledger).to_csv(index=False)
     if number % 32 == 0:
-        table.trials_table(ledger, "figure")
+        table.trials_table(ledger, 80)
+        table.trials_table(ledger, trials=table.ranked(ledger))
         table.pareto_table(ledger)
     Standing.of(ledger)
     if ledger.identity.get("search_space") is not None:
@@ -200,17 +205,22 @@ class Readers:
 
     def salvage(self) -> Reader:
         whole = [read_events(seed.data, name)[0] for name, seed in self._journals.items()]
+        points = [[trial.point for trial in Ledger(events).trials] for events in whole]
 
         def read(name: str, data: bytes, sealed: bool) -> Salvage:
             found = salvage(data, "journal")
             again = b"".join(encode_line(seq, event, "0" * 16) for seq, event in enumerate(found.events))
             assert read_events(again, "again")[0] == found.events, "the repaired journal is read as another"
+            assert salvage(again, "again").events == found.events, "a second repair takes something away"
             number = zlib.crc32(data)
             if sealed or number % 8 == 0:
                 reported(Ledger(found.events), self._space, number)
             return found
 
         def differs(name: str, data: bytes, found: Salvage) -> str:
+            kept = [trial.point for trial in Ledger(found.events).trials]
+            if not any(all([kept[new]] == of[old : old + 1] for old, new in found.moved.items()) for of in points):
+                return "a trial has moved to another number"
             if found.gaps or found.n_damaged or found.dropped or found.lost or found.events in whole:
                 return ""
             # Of a file that ends between two lines, only the mark knows more.
@@ -269,6 +279,26 @@ class Readers:
     def weights(self) -> Reader:
         folder = self._make("weights", {"weights.npz": (self._folds[1] / "weights.npz").read_bytes()})
         return of_files(folder, lambda _: exact(checkpoint.load_weights(folder)), {".npz": (ARCHIVE,)})
+
+    def history(self) -> Reader:
+        def call(_: str) -> None:
+            in_reference_form(history_of(self._folder / "training", 1, 0), 2)
+
+        return of_files(self._folds[1], call, {"history.json": (JSON,)})
+
+    def timeline(self) -> Reader:
+        run = self._make("traced")
+        for rank in range(2):
+            traced = timeline.RankTimeline(rank, f"rank {rank}", SystemClock())
+            with traced.span("epoch", epoch=1), traced.span("wait", "wait"):
+                traced.open(run)
+            traced.close()
+
+        def call(_: str) -> None:
+            if (whole := timeline.merge_timelines(run)) is not None:
+                json.loads(whole.read_bytes(), **ALL_FINITE)
+
+        return of_files(run / "timeline", call, {".json": (TRACE,)})
 
     def owner(self) -> Reader:
         mine = run_lock.this_process()
@@ -393,7 +423,7 @@ class Readers:
 
         def check(file: str, data: bytes) -> None:
             (folder / file).write_bytes(data)
-            hdf5_check.check_files((), ("x", "y"), [folder / file], external=False)
+            hdf5_check.check_files((), (), [folder / file], external=False)
 
         return of_files(folder, call, {".h5": ()}, isolated=True, check=check)
 

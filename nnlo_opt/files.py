@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,9 @@ def _checksum(data: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(data, sort_keys=True).encode()):08x}"
 
 
-def parse_object(text: str | bytes) -> dict[str, Any]:
+def parse_object(text: str | bytes, **readers: Any) -> dict[str, Any]:
     """Return the object of JSON; ValueError as of `parse_json`, or if `text` is JSON of something else."""
-    data = parse_json(text)
+    data = parse_json(text, **readers)
     if not isinstance(data, dict):
         raise ValueError("it is no object of JSON")
     return data
@@ -126,7 +127,7 @@ def parse_json(text: str | bytes, **readers: Any) -> Any:
     """Return the data of JSON; ValueError if `text` is no JSON, or is nested in more than `MAX_DEPTH` levels.
 
     Args:
-        readers: further arguments of `json.loads`, for example `parse_float`.
+        readers: further arguments of `json.loads`, for example `ALL_FINITE`.
     """
     with suppress(RecursionError):
         data = json.loads(text, **readers)
@@ -136,6 +137,16 @@ def parse_json(text: str | bytes, **readers: Any) -> Any:
             if not level:
                 return data
     raise ValueError(f"it is nested in more than {MAX_DEPTH} levels")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+#: arguments of `parse_json` by which a number that is not finite is refused
+ALL_FINITE: dict[str, Callable[[str], float]] = {"parse_float": _finite, "parse_constant": _finite}
 
 
 def _items(value: Any) -> Iterable[Any]:

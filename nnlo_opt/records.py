@@ -5,7 +5,6 @@ reads them, straight into their classes.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
@@ -14,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 import msgspec
 from msgspec import field
 
-from nnlo_opt.files import parse_json
+from nnlo_opt.files import ALL_FINITE, parse_json
 
 __all__ = ["Reader", "Record", "Value", "checked", "field"]
 
@@ -99,12 +98,6 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
         raise TypeError(str(error)) from error
     except msgspec.DecodeError:
         # Names of files may hold half a surrogate pair, which `json` writes and reads, and msgspec does not.
-        return checked(parse_json(text, parse_float=_finite, parse_constant=_finite), decoder.type)
+        return checked(parse_json(text, **ALL_FINITE), decoder.type)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not finite")
-    return number

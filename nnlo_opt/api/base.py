@@ -139,7 +139,7 @@ class Manager:
             self._take_in(directory, read_shared_events(self._group, directory))
         finally:
             if self._settings.checkpoint is None:
-                shutil.rmtree(directory, ignore_errors=True)  # also on the nodes of other masters
+                shutil.rmtree(directory.parent, ignore_errors=True)  # also on the nodes of other masters
 
     def _take_in(self, directory: Path, events: Sequence[Event]) -> None:
         """Learn from the journal what has come of the training, and share the weights of the best fold."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nnlo_opt.data.hdf5_check import check_files
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 
@@ -41,7 +42,7 @@ class ModelFromJson(ModelBuilder):
         """`filename` or `json_str`: the architecture.
 
         `custom_objects`: what it is made of beside Keras's own layers, by name. `weights`: a file that Keras has
-        written, to begin with.
+        written, to begin with; one of Keras 1 or 2 is read here by a process of its own, which it may crash.
         """
         super().__init__(comm)
         if (filename is None) == (json_str is None):
@@ -54,6 +55,9 @@ class ModelFromJson(ModelBuilder):
         self.json_str = json_str
         self.custom_objects = dict(custom_objects or {})
         self.weights = weights
+        self._is_of_keras_3 = str(weights).endswith((".weights.h5", ".keras"))
+        if weights is not None and not self._is_of_keras_3:
+            check_files((), (), [Path(weights)], external=False)
 
     def build_model(self) -> Any:
         from nnlo_opt.models.keras_model import building, model_from_architecture
@@ -67,7 +71,7 @@ class ModelFromJson(ModelBuilder):
             model = model_from_architecture(text, source)
         if self.weights is None:
             return model
-        if str(self.weights).endswith((".weights.h5", ".keras")):
+        if self._is_of_keras_3:
             try:
                 model.load_weights(str(regular(Path(self.weights))))
             except Exception as error:

@@ -41,7 +41,7 @@ def training_driver() -> NoReturn:
 
 def get_data() -> NoReturn:
     """Run `GetData`, in one process."""
-    _print_anything()
+    _begin()
     from nnlo_opt.cli import getdata
 
     sys.exit(getdata.main())
@@ -49,7 +49,7 @@ def get_data() -> NoReturn:
 
 def build_model() -> NoReturn:
     """Run `BuildModel`, in one process."""
-    _print_anything()
+    _begin()
     from nnlo_opt.cli import buildmodel
 
     sys.exit(buildmodel.main())
@@ -57,7 +57,7 @@ def build_model() -> NoReturn:
 
 def tool() -> NoReturn:
     """Run `nnlo-opt`, in one process."""
-    _print_anything()
+    _begin()
     from nnlo_opt.cli import tool as module
 
     sys.exit(module.main())
@@ -71,7 +71,7 @@ def _drive(*, searches: bool) -> NoReturn:
 
 def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> tuple[int, Path | None]:
     """Run a driver on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
-    _print_anything()
+    _begin()
     from nnlo_opt.runtime import devices
 
     devices.cap_threads()
@@ -156,8 +156,13 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
     return "\n".join(line.rstrip() for line in lines), EXIT_FAILURE
 
 
-def _print_anything() -> None:
-    """Write a character that a terminal cannot show as an escape, so that it does not end a run."""
+def _begin() -> None:
+    """Refuse a working folder that is gone, and show a character that a terminal cannot show as an escape."""
+    try:
+        os.getcwd()
+    except OSError:
+        print("A command must start in a folder that exists. Received: one that was removed.", file=sys.stderr)
+        sys.exit(ConfigurationError.exit_code)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

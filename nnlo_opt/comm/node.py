@@ -148,8 +148,10 @@ class CommonMemory:
 
     def __init__(self, file: int, n_bytes: int) -> None:
         """Map `file`, an open file of this process, which is closed with this object."""
+        mapped = mmap.mmap(file, n_bytes)
+        mapped.madvise(mmap.MADV_DONTFORK)  # a process that code of a user forks ends if it writes to it
         #: the memory, (n_bytes,)
-        self.bytes = np.frombuffer(mmap.mmap(file, n_bytes), np.uint8)
+        self.bytes = np.frombuffer(mapped, np.uint8)
         #: the only open file of this memory in this process: closing another one would drop all locks
         self._file = file
         self._closing = weakref.finalize(self, os.close, file)

@@ -121,11 +121,7 @@ class FileCache:
     @contextmanager
     def _opened(self) -> Iterator[int]:
         """Yield a descriptor of the folder, made if it is missing; PermissionError unless it is this user's alone."""
-        with suppress(FileExistsError):
-            self._folder.mkdir(mode=0o700)
-        status = self._folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise _mistrust(self._folder, status, "and must be a directory of yours alone, drwx------")
+        status = private_directory(self._folder)
         home = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             if not os.path.samestat(os.fstat(home), status):
@@ -195,12 +191,12 @@ class FileCache:
                         shutil.copyfileobj(source, target, _BLOCK_BYTES)
             else:
                 _run(self._command, path, part)
-            is_file = part.is_file() and not part.is_symlink()
-            if not is_file or part.stat().st_size != n_bytes:
-                size = f"{part.stat().st_size} bytes" if is_file else "no file"
+            size = part.stat().st_size if part.is_file() and not part.is_symlink() else -1
+            if size != n_bytes or (self._command is not None and not self._agree(path, part)):
+                what = "no file" if size < 0 else f"{size} bytes" if size != n_bytes else "other bytes"
                 raise TrialError(
-                    f"A copy must be as large as its file. Received: {size} for the {n_bytes} bytes of {path}. Correct "
-                    "`--copy-command`."
+                    f"A copy must have the bytes of its file. Received: {what} for the {n_bytes} bytes of {path}. "
+                    "Correct `--copy-command`."
                 )
             part.rename(copy)
         finally:
@@ -212,15 +208,21 @@ class FileCache:
             marks = _marks(copy.lstat())
             if os.pread(lock, len(marks), 0) == marks:
                 return True
-            PULSE.ticks += 1
-            PULSE.expect(SLOW)
-            with self._opened() as home, path.open("rb") as source:
-                found = os.open(copy.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=home)
-                with open(found, "rb") as target:
-                    while (block := source.read(_BLOCK_BYTES)) == target.read(_BLOCK_BYTES):
-                        if not block:
-                            os.pwrite(lock, marks, 0)
-                            return True
+            if self._agree(path, copy):
+                os.pwrite(lock, marks, 0)
+                return True
+        return False
+
+    def _agree(self, path: Path, copy: Path) -> bool:
+        """Return True if both files have the same bytes; no link is followed to the copy."""
+        PULSE.ticks += 1
+        PULSE.expect(SLOW)
+        with self._opened() as home, path.open("rb") as source:
+            found = os.open(copy.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=home)
+            with open(found, "rb") as target:
+                while (block := source.read(_BLOCK_BYTES)) == target.read(_BLOCK_BYTES):
+                    if not block:
+                        return True
         return False
 
     def _remove_leftovers(self, home: int) -> None:
@@ -229,6 +231,22 @@ class FileCache:
             with suppress(OSError):
                 copy = path.with_name(path.name.removesuffix(_LOCK))
                 _remove_if_unused(copy, os.open(path.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=home))
+
+
+def private_directory(folder: Path) -> os.stat_result:
+    """Make `folder` unless it exists, and return its status; PermissionError unless it is this user's alone."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise _mistrust(folder, status, "and must be a directory of yours alone, drwx------")
+    return status
+
+
+def _mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
+    """Return the error to raise for a file that another user may have made."""
+    words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
+    return PermissionError(errno.EPERM, words)
 
 
 def _check_way(folder: Path) -> None:
@@ -247,11 +265,6 @@ def _check_way(folder: Path) -> None:
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise _mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
         is_public = is_public or bool(status.st_mode & stat.S_IWOTH)
-
-
-def _mistrust(place: Path, status: os.stat_result, why: str) -> PermissionError:
-    words = f"`{place}` is {stat.filemode(status.st_mode)} of user {status.st_uid}, {why}"
-    return PermissionError(errno.EPERM, words)
 
 
 def _marks(status: os.stat_result) -> bytes:

@@ -53,7 +53,7 @@ def check_files(
     Args:
         data: paths of data files.
         names: features and labels, as `Hdf5Source` takes them, and further data sets with one value for each sample; a
-            name that is None or in no file is passed over.
+            name that is None or in no file is passed over. Empty without data files.
         weights: files of weights of Keras 1 or 2.
         external: True if the data files may lead to other files.
         finite: which of features and labels must be finite; of large files, only a part is read.
@@ -83,15 +83,15 @@ def check_files(
 def main() -> None:
     """Read the files that standard input names; the number of each goes to standard output before it is read."""
     began_s = time.monotonic()
-    paths, n_data, (features, labels, *columns), external, finite = json.load(sys.stdin)
+    paths, n_data, names, external, finite = json.load(sys.stdin)
     for number, path in enumerate(paths):
         with suppress(Exception):
             _begin(number, min(os.path.getsize(path), HEADER_BYTES))
             if number >= n_data:
                 read_saved_weights(Path(path))
                 continue
-            source = Hdf5Source([path], features, labels, external=external, finite=finite)
-            for name in columns:
+            source = Hdf5Source([path], *names[:2], external=external, finite=finite)
+            for name in names[2:]:
                 with suppress(Exception):
                     source.read_column(name)
             _read_samples(number, source, began_s + PLAIN_S if finite else 0.0)

@@ -26,7 +26,8 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
     """
     path = Path(path)
     files = []
-    for number, line in enumerate(_text_of(path).splitlines(), start=1):
+    text = _text_of(path, "list file", "Give a text file that names one data file on each line.")
+    for number, line in enumerate(text.splitlines(), start=1):
         name = line.strip()
         if not name or name.startswith("#"):
             continue
@@ -59,20 +60,19 @@ def relative_names(path: Path, files: Iterable[Path | str]) -> list[str]:
     return [str(file.relative_to(folder) if file.is_relative_to(folder) else file) for file in absolute]
 
 
-def _text_of(path: Path) -> str:
-    remedy = "Give a text file that names one data file on each line."
+def _text_of(path: Path, what: str, remedy: str) -> str:
     try:
         text = regular(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise ConfigurationError(f"A list file must exist. Received: {path}, which does not. {remedy}") from error
+        raise ConfigurationError(f"A {what} must exist. Received: {path}, which does not. {remedy}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}") from error
+        raise ConfigurationError(f"A {what} must be text. Received: {path}, which is not. {remedy}") from error
     except OSError as error:
         raise ConfigurationError(
-            f"A list file must be readable. Received: {path} ({error.strerror or error}). {remedy}"
+            f"A {what} must be readable. Received: {path} ({error.strerror or error}). {remedy}"
         ) from error
     if "\0" in text:
-        raise ConfigurationError(f"A list file must be text. Received: {path}, which is not. {remedy}")
+        raise ConfigurationError(f"A {what} must be text. Received: {path}, which is not. {remedy}")
     return text
 
 
@@ -127,19 +127,15 @@ def verify(list_path: Path) -> int:
 
 def _read_sums(path: Path, list_path: Path) -> dict[Path, str]:
     remedy = f"Write it while the files are known to be sound, by `sha256sum FILES > {path.name}` in the list's folder."
-    try:
-        lines = regular(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
+    if not os.path.exists(path):
         raise ConfigurationError(
             f"`--verify-data` needs a file of checksums next to every list. Received: {list_path} without {path.name}. "
             f"{remedy}"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"A file of checksums must be readable text. Received: {path}. {remedy}") from error
+        )
     sums: dict[Path, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text_of(path, "file of checksums", remedy).splitlines(), start=1):
         match = _LINE.fullmatch(line)
-        if match is None or "\0" in line or (file := (path.parent / match[2]).absolute()) in sums:
+        if match is None or (file := (path.parent / match[2]).absolute()) in sums:
             raise ConfigurationError(
                 f"A file of checksums must have one line for each data file, the SHA-256 and the name. Received: line "
                 f"{number} of {path}. {remedy}"

@@ -109,8 +109,9 @@ class ModelDefinition:
 
     @classmethod
     def from_module(cls, path: Path) -> "ModelDefinition":
-        """Execute a model module."""
-        return cls.from_names(vars(execute_file(path)), path)
+        """Execute a model module, which may change the working folder."""
+        absolute, names = path.absolute(), vars(execute_file(path))
+        return cls.from_names(names, path if path.absolute() == absolute else absolute)
 
     @classmethod
     def from_names(cls, names: Mapping[str, Any], path: Path) -> "ModelDefinition":

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 from nnlo_opt.reporting.terminal import styled
 from nnlo_opt.runtime.pulse import PULSE
 
@@ -32,10 +33,11 @@ class Console:
     def keep(self, path: Path) -> None:
         """Append every line from now on to this file; ConfigurationError if it cannot be written."""
         try:
-            self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
+            place = regular(path) if path.exists() else path
+            self._log = place.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ConfigurationError(
-                f"`--log-file` must be writable. Received: `{path}` ({error.strerror}); choose another."
+                f"`--log-file` must be writable. Received: `{path}` ({error.strerror or error}); choose another."
             ) from None
 
     def say(self, text: str, stream: TextIO | None = None, style: str = "") -> None:

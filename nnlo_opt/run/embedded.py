@@ -116,7 +116,7 @@ def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script)
     assert directory is not None
     ledger = Ledger(read_shared_events(group, directory))
     if not script.keeps_files and group.rank:
-        shutil.rmtree(directory, ignore_errors=True)  # what masters on other nodes have written
+        shutil.rmtree(directory.parent, ignore_errors=True)  # what masters on other nodes have written
     return ledger, options.run.root / str(options.run.name) if script.keeps_files else None
 
 

@@ -12,11 +12,13 @@ from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
 from nnlo_opt.files import parse_object, regular
+from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.space.space import TRAIN_PREFIX, Point
+from nnlo_opt.training.history import FoldRecord
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import fold_directory, remove_all
 from nnlo_opt.trials.ledger import Ledger
@@ -60,9 +62,10 @@ def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
     """Return the history that the master of a fold has written; CheckpointError if it cannot be read."""
     path = fold_directory(directory, trial, fold) / "history.json"
     try:
-        return parse_object(regular(path).read_bytes())
-    except (OSError, ValueError) as error:
+        checked(history := parse_object(regular(path).read_bytes()), FoldRecord)
+    except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"The history of a fold must be readable. Received: `{path}` ({error}).") from error
+    return history
 
 
 def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:

@@ -18,7 +18,9 @@ from nnlo_opt.comm.loopback import LoopbackNetwork
 from nnlo_opt.comm.run_messages import OpenRun
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.comm.transport import Transport
+from nnlo_opt.data.cache import private_directory
 from nnlo_opt.errors import NnloError
+from nnlo_opt.files import make_directory
 from nnlo_opt.models.adapter import EpochCallbacks
 from nnlo_opt.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
 from nnlo_opt.run.context import ProcessContext
@@ -68,6 +70,9 @@ class RankRoles:
 
     def open(self, run: OpenRun) -> None:
         """Write to the run directory from now on."""
+        if run.settings.get("is_temporary"):
+            make_directory(Path(run.directory).parents[1])
+            private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def close(self) -> None:

@@ -142,7 +142,9 @@ class SearchSession(Session):
             if before != options.algorithm:  # every algorithm continues from any history
                 self.say(f"The search was {before} and is now {options.algorithm}.")
         else:
-            observations, lines = observations_of_runs(options.warm_start, identity, space)
+            start = self.options.run.start  # the model module may have changed the working folder
+            paths = [path if Path.cwd() == start else start / path for path in options.warm_start]
+            observations, lines = observations_of_runs(paths, identity, space)
             self.adopted = [dict(observation) for observation in observations]
             for line in lines:
                 self.say(line)

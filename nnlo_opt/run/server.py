@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nnlo_opt.block.answers import PASSED_ON, Results, reason_of
+from nnlo_opt.block.answers import PASSED_ON, Results, failures_to, reason_of
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
 from nnlo_opt.block.task import TaskFactory
@@ -341,10 +341,9 @@ class RankServer:
             self._answer(message.space, self._prepared_findings)
             return
         PULSE.expect(SLOW)
-        try:
+        # The rank that reports says what is wrong, or the first trial here fails.
+        with failures_to(lambda error: logger.error("%s", reason_of(error))):
             self._prepare()
-        except NnloError as error:
-            logger.error("%s", error)  # the rank that reports says so, or the first trial here fails
 
     def _prepared_findings(self, space: Space | None) -> Findings:
         self._prepare()

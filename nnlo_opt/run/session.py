@@ -355,7 +355,8 @@ class Session(ABC):
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        settings = {"kind": findings.kind, "least_children": least}
+        is_temporary = self.script is not None and not self.script.keeps_files
+        settings = {"kind": findings.kind, "least_children": least, "is_temporary": is_temporary}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):

@@ -80,7 +80,7 @@ class TrainingSession(Session):
         done = trial.folds.get(fold)
         if done is None or done.n_epochs >= self.options.training.epochs:
             return done is not None
-        ended_because = str(history_of(directory.path, trial.number, fold).get("ended_because", ""))
+        ended_because = history_of(directory.path, trial.number, fold).get("ended_because", "")
         asked, known = self.options.training, directory.ledger.identity["training"]
         return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
 
@@ -130,7 +130,7 @@ class TrainingSession(Session):
         result, n_kept = trial.folds[0], kept_epoch(directory.path, trial, 0)
         n_done, n_all = result.n_epochs, max(result.n_epochs, self.options.training.epochs)
         epochs = f"{f'{n_done} of ' * (n_done < n_all)}{n_all} epoch{'s' * (n_all != 1)}"
-        self.say(f"Trained {epochs} in {result.train_s:.1f} s: {history['ended_because']}.")
+        self.say(f"Trained {epochs} in {result.train_s:.1f} s: {history.get('ended_because', '')}.")
         if n_kept < n_done:
             self.say(f"Last epoch, {n_done}: {metrics_text(history['epochs'][-1])}")
         self.say(f"{'Best' if n_kept < n_done else 'Last'} epoch, {n_kept}: {metrics_text(result.metrics)}")

@@ -81,7 +81,10 @@ class ModuleWorkload:
         `given`: the model in place of what `--model` names.
         """
         self._given = given
-        self._options = options
+        # The user's module may change the working folder.
+        data, start = options.data, options.run.start
+        paths = {name: start / path for name in ("train_data", "val_data", "cache") if (path := getattr(data, name))}
+        self._options = replace(options, data=replace(data, **paths))
         self._context = context
         self._searches = searches
         self._adapter: Any = None
@@ -98,8 +101,10 @@ class ModuleWorkload:
     @cached_property
     def figure(self) -> UserFigure | None:
         """Figure of merit that `--figure-of-merit` names; None without one."""
-        spec = self._options.comparison.function
-        return None if spec is None else load_figure(spec, self.definition.functions, self.definition.source)
+        spec, definition = self._options.comparison.function, self.definition
+        if spec and ".py:" in spec:
+            spec = str(self._options.run.start / spec)
+        return None if spec is None else load_figure(spec, definition.functions, definition.source)
 
     # ------------------------------------------------------------ what the server asks for
 
@@ -521,10 +526,10 @@ class ModuleWorkload:
 
 
 def _paths(files: Files | None) -> tuple[Path, ...]:
-    """Return the data files that an option or a function names; a single path is a list file."""
+    """Return absolute paths of the data files that an option or a function names; a single path is a list file."""
     if files is None:
         return ()
-    return read_list(files) if isinstance(files, Path) else tuple(files)
+    return tuple(path.absolute() for path in (read_list(files) if isinstance(files, Path) else files))
 
 
 def _first_change(options: Any, defaults: Any) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from nnlo_opt.clock import Clock
-from nnlo_opt.files import atomic_path, atomic_write
+from nnlo_opt.files import ALL_FINITE, atomic_path, atomic_write, parse_object, regular
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ _MAX_EVENTS = 500_000
 _MAX_EVENTS_OF_RANK = 50_000
 #: least seconds between two writes of a part, and least ratio of these to the seconds that a write takes
 _WRITE_PERIOD_S, _WRITE_RATIO = 10.0, 100.0
+#: errors of a part that is damaged
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
 class _NoSpan:
@@ -272,8 +274,8 @@ def merge_timelines(run_directory: Path) -> Path | None:
     for path in sorted((run_directory / PARTS_NAME).glob("rank-*.json")):
         try:
             parts.append((path, _read_facts(path)))
-        except (OSError, ValueError, KeyError) as error:
-            logger.warning("left out of the timeline: %s (%r)", path, error)
+        except _UNREADABLE as error:
+            logger.warning("left out of the timeline: %s (%s)", path, error)
     if not parts:
         return None
     whole = run_directory / TIMELINE_NAME
@@ -335,9 +337,11 @@ def _metadata(name: str, pid: int, tid: int, arguments: dict[str, Any]) -> dict[
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    with path.open(encoding="utf-8") as file:
-        facts = json.loads(file.readline() + "]}")["otherData"]
-    return dict(facts, zero_unix_s=float(facts["zero_unix_s"]))
+    with regular(path).open(encoding="utf-8") as file:
+        facts = parse_object(file.readline() + "]}", **ALL_FINITE)["otherData"]
+    if not 0 <= facts["zero_unix_s"] < 1e12:  # a Unix time
+        raise ValueError("it begins at no time")
+    return dict(facts)
 
 
 def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
@@ -349,10 +353,10 @@ def _shifted(path: Path, shift_us: float) -> Iterator[dict[str, Any]]:
             if text == "]}":
                 return
             try:
-                event = json.loads(text)
-            except ValueError:
+                event = parse_object(text, **ALL_FINITE)
+                if event["ph"] != "M":
+                    event["ts"] = round(event["ts"] + shift_us, 3)
+            except _UNREADABLE:
                 logger.warning("the timeline in %s ends in the middle", path)
                 return
-            if event["ph"] != "M":
-                event["ts"] = round(event["ts"] + shift_us, 3)
             yield event

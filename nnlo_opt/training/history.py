@@ -1,7 +1,7 @@
 """History of one fold: sums are added during an epoch, means are kept at its end."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from nnlo_opt.errors import TrialError
 
@@ -80,6 +80,17 @@ class FoldHistory:
         history.epochs = list(data["epochs"])
         history.workers = {int(worker): values for worker, values in data["workers"].items()}
         return history
+
+
+class FoldRecord(TypedDict):
+    """Fields of `history.json` that are read again."""
+
+    epochs: list[dict[str, float]]
+    workers: dict[int, dict[str, list[float]]]
+    staleness: dict[str, Any]
+    train_s: float
+    ended_because: NotRequired[str]
+    kept_epoch: NotRequired[int]
 
 
 def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nnlo_opt.errors import JournalError
-from nnlo_opt.files import sync, write_fully
+from nnlo_opt.files import regular, sync, write_fully
 from nnlo_opt.trials.events import Event, RunStarted, event_from_json, events_from_json
 from nnlo_opt.trials.sync_mark import Mark, SyncMark, read_mark
 
@@ -93,7 +93,7 @@ def _may_be_torn(seq: int, line: bytes) -> bool:
 def load_events(path: Path) -> list[Event]:
     """Return all events of the journal at `path`, which stays as it is. Raises as `read_events`, or OSError."""
     mark = read_mark(path)  # first, because both grow
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     events, n_sound = read_events(data, str(path), mark)
     if n_sound < len(data):
         logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", len(data) - n_sound, path)
@@ -199,7 +199,7 @@ class Journal:
         existed = path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            data = path.read_bytes()
+            data = regular(path).read_bytes()
             #: events in the file when it was opened
             self.events, n_sound = read_events(data, str(path), read_mark(path))
             #: bytes of a torn end that were cut off

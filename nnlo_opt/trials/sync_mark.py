@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nnlo_opt.files import regular
+
 MARK_NAME = "journal.synced"
 #: stands for the identity of a run of an older version, whose journal names none
 _NO_RUN = "-" * 16
@@ -33,7 +35,7 @@ class Mark:
 def read_mark(journal: Path) -> Mark | None:
     """Return the mark of a journal; None without a whole one. It is to be read before its journal, which grows."""
     try:
-        content = journal.with_name(MARK_NAME).read_bytes()
+        content = regular(journal.with_name(MARK_NAME)).read_bytes()
         n_bytes, run, _ = content.split(b" ")
         mark = Mark(int(n_bytes), run.decode().strip("-"))
     except (OSError, ValueError):
@@ -55,7 +57,7 @@ class SyncMark:
     """
 
     def __init__(self, journal: Path) -> None:
-        self._fd = os.open(journal.with_name(MARK_NAME), os.O_WRONLY | os.O_CREAT, 0o666)
+        self._fd = os.open(journal.with_name(MARK_NAME), os.O_RDWR | os.O_CREAT, 0o666)  # which waits for nobody
 
     def set(self, n_bytes: int, run: str) -> None:
         """Note that the first `n_bytes` bytes of the journal of `run` are on the disk."""

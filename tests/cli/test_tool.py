@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import nnlo_opt
-from nnlo_opt.cli import tool
+from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
@@ -339,3 +339,14 @@ def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(ru
     assert "Traceback" not in process.stderr.read()
     process.wait()
     process.stderr.close()
+
+
+@pytest.mark.parametrize("command", [main.tool, main.training_driver, main.get_data])
+def test_a_command_in_a_folder_that_was_removed_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys, command):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as left:
+        command()
+    assert left.value.code == EXIT_WRONG_REQUEST
+    assert "one that was removed" in capsys.readouterr().err

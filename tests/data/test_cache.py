@@ -131,6 +131,7 @@ def test_a_command_copies_without_a_shell(file: Path, folder: Path) -> None:
         ("false {} {}", "Received: 1 for "),
         ("cp {} {}-elsewhere", "no file for the"),
         ("touch {} {}", "0 bytes for the"),
+        ("sh -c 'tr H h < $0 > $1' {} {}", "other bytes for the"),
         ("sh -c 'echo first; echo no room >&2; exit 7' {} {}", "Received: 7 for .*no room"),
     ],
 )

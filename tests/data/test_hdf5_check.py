@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from refusals import refusal
 
+import nnlo_opt
 from nnlo_opt.data import hdf5_check
 from nnlo_opt.data.hdf5_check import check_files
 
@@ -34,6 +35,7 @@ def crashing(path: Path) -> Path:
         x = file.create_dataset("x", (1000, 32000), "f8", chunks=(1000, 32000), compression="gzip")
         x.id.write_direct_chunk((0, 0), zlib.compress(b"short"))
         file["y"] = np.zeros(1000)
+        file["layer/x"], file.attrs["layer_names"], file["layer"].attrs["weight_names"] = x, [b"layer"], [b"x"]
     return path
 
 
@@ -61,6 +63,11 @@ def test_sound_files_and_errors_of_others_pass(sound: Path, tmp_path: Path) -> N
 def test_a_file_that_crashes_libhdf5_is_named(sound: Path, tmp_path: Path) -> None:
     path = crashing(tmp_path / "crashing.h5")
     refused([sound, path, sound], ("x", "y"), says=[f"{path}; reading it ends the process (Segmentation fault)"])
+
+
+def test_weights_for_a_manager_that_crash_libhdf5_are_named(tmp_path: Path) -> None:
+    path = crashing(tmp_path / "crashing.h5")
+    refusal(nnlo_opt.ModelFromJson, json_str="{}", weights=path, says=[f"{path}; reading it ends the process"])
 
 
 def test_a_file_that_keeps_its_reader_is_named(sound: Path, tmp_path: Path) -> None:

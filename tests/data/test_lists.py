@@ -131,7 +131,7 @@ def test_checksums_that_are_not_there_or_are_none_are_said(listed: Path) -> None
         sums.write_text(wrong)
         assert re.fullmatch(rule, refusal(verify, listed))
     sums.write_bytes(b"\xff\xfe")
-    refusal(verify, listed, says=["must be readable text"])
+    refusal(verify, listed, says=["A file of checksums must be text"])
     sums.unlink()
     assert re.fullmatch(r".*without train\.list\.sha256.*sha256sum.*", refusal(verify, listed))
 

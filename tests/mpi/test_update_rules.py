@@ -99,7 +99,6 @@ def test_an_elastic_tree_that_goes_on_ends_with_the_same_weights(folder, digits)
     assert np.array_equal(parts, whole)
 
 
-@pytest.mark.proof
 def test_a_failure_below_a_sub_master_is_told_with_its_rank_and_the_search_goes_on(folder, digits, network):
     model = network.plain.replace('fault == "build"', 'fault == "build" and MPI.COMM_WORLD.Get_rank() == 6')
     (folder / "model.py").write_text("from mpi4py import MPI\n" + model)
@@ -139,3 +138,37 @@ def test_rules_are_searched_together_and_failures_in_each_are_contained(folder, 
     for row in rows:
         assert row["state"] == ("failed" if row["p:fault"] else "complete"), row
         assert {"": "", "build": "no such layer", "nan": "finite"}[row["p:fault"]] in row["reason"]
+
+
+#: forks where a model is built, and in its first batch; the children return
+FORKS = """
+import os
+
+build = get_model
+
+
+def get_model(n_units=16):
+    os.fork()
+    model = build(n_units)
+    compute, forks = model.forward, [os.fork]
+
+    def forward(x):
+        if forks:
+            forks.pop()()
+        return compute(x)
+
+    model.forward = forward
+    return model
+"""
+
+
+@pytest.mark.parametrize("options", [["--mode", "allreduce"], pytest.param([], marks=pytest.mark.proof)])
+def test_children_that_a_model_forks_send_nothing_and_write_nothing(tmp_path, digits, options):
+    options = ["--epochs", "1", "--batch", "32", *options]
+    weights = []
+    for name, text in (("plain", ""), ("forks", FORKS)):
+        (tmp_path / "model.py").write_text(networks.DENSE + text)
+        weights.append(train(tmp_path, digits, 2, name, *options))
+    assert np.array_equal(*weights)
+    (log,) = (tmp_path / "checkpoints/forks/logs").glob("rank-00001.log")
+    assert log.read_text().count("must end by itself") >= 2

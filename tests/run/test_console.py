@@ -1,8 +1,15 @@
 import errno
 import threading
 
+from refusals import refusal
+
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.run.console import ROOM_S, SAY_S, Console, WaitForSpace
+
+
+def test_a_log_file_that_is_no_regular_file_is_refused(tmp_path, irregular):
+    refusal(Console().keep, irregular(tmp_path / "log"), says=["`--log-file`", "(not a regular file)"])
+
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

@@ -268,18 +268,24 @@ def test_a_worker_that_outlives_others_has_its_own_weights_still() -> None:
 
 
 class Unprepared(NothingToDo):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
     def prepare(self) -> None:
-        raise ConfigurationError("The model needs the package torch.")
+        raise self._error
 
 
-def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports() -> None:
+@pytest.mark.parametrize("error", [ConfigurationError("The model needs torch."), ImportError("libcuda.so")], ids=str)
+def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports(error: Exception) -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     roles = WorkerOnly(team, NoModel())
-    setup = ServerSetup(orders=world.end(1), team_ends=[team.end(1)], workload=Unprepared(), roles=roles)
+    setup = ServerSetup(orders=world.end(1), team_ends=[team.end(1)], workload=Unprepared(error), roles=roles)
     server, coordinator = RankServer(setup), world.end(0)
     for report in (False, True):
         coordinator.send(1, Inspect(report=report))
         assert server.step()
     answer = coordinator.poll()
     assert answer is not None
-    assert answer.message == Inspected(error="The model needs the package torch.")
+    assert isinstance(answer.message, Inspected)
+    assert str(error) in answer.message.error
+    assert coordinator.poll() is None

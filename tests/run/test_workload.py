@@ -16,6 +16,7 @@ from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space import Real, Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
+from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.vectors import aligned_empty
 
 pytestmark = [
@@ -175,3 +176,21 @@ def test_files_are_read_by_another_process_first(workplace, tmp_path):
         x.id.write_direct_chunk((0, 0), zlib.compress(b"short"))
     with pytest.raises(ConfigurationError, match=r"data\.h5; reading it ends the process \(Segmentation fault\)"):
         place.inspect(None)
+
+
+def test_a_module_that_changes_the_working_folder_moves_no_path_of_an_option(workplace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data.list").write_text("data.h5\n")
+    (tmp_path / "figure.py").write_text("def own(fold): return 0.0\n")
+    (tmp_path / "model.py").write_text("import os\nos.chdir('elsewhere')\n" + FORKED)
+    given = ["--train-data", "data.list", "--cache-data", "cache", "--features-name", "features/a"]
+    options = parse_training(["--model", "model.py", *given, "--labels-name", "labels/a"])
+    options = replace(options, comparison=Comparison(function="figure.py:own"))
+    made = ModuleWorkload(options, ProcessContext(), searches=False)
+    assert made.data.source.info.n_samples == 40
+    made.data.source.read(np.arange(3))
+    assert made.figure.name == "own"
+    assert made.definition.source.resolve() == tmp_path / "model.py"
+    assert made.definition.sha256
+    assert [path.name for path in (tmp_path / "cache").iterdir()]

@@ -1,5 +1,3 @@
-import pytest
-
 from nnlo_opt.trials import deaths
 from nnlo_opt.trials.deaths import Death
 
@@ -13,15 +11,6 @@ def test_notes_are_read_until_they_are_removed(tmp_path):
     assert deaths.read_notes(tmp_path) == [DEATH, Death(how="the job died")]
     deaths.remove_notes(tmp_path)
     assert deaths.read_notes(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", '{"team": "1"}', "[" * 100_000, '{"how": ' + "[" * 500 + "]" * 500 + "}"], ids=len
-)
-def test_a_note_that_cannot_be_read_is_passed_over(tmp_path, text):
-    deaths.leave_note(tmp_path, DEATH)
-    (tmp_path / deaths.FOLDER / "0.json").write_text(text)
-    assert deaths.read_notes(tmp_path) == [DEATH]
 
 
 def test_a_note_that_is_no_regular_file_is_passed_over(tmp_path, irregular):

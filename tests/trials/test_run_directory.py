@@ -1,7 +1,7 @@
 import re
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +45,16 @@ def test_a_name_that_no_folder_can_have_is_refused_in_a_sentence(tmp_path):
     asked = request(tmp_path, "a" * 300, is_folder=True)
     refuse_existing(asked)
     check_refused("File name too long", open_run, asked, asked.name)
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "journal.synced"])
+def test_a_file_of_a_run_that_is_no_regular_file_is_not_waited_for(tmp_path, irregular, name):
+    path = make_run(tmp_path, "a", STARTED)
+    (path / name).unlink()
+    irregular(path / name)
+    with suppress(ConfigurationError):
+        open_run(request(tmp_path), "a").close()
+    assert not (path / name).is_file()
 
 
 def test_the_name_of_a_run_may_be_as_long_as_any_name(tmp_path):

@@ -127,12 +127,6 @@ def test_an_owner_that_slept_and_was_followed_writes_nothing_more_and_leaves_the
     assert read_owner(tmp_path / "r" / OWNER_NAME)["pid"] == 4711
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\0", "[" * 100_000], ids=lambda text: text[:9])
-def test_a_note_that_cannot_be_read_names_nobody(tmp_path, text):
-    (tmp_path / OWNER_NAME).write_text(text)
-    check_can_be_held(tmp_path)
-
-
 def test_a_note_that_is_no_regular_file_names_nobody(tmp_path, irregular):
     irregular(tmp_path / OWNER_NAME)
     check_can_be_held(tmp_path)

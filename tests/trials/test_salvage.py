@@ -1,14 +1,10 @@
 from pathlib import Path
 
 import pytest
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from stories import START, lines_of, trial
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import read_events
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.repair import salvage
 
@@ -100,58 +96,3 @@ def test_lines_twice_or_exchanged_lose_nothing():
     found = salvage(b"".join([*lines[:4], lines[5], lines[4], lines[4], *lines[6:]]), "j")
     assert found.events == EVENTS
     assert (found.n_damaged, found.gaps) == (1, [])
-
-
-def damaged(data, kind, where, bit):
-    position = where % len(data)
-    lines = data.splitlines(keepends=True)
-    number = where % len(lines)
-    match kind:
-        case "flip":
-            return data[:position] + bytes([data[position] ^ (1 << bit)]) + data[position + 1 :]
-        case "cut":
-            return data[:position]
-        case "delete":
-            return b"".join(lines[:number] + lines[number + 1 :])
-        case "repeat":
-            return b"".join(lines[: number + 1] + lines[number:])
-        case "remove a byte":
-            return data[:position] + data[position + 1 :]
-    raise ValueError(kind)
-
-
-damages = st.lists(
-    st.tuples(
-        st.sampled_from(["flip", "cut", "delete", "repeat", "remove a byte"]),
-        st.integers(0, len(GOLDEN) - 1),
-        st.integers(0, 7),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-@given(damages=damages)
-@settings(max_examples=examples(300), deadline=None)
-def test_whatever_is_damaged_what_is_salvaged_replays(damages):
-    data = GOLDEN
-    for damage in damages:
-        if data:
-            data = damaged(data, *damage)
-    written = [line.rstrip(b"\n") for line in GOLDEN_LINES]
-    try:
-        found = salvage(data, "j")
-    except JournalError as error:
-        assert "sound RunStarted" in str(error)  # noqa: PT017
-        assert b'"event":"RunStarted"' not in b"".join(line for line in data.split(b"\n") if line in written)
-        return
-    repaired = b"".join(lines_of(found.events))
-    assert read_events(repaired, "j") == (found.events, len(repaired))
-    ledger = Ledger(found.events)
-    points = [t.point for t in Ledger(read_events(GOLDEN, "j")[0]).trials]
-    assert {old: points[old] for old in found.moved} == {
-        old: ledger.trials[new].point for old, new in found.moved.items()
-    }
-    again = salvage(repaired, "j")
-    assert again.events == found.events
-    assert again.dropped == []

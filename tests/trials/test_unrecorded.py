@@ -1,4 +1,3 @@
-import logging
 from pathlib import Path
 
 from nnlo_opt.trials import unrecorded
@@ -23,18 +22,6 @@ def test_what_is_kept_is_read_again_until_it_is_forgotten(tmp_path: Path) -> Non
     unrecorded.forget(tmp_path)
     assert unrecorded.read(tmp_path) == ()
     unrecorded.forget(tmp_path)
-
-
-def test_what_is_damaged_is_passed_over(tmp_path: Path, caplog) -> None:
-    unrecorded.keep(tmp_path, FOLD)
-    (path,) = (tmp_path / unrecorded.DIRECTORY_NAME).iterdir()
-    text = path.read_text()
-    for damaged in (text.replace("0.25", "0.26", 1), text[: len(text) // 2], "[]", "{}", "[" * 100_000):
-        path.write_text(damaged)
-        with caplog.at_level(logging.WARNING):
-            assert unrecorded.read(tmp_path) == ()
-        assert "skipped" in caplog.text
-        caplog.clear()
 
 
 def test_it_is_of_one_assignment_at_one_point_alone() -> None:

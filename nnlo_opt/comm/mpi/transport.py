@@ -8,6 +8,7 @@ are lost, and raises `RanksLost` to its owner.
 """
 
 import logging
+import os
 import struct
 import time
 from collections.abc import Collection, Iterable, Set
@@ -23,6 +24,7 @@ from nnlo_opt.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neig
 from nnlo_opt.comm.transport import Collective, RanksLost, Received, Transport, wait_until
 from nnlo_opt.runtime.handles import HANDLE_BYTES
 from nnlo_opt.runtime.log import TRACE
+from nnlo_opt.runtime.process import end_if_forked
 from nnlo_opt.vectors import aligned_bytes
 
 logger = logging.getLogger(__name__)
@@ -271,3 +273,12 @@ class MpiCollective(Collective):
     def check(self) -> None:
         with losing_ranks():
             self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+
+def _leave_mpi(pid: int = os.getpid()) -> None:
+    """Have the first use of MPI end this process, which code of a user has forked from process `pid`."""
+    for kind in (MpiTransport, MpiCollective):
+        kind.__getattribute__ = lambda *_: end_if_forked(pid)  # type: ignore[method-assign]
+
+
+os.register_at_fork(after_in_child=_leave_mpi)  # to ask at every message would cost time
