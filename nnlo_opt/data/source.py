@@ -120,14 +120,10 @@ def dtype_as_read(stored: DTypeLike) -> np.dtype:
 def first_not_finite(array: NDArray | Ragged) -> int | None:
     """Return the number of the first sample in an array (n, ...) that is not finite; None if all are."""
     values = array.steps if isinstance(array, Ragged) else array
-    with np.errstate(all="ignore"):
-        # A sum needs no memory, unlike a look at every number. It may be too large although all numbers are finite.
-        if values.dtype.kind != "f" or np.isfinite(values.sum()):
-            return None
-    rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
-    if len(rows) and isinstance(array, Ragged):
-        rows = np.searchsorted(np.cumsum(array.lengths), rows, side="right")
-    return int(rows[0]) if len(rows) else None
+    if values.dtype.kind != "f" or (finite := np.isfinite(values)).all():
+        return None
+    row = np.argmin(finite.reshape(len(values), -1).all(axis=1))
+    return int(np.searchsorted(np.cumsum(array.lengths), row, side="right") if isinstance(array, Ragged) else row)
 
 
 def checked_indices(indices: Indices | None, n_samples: int) -> Indices:

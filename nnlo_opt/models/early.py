@@ -108,11 +108,12 @@ def _read_part(tree: ast.Module, path: Path) -> ModelDefinition | None:
             node.body = [ast.copy_location(ast.Pass(), node)] if node.name in _HOLLOW else node.body
         elif isinstance(node, ast.arg):
             node.annotation = None
+    #: statements by the names that they bind, or whose values they may change
     changes: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         if isinstance(statement, ast.If) and "__name__" in _names(statement.test):
             continue  # what the file does as a script
-        for name in _changed(statement):
+        for name in [statement.name] if isinstance(statement, _FUNCTION | ast.ClassDef) else _names(statement):
             changes.setdefault(name, []).append(statement)
     # Packages that are imported first are imported, as they may not be installed.
     needed = {statement for statement in _first_imports(tree) if not packages_of(statement) & PACKAGES}
@@ -130,18 +131,6 @@ def _read_part(tree: ast.Module, path: Path) -> ModelDefinition | None:
         part = ast.Module([statement for statement in tree.body if statement in needed], [])
         exec(compile(part, str(path.resolve()), "exec", dont_inherit=True), names)
     return replace(ModelDefinition.from_names(names, path), is_whole=False)
-
-
-def _changed(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement may bind, or whose values it may change."""
-    if isinstance(statement, _FUNCTION | ast.ClassDef):
-        return [statement.name]
-    parts: list[ast.AST] = [statement]
-    if isinstance(statement, ast.Assign | ast.AnnAssign):
-        calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        parts = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
-        parts += [function for function in calls if isinstance(function, ast.Attribute)]
-    return [name for part in parts for name in _names(part)]
 
 
 def _names(tree: ast.AST) -> list[str]:

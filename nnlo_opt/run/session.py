@@ -271,20 +271,19 @@ class Session(ABC):
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: a sentence comes at once, and no rank is kept by its import then.
             if early := self._ask(reporter, Check(space=space)):
-                self._check(early)
+                self._check(Findings.from_json(early))
             asked += trainers
             for rank in trainers:
                 if rank != reporter:
                     self._ranks.transport.send(rank, Inspect(report=False, space=space))
             findings = self._ask(reporter, Inspect(report=True, space=space))
-        assert findings is not None
-        return findings
+        return Findings.from_json(findings)
 
-    def _ask(self, reporter: int, question: Check | Inspect) -> Findings | None:
+    def _ask(self, reporter: int, question: Check | Inspect) -> dict[str, Json]:
         inspected = self._ranks.ask(reporter, question, Inspected)
         if inspected.error:
             raise ConfigurationError(inspected.error)
-        return Findings.from_json(inspected.findings) if inspected.findings else None
+        return inspected.findings
 
     def _check(self, findings: Findings) -> tuple[str, ...]:
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
