@@ -151,14 +151,15 @@ class H5Data(Data):
         names = [name if isinstance(name, str) else name[0] for name in (self.features_name, self.labels_name)]
         check_files(file_names, names, external=self.external_data)
 
-    def source(self, file_names: Sequence[str | Path]) -> Hdf5Source:
-        """Return the files as one row of samples."""
+    def source(self, file_names: Sequence[str | Path], finite: Sequence[str] = ()) -> Hdf5Source:
+        """Return the files as one row of samples; `finite` as of `Hdf5Source`."""
         (features, features_adaptor), (labels, labels_adaptor) = (
             (name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)
         )
         adaptors = features_adaptor, labels_adaptor
         locate = self.file_cache().locate if self.caching_directory and not self.external_data else None
-        return Hdf5Source([*file_names], features, labels, adaptors, locate, external=self.external_data)
+        external = self.external_data
+        return Hdf5Source([*file_names], features, labels, adaptors, locate, external=external, finite=finite)
 
     def load_data(self, in_file: str) -> tuple[Any, Any]:
         source = self.source([in_file])

@@ -115,7 +115,7 @@ class FileWorkload(ManagerWorkload):
         """Samples of the files, whose headers are read when this is first asked for."""
         settings = self._settings
         assert isinstance(settings.data, H5Data)
-        source = settings.data.source([*settings.train_list, *settings.files_to_validate])
+        source = settings.data.source([*settings.train_list, *settings.files_to_validate], self.finite)
         n_train = sum(file.n_samples for file in source.info.files[: len(settings.train_list)])
         folds = self._folds(source, n_train)
         if not settings.algo.validates:

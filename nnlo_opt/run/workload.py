@@ -471,6 +471,11 @@ class ModuleWorkload:
         source, _ = self._source([known.path, *files])
         return source, np.arange(known.n_samples, source.info.n_samples)
 
+    @property
+    def finite(self) -> tuple[str, ...]:
+        """Names of what must be finite; a loss of the user's may be made for labels that are not."""
+        return ("features",) if "get_loss" in self.definition.functions else ("features", "labels")
+
     def _source(self, files: Sequence[Path]) -> tuple[DataSource, tuple[str, str]]:
         """Return the samples of data files, and the names of their features and labels."""
         from nnlo_opt.data.hdf5 import Hdf5Source
@@ -481,17 +486,15 @@ class ModuleWorkload:
         labels, labels_adaptor = definition.labels() or ("labels", None)
         names = given.features_name or features, given.labels_name or labels
         adaptors = features_adaptor, labels_adaptor
-        # A loss of the user's may be made for labels that are not finite.
-        roles = ("features",) if "get_loss" in definition.functions else ("features", "labels")
         if self._looks_first:
             # A process reads the files first, as damage may crash it.
             weights = [path for path in (definition.beside,) if path is not None and path.suffix != ".py"]
-            finite = [role for role, adaptor in zip(roles, adaptors, strict=False) if adaptor is None]
+            finite = [role for role, adaptor in zip(self.finite, adaptors, strict=False) if adaptor is None]
             columns = given.fold_by, given.sample_weights_name
             check_files(files, [*names, *columns], weights, external=external, finite=finite)
         # The cache is kept by the source, and closed at the end of the process; a copy would lead to no other file.
         locate = None if given.cache is None or external else FileCache(given.cache, given.copy_command).locate
-        return Hdf5Source([*files], *names, adaptors, locate, external=external, finite=roles), names
+        return Hdf5Source([*files], *names, adaptors, locate, external=external, finite=self.finite), names
 
     @cached_property
     def _verified(self) -> tuple[str, ...]:
