@@ -8,20 +8,23 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
+from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_optimization, parse_training
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
-from nnlo_opt.run.option_table import GRACE, Option
-from nnlo_opt.runtime.environment import ULFM
+from nnlo_opt.run.option_table import GRACE, OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
+from nnlo_opt.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.runtime.preemption import Preemption
-from nnlo_opt.trials.deaths import Death, leave_note
+from nnlo_opt.trials.deaths import Death, leave_note, read_notes
+from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
 from nnlo_opt.trials.run_lock import forget_owner, launcher_of
 
@@ -29,6 +32,8 @@ from nnlo_opt.trials.run_lock import forget_owner, launcher_of
 GRACE_PART = 0.9
 #: file in the run directory that exists while MPI begins
 SIGN_NAME = "launch.begins"
+#: file in the run directory for the exit code of all ranks
+EXIT_CODE_NAME = "launch.code"
 _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_training}
 
 
@@ -101,8 +106,25 @@ def _find(command: str) -> str | None:
     return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return the exit code."""
+def check_places(argv: Sequence[str]) -> None:
+    """Raise ConfigurationError for an option of the launcher behind the driver, or one of a driver before it."""
+    at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in _PARSERS), len(argv))
+    own = {option.flag for option in OPTIONS}
+    drivers = {option.flag for option in (*OPTIMIZATION_OPTIONS, *TRAINING_OPTIONS)}
+    for words, wrong, owner, place in (
+        (argv[:at], drivers - own, "of the driver", "after it"),
+        (argv[at:], own - drivers, "of `nnlo-opt launch`", "before `--`"),
+    ):
+        flags = [word.partition("=")[0] for word in normalise(words)]
+        if misplaced := [flag for flag in flags if flag in wrong]:
+            raise ConfigurationError(
+                f"`{misplaced[0]}` is an option {owner} and must be given {place}. Received: "
+                f"`{shlex.join(['nnlo-opt', 'launch', *argv])}`."
+            )
+
+
+def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Run the command that the words `argv` give; return the exit code."""
     try:
         driver = DriverCommand.parse(arguments.command)
     except HelpRequested as request:
@@ -120,12 +142,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]
     preemption = Preemption()
+
+    def ask(signum: int, *_: Any) -> None:
+        if not preemption.is_asked:
+            name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+            line = f"nnlo-opt launch: {name}: the ranks have {arguments.grace:g} s to checkpoint and leave.\n"
+            os.write(sys.stderr.fileno(), line.encode())
+        preemption.ask()
+
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, preemption.ask)
+        signal.signal(signum, ask)
     with launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job, whenever it comes.
         sign = driver.directory / SIGN_NAME if environment else None
-        return _supervise(driver, partial(Job, environment=environment, sign=sign), starter, arguments, preemption)
+        environment = {**environment, EXIT_CODE: str((driver.directory / EXIT_CODE_NAME).resolve())}
+        start = partial(Job, environment=environment, sign=sign)
+        code = _supervise(driver, start, starter, arguments, preemption)
+        if code == EXIT_PREEMPTED:
+            words = ["nnlo-opt", "launch", *argv]
+            print(driver.run.interrupted_text(ledger_of(driver.directory), words), file=sys.stderr, flush=True)
+        return code
 
 
 def _supervise(
@@ -138,15 +174,21 @@ def _supervise(
     supervisor = Supervisor(
         max_restarts=arguments.max_restarts,
         max_attempts=driver.max_attempts,
-        restore_option=driver.run.restore_option,
     )
     before = standing(driver.directory)
     again = False
     while True:
         if preemption.is_asked:
             return EXIT_PREEMPTED
+        code_file = driver.directory / EXIT_CODE_NAME
+        with suppress(OSError):
+            code_file.touch()  # a machine of rank 0's may show a new file late
         job = start([*starter, *driver.line(GRACE_PART * arguments.grace, again=again)])
         code = job.wait(lambda: preemption.is_asked, arguments.grace)
+        with suppress(OSError, ValueError):
+            text = code_file.read_text()
+            code_file.unlink()
+            code = code or int(text)
         if job.was_late:
             print(
                 f"nnlo-opt launch: the job had not ended {arguments.grace:g} s after the order to end: it was killed. "
@@ -157,10 +199,18 @@ def _supervise(
         after = standing(driver.directory)
         if after.start != before.start:
             forget_owner(driver.directory)  # the owner was this job; the next may begin on another machine
+        died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
         verdict = supervisor.judge(
-            Ended(before=before, after=after, exit_code=code, ordered=preemption.is_asked, has_begun=job.has_begun)
+            Ended(
+                before=before,
+                after=after,
+                exit_code=code,
+                ordered=preemption.is_asked,
+                has_begun=job.has_begun,
+                died=died[0] if died and after.start != before.start else "",
+            )
         )
-        if verdict.exit_code != EXIT_OK:
+        if verdict.sentence:
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
         if verdict.exit_code is not None:
             return verdict.exit_code
@@ -177,4 +227,9 @@ def _supervise(
 
 def standing(directory: Path) -> Standing:
     """Return the state of the run in `directory`; JournalError if its journal is damaged."""
-    return Standing.of(read_ledger(directory)) if os.path.exists(directory / JOURNAL_NAME) else Standing()
+    return Standing.of(ledger_of(directory))
+
+
+def ledger_of(directory: Path) -> Ledger:
+    """Return the ledger of the run in `directory`, empty before there is one; JournalError as of `standing`."""
+    return read_ledger(directory) if os.path.exists(directory / JOURNAL_NAME) else Ledger()

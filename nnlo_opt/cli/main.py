@@ -24,9 +24,11 @@ from nnlo_opt.errors import (
     OutOfTimeError,
     ProtocolError,
 )
-from nnlo_opt.runtime.environment import MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
-from nnlo_opt.runtime.preemption import Preemption
+from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
+
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def optimization_driver() -> NoReturn:
@@ -66,7 +68,12 @@ def tool() -> NoReturn:
 def _drive(*, searches: bool) -> NoReturn:
     preemption = Preemption()
     preemption.listen()
-    _leave(*_launch(sys.argv[1:], preemption, searches=searches), preemption)
+    try:
+        code, timeline = _launch(sys.argv[1:], preemption, searches=searches)
+    except KeyboardInterrupt:  # during the imports
+        print(NOTHING_BEGUN, file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+    _leave(code, timeline, preemption)
 
 
 def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> tuple[int, Path | None]:
@@ -119,6 +126,8 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
                 preemption=preemption,
                 watchdog=watchdog,
                 tells_work=not options.quiet,
+                # What code of a user starts in turn has no part in it.
+                exit_code_file=os.environ.pop(EXIT_CODE, None),
             )
             code = run(world, options, context)
         watchdog.leave()
@@ -144,8 +153,7 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
 
     match error:
         case KeyboardInterrupt():
-            words = "Interrupted: finished trials are in the journal. Add `--opt-restore` to resume."
-            return words, 128 + signal.SIGINT
+            return str(error) or NOTHING_BEGUN, _INTERRUPTED
         case OutOfTimeError():
             return f"Preempted: {error}", error.exit_code
         case RanksLost():

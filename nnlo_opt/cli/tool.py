@@ -140,10 +140,12 @@ def _launch(argv: Sequence[str]) -> int:
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
         description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
         "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
-        "preempted (the same command resumes), 2 wrong request, 1 otherwise.",
+        "interrupted (the same command with --opt-restore, or --restore of a training, resumes), 2 wrong request, 1 "
+        "otherwise.",
     )
     parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver or TrainingDriver and its options, as after mpirun")
-    return launch.run(parser.values(argv))
+    launch.check_places(argv)
+    return launch.run(parser.values(argv), argv)
 
 
 def _plan(argv: Sequence[str]) -> int:

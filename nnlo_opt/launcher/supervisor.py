@@ -17,6 +17,8 @@ MAX_IDLE = 2
 #: seconds before each of the restarts after starts that could not open a run which was under way: mpirun cannot reach a
 #: node now, but perhaps later
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 80.0)
+#: signal by which the system ends a process for which there is no memory
+_SIGKILL = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,17 @@ class Ended:
     ordered: bool = False
     #: True if a rank has run
     has_begun: bool = True
+    #: the first rank that died, in words; empty if none is known
+    died: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Decision to start again (`exit_code` is None) or to exit with that code, with the reason in a sentence."""
+    """Decision to start again (`exit_code` is None) or to exit with that code."""
 
     exit_code: int | None
-    sentence: str
+    #: reason; empty if the ranks have said it
+    sentence: str = ""
     #: seconds to wait before the next start
     pause_s: float = 0.0
     #: True if the same start is repeated, as no rank has run
@@ -85,8 +90,6 @@ class Supervisor:
 
     max_restarts: int
     max_attempts: int = 3
-    #: option of the driver that resumes the run, for the sentence about a preemption
-    restore_option: str = "--opt-restore"
     #: number of restarts so far
     n_restarts: int = 0
     #: starts in a row that added nothing lasting to the journal
@@ -104,13 +107,13 @@ class Supervisor:
         has_started = after.start != ended.before.start
         if has_started and after.complete:
             if after.has_result:
-                return Verdict(exit_code=EXIT_OK, sentence="the run is complete")
+                return Verdict(exit_code=EXIT_OK)
             return Verdict(exit_code=EXIT_FAILURE, sentence="the run is complete, and no trial has succeeded")
         if ended.ordered or ended.exit_code == EXIT_PREEMPTED or (has_started and after.preempted):
-            return Verdict(exit_code=EXIT_PREEMPTED, sentence=f"preempted: add {self.restore_option} to resume")
+            return Verdict(exit_code=EXIT_PREEMPTED)
         if ended.exit_code == EXIT_WRONG_REQUEST:
-            return Verdict(exit_code=EXIT_WRONG_REQUEST, sentence="the request is wrong: another start would not help")
-        how = _how_it_ended(ended.exit_code)
+            return Verdict(exit_code=EXIT_WRONG_REQUEST)
+        how = _how_it_ended(ended)
         self.n_unborn = 0 if ended.has_begun or has_started else self.n_unborn + 1
         if 0 < self.n_unborn <= MAX_UNBORN:
             again = f"once more ({self.n_unborn} of at most {MAX_UNBORN} times in a row)"
@@ -120,7 +123,7 @@ class Supervisor:
         self.n_restarts += 1
         pause_s = PAUSES_S[self.n_absent - 1] if self.n_absent else 0.0
         after_s = f" after {pause_s:g} s" if pause_s else ""
-        again = f"restart {self.n_restarts} of at most {self.max_restarts}{after_s}"
+        again = f"starting again from the journal{after_s}, restart {self.n_restarts} of at most {self.max_restarts}"
         return Verdict(exit_code=None, sentence=f"{how}: {again}", pause_s=pause_s)
 
     def _reason_to_give_up(self, ended: Ended, *, has_started: bool) -> str:
@@ -141,6 +144,10 @@ class Supervisor:
         return ""
 
 
-def _how_it_ended(exit_code: int) -> str:
-    how = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
-    return f"the job ended {how} before the run was complete"
+def _how_it_ended(ended: Ended) -> str:
+    code = ended.exit_code
+    # Open MPI and shells add 128 to the number of a signal.
+    number = -code if code < 0 else code - 128 if code > 128 else 0
+    why = " (SIGKILL, by hand or for lack of memory)" * (number == _SIGKILL)
+    how = f"by signal {number}{why}" if number else f"with code {code}"
+    return f"{ended.died}{'; ' * bool(ended.died)}the job ended {how} before the run was complete"

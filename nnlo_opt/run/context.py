@@ -3,12 +3,14 @@
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.topology import Topology, rank_label
+from nnlo_opt.errors import EXIT_OK
 from nnlo_opt.models.builders import names_objective
 from nnlo_opt.run.options import Options
 from nnlo_opt.runtime.devices import NodeShare, cores, pack_cores, share_node, unpack_cores
@@ -54,6 +56,8 @@ class ProcessContext:
     tells_work: bool = True
     #: threads, cores and GPU of this rank; None before `settled`
     share: NodeShare | None = None
+    #: file for the exit code of all ranks; None without a launcher
+    exit_code_file: str | None = None
     #: measures what the rank takes of its machine; None: nothing is measured
     monitor: Monitor | None = None
 
@@ -85,6 +89,20 @@ class ProcessContext:
         """Start the watchdog of a rank other than 0, whose run is not open yet. From the main thread."""
         if self.watchdog is not None and self.watchdog.world_rank:
             self.watchdog.start()
+
+    def hand_in(self, exit_code: int) -> int:
+        """Give the launcher the exit code of all ranks, on rank 0; return the code with which they leave."""
+        if self.exit_code_file is not None:
+            with suppress(OSError):
+                Path(self.exit_code_file).write_text(str(exit_code))
+                return EXIT_OK
+        return exit_code
+
+    def say_at_the_end(self, text: Callable[[], str]) -> None:
+        """Write `text` to the terminal if SIGTERM comes; a launcher has the last word itself."""
+        output, watchdog = self.output, self.watchdog
+        if output is not None and watchdog is not None and self.exit_code_file is None:
+            watchdog.tell_of_sigterm(lambda rank_died: output.tell_at_the_end(text(), rank_died=rank_died))
 
     def open(self, run: Path, topology: Topology) -> None:
         """Write log, timeline and notes of deaths to the run directory from now on. From the main thread."""

@@ -14,8 +14,8 @@ from nnlo_opt.runtime.preemption import Preemption
 from nnlo_opt.runtime.pulse import PULSE
 
 Answer = TypeVar("Answer", bound=Message)
-#: reason for which a preempted start ends
-PREEMPTED = "preempted by SIGUSR1"
+#: reasons for which a preempted start ends, without a launcher and with one, which may have heard another signal
+PREEMPTED, ASKED = "preempted by SIGUSR1", "asked to end by nnlo-opt launch"
 #: seconds that ranks have to leave after a search in which ranks have died
 SEE_OFF_S = 10.0
 #: seconds that ranks of this process work before the coordinator looks again, if one batch takes no longer
@@ -69,7 +69,7 @@ class ServingRanks:
         if not found and rank in self.transport.lost:
             raise RankDiedError(f"Rank {rank} has died before it answered; start again.")
         if not found:
-            raise OutOfTimeError(f"{PREEMPTED}, and its {self._grace_s:g} s are over.")
+            raise OutOfTimeError(f"the {self._grace_s:g} s of `--grace` are over.")
         return found[0]
 
     def work(self) -> bool:

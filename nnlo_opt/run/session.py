@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -41,8 +42,9 @@ from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_mod
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
-from nnlo_opt.run.serving_ranks import PREEMPTED, ServingRanks
+from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
 from nnlo_opt.space.space import Space
@@ -153,6 +155,7 @@ class Session(ABC):
         self._context = setup.context
         self._timeline = setup.context.timeline
         self._preemption = setup.context.preemption
+        self._asked_because = PREEMPTED if setup.context.exit_code_file is None else ASKED
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
@@ -165,6 +168,8 @@ class Session(ABC):
         self._raised: Exception | None = None
         #: True while other ranks may be at work
         self.is_running = False
+        #: ledger of the run; None before the run is open
+        self._ledger: Ledger | None = None
 
     # ------------------------------------------------------------ what the drivers do differently
 
@@ -218,11 +223,23 @@ class Session(ABC):
                 raise
             self.say(str(error), sys.stderr)
             code = error.exit_code
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            raise KeyboardInterrupt(self._last_words()) from None
         finally:
             self.close()
             self._console.close()
+        code = self._context.hand_in(code)
         self._ranks.release(code)
         return code
+
+    def _last_words(self) -> str:
+        """Return a line for a run that a signal interrupts, with the command that resumes it."""
+        if self._ledger is None:
+            return NOTHING_BEGUN
+        n_ranks = self.topology.world_size
+        words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), self.program, *self.options.command_line]
+        return self.options.run.interrupted_text(self._ledger, words)
 
     def _check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
@@ -324,6 +341,7 @@ class Session(ABC):
             self.say(remark)
         script = self.script
         directory = open_run(self.options.run, name, syncs=script is None or script.keeps_files)
+        self._ledger = directory.ledger
         try:
             plan, search = self._open(directory, findings)
             run = self._coordinate(directory, search, plan, findings)
@@ -363,6 +381,7 @@ class Session(ABC):
         self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
+        self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
         directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
         record_start(directory, self._started(ledger, identity, directory.journal.n_cut), self.say)
@@ -389,7 +408,7 @@ class Session(ABC):
             )
         )
         if (left_s := self._preemption.left_s) is not None:
-            coordinator.preempt(PREEMPTED, left_s)
+            coordinator.preempt(self._asked_because, left_s)
         deaths = read_notes(directory.path)
         is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
         remove_notes(directory.path)  # before anything begins that they are not about
@@ -419,7 +438,7 @@ class Session(ABC):
         """Let the coordinator work; return True if there was anything to do, or the search is over."""
         PULSE.ticks += 1
         if (left_s := self._preemption.left_s) is not None:
-            run.coordinator.preempt(PREEMPTED, left_s)
+            run.coordinator.preempt(self._asked_because, left_s)
         if run.failures.reason:
             run.coordinator.preempt(run.failures.reason, LONG_S)  # what is under way ends as well
         return bool(run.coordinator.finished_because) or self._step(run.coordinator)

@@ -188,8 +188,22 @@ class ModuleWorkload:
             features_name=data.names[0],
             labels_name=data.names[1],
             n_train_smallest=min(len(fold.train) for fold in data.folds),
-            remarks=(*verified, *test),
+            remarks=(*self._unnamed_data(), *verified, *test),
         )
+
+    def _unnamed_data(self) -> list[str]:
+        """Return sentences about the data that the model module names and the command line does not."""
+        given, definition, here = self._options.data, self.definition, Path.cwd()
+        said = []
+        for what, asked, name, read in (
+            ("Training", given.train_data, "get_train", definition.train_files),
+            ("Validation", given.val_data, "get_val", definition.val_files),
+        ):
+            if asked is None and (files := read()):
+                place = files if isinstance(files, Path) else files[0].parent
+                shown = place.relative_to(here) if place.is_relative_to(here) else place
+                said.append(f"{what} data: `{shown}`, from `{name}` of `{self._options.model}`.")
+        return said
 
     def export(
         self, point: Point, weights_directory: Path, path: Path, *, measure: bool = False

@@ -40,6 +40,9 @@ ULFM = {"PRTE_MCA_rtos": "recoverable,notifyerrors", _SWITCH: "1"}
 MPI_START_S = 300
 #: variable by which the launcher names a file; rank 0 removes the file when MPI has started
 SIGN = "NNLO_OPT_MPI_BEGINS"
+#: variable by which the launcher names a file for the exit code of all ranks, which then leave with 0: mpirun follows
+#: any other code with lines of its own
+EXIT_CODE = "NNLO_OPT_EXIT_CODE"
 
 
 def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:

@@ -120,6 +120,20 @@ class RankOutput:
                 wait_until_read(stream)
                 break
 
+    def tell_at_the_end(self, text: str, *, rank_died: bool) -> None:
+        """Write `text` to the terminal, from any thread, while mpirun ends the job.
+
+        Told to end itself (by Ctrl-C too), Open MPI's reads no more from its ranks: then the terminal is written to
+        without it, if this node has it. If a rank has died, it reads all once the ranks have ended.
+        """
+        with suppress(OSError, ValueError):
+            os.write(self.terminal_error.fileno(), f"{text}\n".encode())
+            time.sleep(FORWARD_S)
+            if rank_died or not _unread_bytes(self.terminal_error.fileno()):
+                return
+        with suppress(OSError), open("/dev/tty", "w") as terminal:
+            terminal.write(f"\n{text}\n")
+
     def _turn_to(self, fd: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()

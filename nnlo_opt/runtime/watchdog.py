@@ -87,6 +87,8 @@ class Watchdog:
         self._saw_death: Callable[[int, str], None] = lambda world_rank, how: None
         #: file for the stacks of this rank if it hangs; None: the terminal, as there is no run yet
         self._log: Path | None = None
+        #: called when SIGTERM comes, with True if a rank of the node has died before
+        self._heard_sigterm: Callable[[bool], None] = lambda rank_died: None
         #: file descriptor from which signals are read; -1 before `start`
         self._told_fd = -1
         #: True if this rank is about to end, and so all ranks: a death means nothing any more
@@ -133,6 +135,10 @@ class Watchdog:
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_signals)
 
+    def tell_of_sigterm(self, heard_sigterm: Callable[[bool], None]) -> None:
+        """Call `heard_sigterm` in the thread when SIGTERM comes, with True if a rank of the node has died before."""
+        self._heard_sigterm = heard_sigterm
+
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
@@ -155,6 +161,8 @@ class Watchdog:
 
     def _hear(self) -> None:
         is_told = signal.SIGTERM in os.read(self._told_fd, 1 << 12)
+        if is_told and not self._ends:
+            self._heard_sigterm(len(self.peers) < len(self._of_peers))
         self._ends |= is_told
         if is_told and signal.getsignal(signal.SIGTERM) is _linger:
             # The handler runs when the main thread returns to Python, which it may never do.

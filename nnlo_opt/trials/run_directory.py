@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from nnlo_opt.errors import ConfigurationError, JournalError
 from nnlo_opt.files import atomic_write, make_directory
+from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.trials import deaths
 from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -78,13 +79,18 @@ class RunRequest:
         return max((a.epoch for trial in ledger.trials[-1:] for a in trial.assignments), default=0)
 
     def interrupted_text(self, ledger: Ledger, words: Sequence[str]) -> str:
-        """Return how far a run has come that was interrupted, with the command that resumes it on a line of its own."""
-        if not ledger.sessions:
-            return "no trial had begun."
+        """Return how far an interrupted run has come, and the command that resumes it on a line of its own.
+
+        Args:
+            words: command that was interrupted.
+        """
+        if not ledger.trials:
+            return NOTHING_BEGUN
         n_open = len(ledger.trials) - ledger.n_ended - ledger.n_by_state()["paused"]
         state = f", {n_open} in progress" * (self.unit == "trial" and n_open > 0)
         command = shlex.join(self.resuming(words))
-        return f"{self.n_done(ledger)} of {self.n_asked} {self.unit}s done{state}. Resume with:\n    {command}"
+        done = f"{self.n_done(ledger)} of {self.n_asked} {self.unit}s done{state}"
+        return f"Interrupted: {done}. Resume with:\n    {command}"
 
 
 class RunDirectory:

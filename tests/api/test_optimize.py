@@ -216,7 +216,7 @@ def test_a_run_with_a_name_is_kept_and_resumed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
     assert first.directory == Path("checkpoints/mine")
-    with pytest.raises(ConfigurationError, match="`--warm-start` must name run directories"):
+    with pytest.raises(ConfigurationError, match="`--warm-start` must name a run directory"):
         nnlo_opt.optimize(distance, SPACE, checkpoint="none", warm_start="nowhere", **FEW)
     assert [path.name for path in Path("checkpoints").iterdir()] == ["mine"]
     assert (first.directory / "results.csv").is_file()

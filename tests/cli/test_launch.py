@@ -5,8 +5,7 @@ import pytest
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_WRONG_REQUEST, ConfigurationError
-from nnlo_opt.trials.deaths import read_notes
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
 
@@ -75,6 +74,15 @@ def test_an_existing_run_is_refused_before_anything_starts():
         (["-n", "0", "--", *DRIVER], "`-n` must be a whole number of ranks, at least 1"),
         (["--mpirun", "no-such-mpirun", "--", *DRIVER], "`--mpirun` must name a command that starts ranks"),
         (["-n", "3", "--", *DRIVER, "--num-iterations", "x"], "`--num-iterations` must be"),
+        (
+            ["-n", "3", "--", *DRIVER, "--max-restarts=3"],
+            "`--max-restarts` is an option of `nnlo-opt launch` and must be",
+        ),
+        (["--", *DRIVER, "-n", "3"], "`-n` is an option of `nnlo-opt launch` and must be given before `--`"),
+        (
+            ["-n", "3", "--opt_restore", "--", *DRIVER],
+            "`--opt-restore` is an option of the driver and must be given after",
+        ),
     ],
 )
 def test_wrong_requests_start_nothing(tmp_path, capsys, words, sentence):
@@ -127,10 +135,21 @@ def test_a_start_in_which_no_rank_has_begun_is_made_up_for_by_the_same_start(tmp
     assert len(starts) == 3
     assert len(set(starts)) == 1, "nothing has begun that could be restored"
     said = capfd.readouterr().err
+    assert "wrong" not in said, "the ranks have said why"
+    assert not Path("checkpoints/L").exists()
     for n in (1, 2):
         assert f"before any rank had begun: once more ({n} of at most 3 times in a row)" in said
     assert "restart" not in said
-    assert not read_notes(Path("checkpoints/L")), "no rank of it can have died"
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize(("handed_in", "code"), [("2", EXIT_WRONG_REQUEST), ("75", EXIT_PREEMPTED)])
+def test_the_code_that_rank_0_hands_in_counts_though_mpirun_ends_with_0(tmp_path, capfd, handed_in, code):
+    (tmp_path / "mpirun").write_text(f'#!/bin/sh\n[ "$1" = --version ] || printf {handed_in} > "$NNLO_OPT_EXIT_CODE"\n')
+    (tmp_path / "mpirun").chmod(0o755)
+    assert tool.main(["launch", "--mpirun", "./mpirun", "--", *DRIVER]) == code
+    assert capfd.readouterr().err == ("" if handed_in == "2" else "Interrupted: no trial had begun.\n")
+    assert not Path("checkpoints/L").exists()
 
 
 @pytest.mark.usefixtures("own_signals")

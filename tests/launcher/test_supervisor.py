@@ -158,10 +158,14 @@ def test_there_are_no_more_restarts_than_may_be(max_restarts):
     assert supervisor.n_restarts == max_restarts
 
 
-def test_every_verdict_has_a_sentence():
+def test_a_restart_says_what_died_and_what_is_done_about_it():
     supervisor = Supervisor(max_restarts=1)
     ended = Ended(before=NOTHING, after=FIRST, exit_code=-9)
-    assert "by signal 9" in supervisor.judge(ended).sentence
+    sentence = supervisor.judge(replace(ended, exit_code=137, died="rank 3 on n7: its process died")).sentence
+    assert sentence.startswith(
+        "rank 3 on n7: its process died; the job ended by signal 9 (SIGKILL, by hand or for lack"
+    )
+    assert sentence.endswith("starting again from the journal, restart 1 of at most 1")
     assert "--max-restarts" in supervisor.judge(Ended(before=FIRST, after=standing(2, 5), exit_code=1)).sentence
 
 

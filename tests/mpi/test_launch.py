@@ -39,6 +39,8 @@ def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_
     family = job.family()
     job.rank(3).kill()
     outcome = job.wait(120)
+    assert "nnlo-opt launch: rank 3 on " in outcome.err
+    assert "(SIGKILL, by hand or for lack of memory) before the run was complete: starting again" in outcome.err
     assert "restart 1 of at most 10" in outcome.err
     assert len(events_of(tmp_path / RUN, "RunStarted")) == 2
     launcher.check_search(tmp_path / RUN, 16)
@@ -57,16 +59,39 @@ def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_
     time.sleep(0.3)
     job.process.terminate()
     outcome = job.wait(40, code=75)
-    assert "restart" not in outcome.err.replace("restore", "")
+    said = outcome.err.splitlines()
+    assert said[0] == "nnlo-opt launch: SIGTERM: the ranks have 6 s to checkpoint and leave."
+    assert said[-2] == "Interrupted: 0 of 2 trials done, 2 in progress. Resume with:"
+    assert said[-1].split() == [
+        "nnlo-opt",
+        "launch",
+        "-n",
+        "5",
+        "--grace",
+        "6",
+        "--",
+        *DRIVER,
+        "--num-iterations",
+        "2",
+        "--opt-restore",
+    ]
+    assert "prterun" not in outcome.err
     assert gone(family)
     ledger = read_ledger(tmp_path / RUN)
-    assert ledger.preempted_because == "preempted by SIGUSR1"
+    assert ledger.preempted_because == "asked to end by nnlo-opt launch"
     assert ledger.n_by_state()["preempted"] == 2
     job = launch(tmp_path, *DRIVER, "--num-iterations", "2", "--opt-restore", options=("--grace", "2"), model=LONG)
     job.wait_for(tmp_path / RUN, "FoldBegan", 4)
     job.process.send_signal(signal.SIGUSR1)
     job.wait(40, code=75)
     assert [trial.n_attempts(0) for trial in read_ledger(tmp_path / RUN).trials] == [2, 2]
+
+
+def test_the_sentence_of_a_refusal_is_all_that_a_launcher_shows(tmp_path):
+    outcome = launch(tmp_path, *DRIVER, "--warm-start", "nowhere").wait(60, code=2)
+    assert len(outcome.err.splitlines()) == 1
+    assert outcome.err.startswith("`--warm-start` must name a run directory")
+    assert not (tmp_path / RUN).exists()
 
 
 @pytest.mark.proof
@@ -145,8 +170,9 @@ def test_a_training_that_is_preempted_has_a_checkpoint_and_goes_on_by_restore(tm
     job.wait_for(tmp_path / RUN, "EpochEnded", 1)
     job.process.terminate()
     outcome = job.wait(60, code=75)
+    assert "of 12 epochs done. Resume with:\n    nnlo-opt launch -n 3 -- TrainingDriver" in outcome.err
     assert "of 12 epochs. Add `--restore` to resume." in outcome.out, outcome.out + outcome.err
-    assert [e["reason"] for e in events_of(tmp_path / RUN, "RunPreempted")] == ["preempted by SIGUSR1"]
+    assert [e["reason"] for e in events_of(tmp_path / RUN, "RunPreempted")] == ["asked to end by nnlo-opt launch"]
     epochs = events_of(tmp_path / RUN, "EpochEnded")
     # `--checkpoint-interval` has written none: there is one of the moment, which an epoch may just have ended at.
     (place,) = (tmp_path / RUN / "trials/0000/fold0").glob("checkpoint-*")

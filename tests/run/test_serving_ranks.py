@@ -68,7 +68,7 @@ def test_nothing_is_waited_for_longer_than_the_grace():
     served.preemption.ask()
     served.preemption.allow(0.0)
     try:
-        with pytest.raises(OutOfTimeError, match="preempted by SIGUSR1, and its 7 s are over"):
+        with pytest.raises(OutOfTimeError, match="the 7 s of `--grace` are over"):
             served.session().ask(1, ORDER, ModelExported)
     finally:
         served.preemption.end()

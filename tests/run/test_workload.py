@@ -83,6 +83,22 @@ def test_several_inputs_outputs_and_losses(workplace):
     assert not findings.remarks
 
 
+def test_data_that_the_command_line_does_not_name(workplace, tmp_path, monkeypatch):
+    workplace(f"{FORKED}\ndef get_train(): return {str(tmp_path / 'data.list')!r}\ndef get_val(): return ['data.h5']\n")
+    monkeypatch.chdir(tmp_path)
+    for named, n_said in ([], 2), (["--val-data", "data.list"], 1):
+        options = parse_training(["--model", "model.py", *named])
+        remarks = ModuleWorkload(options, ProcessContext(), searches=False).inspect(None).remarks
+        assert (
+            list(remarks[:n_said])
+            == [
+                "Training data: `data.list`, from `get_train` of `model.py`.",
+                "Validation data: `.`, from `get_val` of `model.py`.",
+            ][:n_said]
+        )
+        assert "from `get_" not in "".join(remarks[n_said:])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: the last lines say how far the run has come, and what resumes it."""
+
+import os
+import pty
+import shlex
+import signal
+import time
+
+import launcher
+import objectives
+import pytest
+
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.testing.mpirun import find_mpirun
+
+pytestmark = pytest.mark.mpi
+
+DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "I"]
+RUN = "checkpoints/I"
+
+
+def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_goes_on(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    job = launcher.start(1, [*DRIVER, "--num-iterations", "4", "--overwrite"], tmp_path)
+    job.wait_for(tmp_path / RUN, "TrialCompleted", 1)
+    job.process.send_signal(signal.SIGINT)
+    line, command = job.wait(20, code=130).err.splitlines()
+    n_done = read_ledger(tmp_path / RUN).n_ended
+    assert line.startswith(f"Interrupted: {n_done} of 4 trials done")
+    assert shlex.split(command) == [*DRIVER, "--num-iterations", "4", "--opt-restore"]
+    launcher.run(1, shlex.split(command), tmp_path)
+    launcher.check_search(tmp_path / RUN, 4)
+
+
+def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
+    """Open MPI's mpirun reads no more once it was told to end: the line goes to the terminal itself."""
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(tmp_path)
+        os.environ.update(launcher.environment())
+        words = ["mpirun", "-np", "3", *DRIVER, "--num-iterations", "500"]
+        os.execv(str(find_mpirun()), [words[0], *words[1:3], str(launcher.BIN / words[3]), *words[4:]])
+    shown, asked_at_s = "", None
+    try:
+        while time.monotonic() < (asked_at_s or time.monotonic()) + 20:
+            shown += os.read(terminal, 1 << 16).decode(errors="replace")
+            if asked_at_s is None and " complete: " in shown:
+                asked_at_s = time.monotonic()
+                os.write(terminal, b"\x03")
+    except OSError:  # the terminal of a process that has ended
+        pass
+    os.waitpid(pid, 0)
+    assert " of 500 trials done" in shown
+    assert shown.split("Resume with:")[1].split() == [
+        "mpirun",
+        "-np",
+        "3",
+        *DRIVER,
+        "--num-iterations",
+        "500",
+        "--opt-restore",
+    ]
