@@ -168,7 +168,7 @@ BEFORE_A_FRAMEWORK = {
     "files are unequal": (["--model", "model.py", "--train-data", "unequal.list"], "9 rows of 'labels'"),
     "data are not finite": (
         ["--model", "model.py", "--train-data", "nan.list"],
-        "'features' of nan.h5, first in sample 3",
+        "nan.h5, first in sample 3",
     ),
 }
 LATE = {
