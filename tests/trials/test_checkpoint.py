@@ -161,6 +161,13 @@ def test_weights_of_a_finished_fold_come_back_as_they_were(tmp_path):
     assert [path.name for path in directory.iterdir()] == ["weights.npz"]
 
 
+def test_weights_of_a_fold_that_was_interrupted_are_the_best_of_its_last_checkpoint(tmp_path):
+    two_checkpoints(tmp_path / "fold0")
+    weights, state = load_weights(tmp_path / "fold0")
+    assert np.array_equal(weights, checkpoint_of(10).arrays["best"])
+    assert not len(state)
+
+
 def test_weights_that_are_missing_are_a_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match=r"weights\.npz"):
         load_weights(tmp_path)
