@@ -19,7 +19,6 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     BrokenProcessError,
-    ConfigurationError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
@@ -109,7 +108,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         if world.rank == 0:
             print(request, end="")
         return EXIT_OK, None
-    except ConfigurationError as error:
+    except NnloError as error:
         if world.rank == 0:
             print(error, file=sys.stderr)
         return error.exit_code, None

@@ -153,6 +153,10 @@ def test_the_best_of_a_search_is_saved_trained_again_on_all_data_and_measured_on
     assert "On the test data, `test.list`: loss " in again
     (suggested,) = events_of(folder / "checkpoints/R", "TrialSuggested")
     assert suggested["point"] == {"n_units": summary["best"]["parameters"]["n_units"]}
+    (run / "journal.jsonl").write_text("damaged\nby\nsomething\n")
+    refused = launcher.run(1, ["TrainingDriver", "--from-run", "checkpoints/S"], folder, code=2)
+    assert "nnlo-opt repair" in refused.err
+    assert "Traceback" not in refused.err
 
 
 @networks.trained("keras")
