@@ -221,8 +221,6 @@ class TrainingLines(_Lines):
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; the end of the training has none."""
         match event:
-            case ev.FoldAssigned() if event.attempt > 1:
-                self._line(event, f"{self._fold(event.assignment, ledger)} starts again, attempt {event.attempt}")
             case ev.FoldBegan():
                 self._began[event.assignment] = event.time_s, event.epoch
                 super().observe(event, ledger)

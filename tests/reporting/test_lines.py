@@ -171,7 +171,7 @@ def test_folds_of_a_training_are_named_and_a_rule_may_end_them_early():
         ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=1, attempt=2, block=1, team=0, n_ranks=2),
         ev.FoldBegan(time_s=1.0, assignment=0),
         ev.EpochEnded(time_s=11.0, assignment=0, epoch=1, metrics={"loss": 0.5}),
-    ) == ["fold 1 starts again, attempt 2", "fold 1, epoch 1/9: loss 0.5000, up to 0:01:20 left"]
+    ) == ["fold 1, epoch 1/9: loss 0.5000, up to 0:01:20 left"]
 
 
 def test_the_best_follows_the_direction():
