@@ -19,6 +19,7 @@ from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
     BrokenProcessError,
+    ConfigurationError,
     NnloError,
     OutOfTimeError,
     ProtocolError,
