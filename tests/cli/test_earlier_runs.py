@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from nnlo_opt.cli import tool
@@ -33,7 +35,15 @@ def run(tmp_path):
         for fold in (0, 1):
             place = tmp_path / f"trials/0000/fold{fold}"
             place.mkdir(parents=True)
-            (place / "history.json").write_text(f'{{"kept_epoch": {3 + 4 * fold}}}')
+            history = {
+                "epochs": [],
+                "workers": {},
+                "staleness": {},
+                "train_s": 1.0,
+                "n_workers": 1,
+                "ended_because": "",
+            }
+            (place / "history.json").write_text(json.dumps(history))
         return tmp_path
 
     return write
