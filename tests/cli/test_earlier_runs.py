@@ -35,14 +35,7 @@ def run(tmp_path):
         for fold in (0, 1):
             place = tmp_path / f"trials/0000/fold{fold}"
             place.mkdir(parents=True)
-            history = {
-                "epochs": [],
-                "workers": {},
-                "staleness": {},
-                "train_s": 1.0,
-                "n_workers": 1,
-                "ended_because": "",
-            }
+            history = {"epochs": [], "workers": {}, "staleness": {}, "train_s": 1.0, "kept_epoch": 3 + 4 * fold}
             (place / "history.json").write_text(json.dumps(history))
         return tmp_path
 
