@@ -98,7 +98,7 @@ def _with_parents(space: Space, point: Point) -> Point:
         values = [point[parent.name]] if parent.name in point else [thawed(value) for value in condition.values]
         fitting = [value for value in values if all(parent.key(value) in some for some in keys)]
         if not fitting:
-            raise _refusal(f"{_text(point)}; `{name}` is in a point only if {condition}.")
+            raise _refusal(f"{_text(point)}; `{name}` is in a point only if {condition}. Drop it.")
         known[parent.name] = fitting[0]
     return known
 

@@ -132,7 +132,8 @@ def test_no_rank_of_an_objective_loads_a_framework(tmp_path):
 
 @pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.proof), "asha"])
 def test_a_pruner_stops_an_objective_at_its_next_report(tmp_path, pruner):
-    options = ["--block-size", "2", "--num-iterations", "16", "--hyper-opt", "random", "--pruner", pruner]
+    algorithm = "bayesian" if pruner == "asha" else "random"
+    options = ["--block-size", "2", "--num-iterations", "16", "--hyper-opt", algorithm, "--pruner", pruner]
     outcome = search(tmp_path, objectives.CURVES, 5, *options)
     by_state = summary(tmp_path)["n_trials"]
     assert by_state["pruned"] >= 3
