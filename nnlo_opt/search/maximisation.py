@@ -20,6 +20,8 @@ from nnlo_opt.space.space import Point
 _MAX_ENUMERATED = 1500
 #: points drawn by the priors, and points drawn around each of the best trials
 _N_DRAWN, _N_NEAR = 400, 60
+#: points drawn by the priors to compare a sample at; the fewer, the more places are looked at
+_N_SAMPLED = 30
 #: standard deviations of the points around a trial, in quantiles
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
 #: local searches, rounds of each, and gradient steps of each round
@@ -47,7 +49,8 @@ class Maximisation:
         if n_points is not None and n_points <= _MAX_ENUMERATED:
             self._look_at([p for p in self._space.iter_points() if not self._history.contains(p)])
             return self._best_unseen()
-        self._look_at(feasible_draws(self._space, _N_DRAWN, self._rng))
+        n_drawn = _N_SAMPLED if isinstance(self._acquisition, ThompsonSample) else _N_DRAWN
+        self._look_at(feasible_draws(self._space, n_drawn, self._rng))
         if isinstance(self._acquisition, Acquisition):
             self._look_at([point for center in best_trials for point in self._near(center)])
             for point, value in self._starts():
