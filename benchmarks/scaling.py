@@ -376,14 +376,15 @@ def measured(name: str) -> dict[str, Any]:
 
 def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
     """Return the lines of the page about these measurements and costs, all of one machine."""
-    n_cores, cpu = measured["machine"]["n_cores"], measured["machine"]["cpu"]
+    where = measured["machine"]
+    n_cores = where["n_cores"]
     lines = [
         "## The trainer: many workers",
         "",
         "A model of the trainer, based on the costs of one rank (`benchmarks/scaling.py --measure`), is compared",
         "with what `benchmarks/training.py` measured. The script describes the parts of the model. The speed-up is",
         "relative to the lean loop: one process, the same step and optimizer, no communication. The machine has",
-        f"{n_cores} cores ({cpu}).",
+        f"{n_cores} cores ({where['cpu']}) and was shared with other work (load {where['load_1min']:.0f}).",
         "",
         "### What one rank costs, in milliseconds",
         "",

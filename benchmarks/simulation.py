@@ -12,7 +12,9 @@ import argparse
 import os
 import statistics
 import time
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import harness as h
@@ -62,12 +64,8 @@ def run(
 ) -> SimulationResult:
     search = InlineSearch()
     search.start(algorithm, HARTMANN.space, seed, {})
-    journal = Journal(folder / "journal.jsonl", syncs=syncs)
-    try:
+    with TemporaryDirectory(dir=folder) as own, closing(Journal(Path(own) / "journal.jsonl", syncs=syncs)) as journal:
         return Simulation(plan, search, journal).run()
-    finally:
-        journal.close()
-        journal.path.unlink()
 
 
 def plan_of(n_blocks: int, n_trials: int, *, suggestion: Cost = FREE, coordinator: Cost = FREE, seed: int = 0) -> Any:

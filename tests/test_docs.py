@@ -214,6 +214,13 @@ def test_the_page_on_scaling_is_what_its_command_prints():
     assert done.stdout == SCALING.read_text(), f"write it anew: python {command} > docs/scaling.md"
 
 
+@pytest.mark.proof
+def test_the_simulation_that_the_page_on_scaling_is_about_runs():
+    words = [sys.executable, "benchmarks/simulation.py", "--quick"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=True)
+    assert {row["n_blocks"] for row in json.loads(done.stdout)["dispatch"]} == {1, 10, 100}
+
+
 def test_a_simulation_finds_what_the_page_on_scaling_says(capsys):
     (command,) = re.findall(r"`nnlo-opt (simulate[^`]*) --seed 0`", " ".join(SCALING.read_text().split()))
     for seed in range(5):
