@@ -40,8 +40,8 @@ _PARSERS = {"OptimizationDriver": parse_optimization, "TrainingDriver": parse_tr
 # fmt: off
 #: options of `nnlo-opt launch`
 OPTIONS = (
-    Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", shown="as mpirun or the batch system says", example="9",
-        help="ranks"),
+    Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", also="-np", example="9",
+        shown="as mpirun or the batch system says", help="ranks"),
     Option("max_restarts", "N", whole(0), default=10, example="3",
         help="most restarts; after two starts in a row that add nothing to the journal there is none"),
     replace(GRACE, help="time after SIGUSR1, SIGTERM or Ctrl-C to checkpoint and exit with code 75"),
@@ -109,8 +109,8 @@ def _find(command: str) -> str | None:
 def check_places(argv: Sequence[str]) -> None:
     """Raise ConfigurationError for an option of the launcher behind the driver, or one of a driver before it."""
     at = next((i for i, word in enumerate(argv) if word == "--" or Path(word).stem in _PARSERS), len(argv))
-    own = {option.flag for option in OPTIONS}
-    drivers = {option.flag for option in (*OPTIMIZATION_OPTIONS, *TRAINING_OPTIONS)}
+    own = {flag for option in OPTIONS for flag in option.flags}
+    drivers = {flag for option in (*OPTIMIZATION_OPTIONS, *TRAINING_OPTIONS) for flag in option.flags}
     for words, wrong, owner, place in (
         (argv[:at], drivers - own, "of the driver", "after it"),
         (argv[at:], own - drivers, "of `nnlo-opt launch`", "before `--`"),

@@ -17,7 +17,7 @@ from nnlo_opt.update_rules.registry import RULES
 _KNOWN = Memory()
 #: options of `nnlo-opt plan`
 OPTIONS = (
-    Option("n_ranks", "RANKS", whole(), short="-n", example="129",
+    Option("n_ranks", "RANKS", whole(), short="-n", also="-np", example="129",
         help="ranks of the job; required"),
     *(replace(BY_NAME[name], group="") for name in ("block_size", "n_fold", "n_masters", "n_processes")),
     replace(BY_NAME["mode"], kind=one_of(*MODES), group=""),

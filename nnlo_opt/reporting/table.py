@@ -97,7 +97,7 @@ def _reasons(trials: Sequence[Trial], width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return a sentence on lines of at most `width` characters, none of which cuts a word."""
+    """Return a sentence on lines of at most `width` characters, with every word whole."""
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 

@@ -15,7 +15,7 @@ def trial_page(run_directory: Path, events: Sequence[ev.Event], trial: Trial, wi
     """Return state, parameters, metrics, assignments, epochs, tracebacks and logs of a trial.
 
     Args:
-        run_directory: directory of the run, of which the logs are named.
+        run_directory: directory of the run; its logs are named.
         events: all events of the run.
         trial: of the ledger of these events.
         width: most characters of a line.

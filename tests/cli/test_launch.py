@@ -71,7 +71,7 @@ def test_an_existing_run_is_refused_before_anything_starts():
     [
         (["-n", "3"], "`--` must be followed by OptimizationDriver or TrainingDriver"),
         (["-n", "3", "--", "ls"], "`--` must be followed by"),
-        (["-n", "0", "--", *DRIVER], "`-n` must be a whole number of ranks, at least 1"),
+        (["-np", "0", "--", *DRIVER], "`-n` must be a whole number of ranks, at least 1"),
         (["--mpirun", "no-such-mpirun", "--", *DRIVER], "`--mpirun` must name a command that starts ranks"),
         (["-n", "3", "--", *DRIVER, "--num-iterations", "x"], "`--num-iterations` must be"),
         (
