@@ -311,7 +311,7 @@ class Session(ABC):
         """Return what a start waits for before there is a run; `asked`: ranks that were to import a framework."""
         options, n_left = self.options, len(set(asked) - self._ranks.prepared)
         if not n_left:
-            return "Waiting for search space, model and data to be read"
+            return f"Waiting: {'building the model' if asked else 'reading model and data'}"
         name = framework_name(model_file(options.model), options.backend)
         if name == "keras":
             name = options.keras_backend or os.environ.get("KERAS_BACKEND") or "tensorflow"

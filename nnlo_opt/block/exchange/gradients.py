@@ -81,7 +81,7 @@ class OwnBatches:
         """
         if not self._has_begun:
             self._has_begun = True
-            PULSE.expect(SLOW, "computes the first batch of a model, which may have to be compiled")
+            PULSE.expect(SLOW, "is in the first batch, which compiles the model")
         with self._timeline.span("batch", "data"):
             batch = self._task.stream.next()
         with self._timeline.span("gradient"):
