@@ -81,6 +81,15 @@ def test_a_search_that_only_fails_stops_with_the_line_of_the_user_and_can_be_res
     assert "line 6, in objective" in (tmp_path / "checkpoints/S" / log).read_text()
 
 
+@pytest.mark.proof
+def test_what_is_awaited_before_a_run_is_said(tmp_path):
+    text = f"import time\ntime.sleep(3.5)\n{objectives.GOOD}"
+    outcome = search(tmp_path, text, 2, "--num-iterations", "1")
+    first, second, *_ = outcome.out.splitlines()
+    assert first == "OptimizationDriver on 2 ranks: reading model and data."
+    assert second == "Waiting: reading model and data, 3 s so far."
+
+
 def test_ranks_that_disagree_fail_the_trial_with_the_reason_and_nothing_hangs(tmp_path):
     search(tmp_path, objectives.MISUSED, 5, "--block-size", "2", "--num-iterations", "7", "--hyper-opt", "random")
     reasons = {row["p:how"]: row["reason"] for row in rows(tmp_path)}

@@ -13,7 +13,7 @@ from nnlo_opt.data.lists import write_sums
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.workload import ModuleWorkload
-from nnlo_opt.space import Real, Space
+from nnlo_opt.space import Integer, Real, Space
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import leaves
 from nnlo_opt.trials.objectives import Comparison
@@ -120,6 +120,28 @@ def test_a_point_whose_model_does_not_fit_is_the_trials_fault(workplace):
     place.inspect(None)
     with pytest.raises(TrialError, match=r"takes samples of shape \(5,\)"):
         place._build({"n": 5}, TrainingOptions(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("buildable", "most", "n_tried"),
+    [((), 3, 3), ((), 30, 9), ((), 0, None), (range(1, 10), 9, None), ((1, 4), 9, None)],
+)
+def test_a_model_that_fails_alike_wherever_it_is_built_is_refused(tmp_path, buildable, most, n_tried):
+    """In a space of nine points; `n_tried` None: it is not refused."""
+
+    class Built(ModuleWorkload):
+        def _new_model(self, parameters, seed):
+            if parameters["n"] not in buildable:
+                raise TrialError(f"`get_model` failed at {parameters}, line 3, ValueError: {parameters['n']} units.")
+
+    options = parse_optimization(["--model", "m.py", "--max-failures", str(most)])
+    place, space = Built(options, ProcessContext(), searches=True), Space([Integer(1, 9, name="n")])
+    error = TrialError("`get_model` failed at {'n': 5}, line 3, ValueError: 5 units.")
+    if n_tried is None:
+        place._refuse_if_alike(error, {"n": 5}, space)
+        return
+    with pytest.raises(ConfigurationError, match=rf"5 units\. So it failed at {n_tried} points\."):
+        place._refuse_if_alike(error, {"n": 5}, space)
 
 
 @pytest.mark.needs("torch")
