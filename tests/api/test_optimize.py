@@ -1,6 +1,7 @@
 """Searches from Python in this process, without MPI; those of several ranks are in test_optimize_ranks.py."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,6 +163,21 @@ def test_a_trial_whose_objective_raises_has_failed_with_its_reason():
     assert failed
     assert all("ValueError: x is negative" in trial.reason for trial in failed)
     assert result.figure_of_merit >= 0
+
+
+def test_a_search_that_only_fails_stops_with_the_line_of_the_caller(capfd):
+    def raises(parameters):
+        return 1 / (parameters["x"] - parameters["x"])
+
+    result = nnlo_opt.optimize(raises, SPACE, num_iterations=50, hyper_opt="random", max_failures=3)
+    with nnlo_opt.Study(SPACE, num_iterations=50, hyper_opt="random", max_failures=3) as study:
+        for trial in study:
+            study.tell(trial, error=f"{trial.parameters['x']} is too large")
+    for ended in (result, study.result):
+        assert len(ended.trials) == 3
+        assert ended.ended_because.endswith("none succeeded (`--max-failures`)")
+    assert re.fullmatch(r"ZeroDivisionError: .* \(`.*test_optimize\.py`, line \d+\)", result.trials[0].reason)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_without_catch_the_exception_reaches_the_caller():
