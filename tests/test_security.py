@@ -16,7 +16,7 @@ EXECUTES_BY = {
     ("loader", "exec_module"),
 }
 #: where modules of users are imported
-USERS = {"space/loading.py", "user_files.py"}
+USERS = {"space/loading.py", "user_files.py", "models/early.py"}
 #: where a module of ours is imported by its name in a table of ours
 OURS = {"__init__.py", "search/registry.py", "models/keras_model.py", "models/keras_adapter.py", "models/framework.py"}
 SHELLS = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput")}

@@ -176,8 +176,9 @@ def searchable(name: str) -> str:
     """Return the training option that a parameter `train.<option>` names; ConfigurationError for an unknown one."""
     option = name.removeprefix(TRAIN_PREFIX).replace("-", "_")
     if option not in SEARCHABLE:
-        known = [TRAIN_PREFIX + each for each in SEARCHABLE]
-        hint = did_you_mean(name, known) or f" There are {', '.join(known)}."
+        # Without the prefix, which makes all of them alike.
+        meant = did_you_mean(option, SEARCHABLE).replace("`", f"`{TRAIN_PREFIX}", 1)
+        hint = meant or f" There are {', '.join(TRAIN_PREFIX + each for each in SEARCHABLE)}."
         raise ConfigurationError(
             f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
         )

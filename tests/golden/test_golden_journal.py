@@ -61,12 +61,14 @@ def test_its_trials_are_what_they_were(run):
     assert ledger.best("min").figure_of_merit == 2.1969265937805176
     assert ledger.completed_because == "all 4 trials are done"
     assert (ledger.identity["seed"], ledger.identity["n_fold"]) == (3, 2)
-    assert "val_loss" in trials_table(ledger, "val_loss")
+    assert "figure of merit" in trials_table(ledger)
 
 
 def test_its_reports_are_what_they_were(run):
     write_results(run, read_ledger(run))
-    assert (run / "results.csv").read_text() == (HERE / "results-format-1.csv").read_text()
+    # Columns are only added, at the end.
+    lines = zip((run / "results.csv").open(), (HERE / "results-format-1.csv").open(), strict=True)
+    assert all(line.startswith(before.rstrip() + ",") for line, before in lines)
     summary = json.loads((run / "summary.json").read_text())
     assert summary == summarise(read_ledger(run))
     assert summary["n_starts"] == 2

@@ -110,5 +110,5 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, identity, words):
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="which hold a `journal"):
+    with pytest.raises(ConfigurationError, match="which holds a `journal"):
         observations_of_runs([tmp_path], IDENTITY, OURS)

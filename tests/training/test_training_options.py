@@ -95,9 +95,17 @@ def test_every_option_of_a_training_may_be_searched(option):
     assert TrainingOptions().with_point({f"train.{option}": value}) == TrainingOptions()
 
 
-@pytest.mark.parametrize("name", ["train.", "train.speed", "train.optimizer_params", "train.checkpoint_interval"])
-def test_a_train_parameter_that_is_no_option_is_refused_with_those_that_are(name):
-    refusal(TrainingOptions().with_point, {name: 1}, says=(repr(name), "train.batch"))
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("train.", "There are train.batch, "),
+        ("train.speed", "There are train.batch, "),
+        ("train.learn_rate", "Did you mean `train.learning_rate`?"),
+        ("train.optimizer_params", "Did you mean `train.optimizer`?"),
+    ],
+)
+def test_a_train_parameter_that_is_no_option_is_refused_with_those_that_are(name, hint):
+    refusal(TrainingOptions().with_point, {name: 1}, says=(repr(name), hint))
 
 
 @pytest.mark.parametrize(("name", "value"), [("train.batch", 0), ("train.optimizer", "x"), ("train.epochs", 1.5)])
