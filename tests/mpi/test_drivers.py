@@ -129,6 +129,7 @@ def test_a_training_says_why_it_ended_and_which_weights_it_has_saved(folder, dig
     assert not re.search("trial 0|block 1|done", out.replace("epochs are done", ""))
 
 
+@pytest.mark.proof
 @networks.trained("dense")
 def test_the_best_of_a_search_is_saved_trained_again_on_all_data_and_measured_once_on_test_data(folder, digits):
     lists = {name: (digits / f"{name}_mnist.list").read_text().splitlines() for name in ("train", "test")}

@@ -21,15 +21,15 @@ RUN = "checkpoints/I"
 
 def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_goes_on(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
-    job = launcher.start(1, [*DRIVER, "--num-iterations", "4", "--overwrite"], tmp_path)
+    job = launcher.start(1, [*DRIVER, "--num-iterations", "20", "--overwrite"], tmp_path)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 1)
     job.process.send_signal(signal.SIGINT)
     line, command = job.wait(20, code=130).err.splitlines()
     n_done = read_ledger(tmp_path / RUN).n_ended
-    assert line.startswith(f"Interrupted: {n_done} of 4 trials done")
-    assert shlex.split(command) == [*DRIVER, "--num-iterations", "4", "--opt-restore"]
+    assert line.startswith(f"Interrupted: {n_done} of 20 trials done")
+    assert shlex.split(command) == [*DRIVER, "--num-iterations", "20", "--opt-restore"]
     launcher.run(1, shlex.split(command), tmp_path)
-    launcher.check_search(tmp_path / RUN, 4)
+    launcher.check_search(tmp_path / RUN, 20)
 
 
 def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
