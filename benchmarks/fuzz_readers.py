@@ -310,8 +310,9 @@ class Readers:
             found = run_lock.read_owner(run / file)
             if file == "run.owner" and found in (None, mine):  # the lock waits for a sign of life of anybody else
                 run_lock.RunLock(run, 0.0).release()
-            # Nobody can tell whether a note without a checksum is as it was.
-            return None if found is not None and found.keys() == first.keys() else found
+            # Nobody can tell whether a note without a checksum is as it was, or was one.
+            is_plain = file == "first.owner" or (found is not None and found.keys() == first.keys())
+            return None if is_plain else found
 
         return of_files(run, call, {".owner": (SEALED, JSON)}, may_lose=True)
 
