@@ -46,7 +46,7 @@ class Kind:
     convert: Callable[[Any], Any]
     action: str = "store"
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Return the converted value; WrongValueError if `value` breaks the rule."""
         try:
             return self.convert(value)

@@ -106,7 +106,7 @@ class Option:
         """Type of the value as an argument in Python."""
         return self.kind.type | None if self.default is None else self.kind.type
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Any:
         """Return the value for a text, or for a value given in Python; ConfigurationError if it is wrong."""
         try:
             return self.kind(value)
@@ -114,7 +114,7 @@ class Option:
             raise ConfigurationError(f"`{self.flag}` {error}") from None
 
 
-def read(given: Mapping[str, Any], options: Iterable[Option]) -> SimpleNamespace:
+def read(given: Mapping[str, object], options: Iterable[Option]) -> SimpleNamespace:
     """Return the values of all options by name; `given` are texts or values in Python.
 
     Raises:

@@ -89,7 +89,7 @@ class SearchOptions:
                 "`--ga-populations` must be at least 2, as a child has two parents. Received: 1; leave it out for 10."
             )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return everything that was given besides the algorithm, as plain data."""
         given = {name: value for name in SEARCH_OPTIONS if (value := getattr(self, name)) is not None}
         return {**given, "start_points": list(self.start_points)}
