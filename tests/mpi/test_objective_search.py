@@ -197,9 +197,11 @@ def test_runs_without_a_name_are_numbered_and_restored_by_model(tmp_path):
     for _ in range(2):
         launcher.run(1, command, tmp_path)
     assert (tmp_path / "checkpoints/objective-002/summary.json").exists()
-    outcome = launcher.run(1, [*command, "--opt-restore"], tmp_path)
-    assert "starting a new run" in outcome.out  # both runs are complete
-    assert (tmp_path / "checkpoints/objective-003/summary.json").exists()
+    # Both runs are complete: the newest one is extended, if that is what the command asks for.
+    outcome = launcher.run(1, [*command, "--opt-restore"], tmp_path, code=2)
+    assert "the newest run of objective, complete with 2 trials" in outcome.err
+    launcher.run(1, [*command[:-1], "3", "--opt-restore"], tmp_path)
+    launcher.check_search(tmp_path / "checkpoints/objective-002", 3)
 
 
 def test_other_ranks_write_to_their_own_log_only(tmp_path):
