@@ -64,7 +64,8 @@ def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
     assert result.figure_of_merit == min(trial.figure_of_merit for trial in result.trials) < 1.5
     assert result.directory is None
     assert result.ended_because == "all trials are done"
-    assert repr(result).startswith("<SearchResult: 15 trials, best 1.0001")
+    best = f"best {result.figure_of_merit:.6g} at {result.best_point}"
+    assert repr(result) == f"<SearchResult: 15 trials, {best}>"
     frame = result.frame()
     assert list(frame["p:n"]) == [trial.point["n"] for trial in result.trials]
     assert not list(tmp_path.iterdir())
@@ -73,8 +74,8 @@ def test_a_search_finds_the_best_point(tmp_path, monkeypatch, capfd):
 
 def test_every_suggestion_knows_the_values_of_all_trials_before_it():
     """A search of one trial at a time need not guess: it comes as near as its last points allow."""
-    result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=15)
-    assert result.figure_of_merit < 1e-3
+    result = nnlo_opt.optimize(lambda p: (p["x"] - 2) ** 2, {"x": Real(-5, 5)}, num_iterations=20)
+    assert result.figure_of_merit < 1e-4
 
 
 def test_two_searches_one_after_another_are_equal_and_leave_the_process_as_it_was():

@@ -162,8 +162,9 @@ def a_rank_that_fails_between_two_common_steps_fails_the_training(world: World) 
                 return tasks_from(build, linear_source(60, 4), [single_fold(50, 10)], options)
 
             (trial,) = train(RankGroup(world._comm), options, n_processes, make_tasks).trials
-            expected = "" if faulty is None else "RuntimeError: no weights, please"
-            assert trial.reason.partition(" (")[0] == expected, (mode, faulty, trial.reason)
+            line = FailingAdapter.write_weights.__code__.co_firstlineno + 2
+            expected = "" if faulty is None else f"RuntimeError: no weights, please (`{__file__}`, line {line})"
+            assert trial.reason == expected, (mode, faulty, trial.reason)
 
 
 class Tasks:
