@@ -275,8 +275,14 @@ class Unprepared(NothingToDo):
         raise self._error
 
 
-@pytest.mark.parametrize("error", [ConfigurationError("The model needs torch."), ImportError("libcuda.so")], ids=str)
-def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConfigurationError("The model needs the package torch."), "The model needs the package torch."),
+        (ImportError("libcuda.so"), "Model or data could not be read: ImportError: libcuda.so"),
+    ],
+)
+def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports(error: Exception, told: str) -> None:
     world, team = LoopbackNetwork(2), LoopbackNetwork(2)
     roles = WorkerOnly(team, NoModel())
     setup = ServerSetup(orders=world.end(1), team_ends=[team.end(1)], workload=Unprepared(error), roles=roles)
@@ -287,5 +293,6 @@ def test_a_model_whose_framework_is_missing_is_told_by_the_rank_that_reports(err
     answer = coordinator.poll()
     assert answer is not None
     assert isinstance(answer.message, Inspected)
-    assert str(error) in answer.message.error
+    assert answer.message.error.partition(" (`")[0] == told  # a foreign error has its place behind it
+    assert answer.message.findings == {}
     assert coordinator.poll() is None

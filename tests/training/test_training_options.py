@@ -101,6 +101,7 @@ def test_every_option_of_a_training_may_be_searched(option):
         ("train.", "There are train.batch, "),
         ("train.speed", "There are train.batch, "),
         ("train.learn_rate", "Did you mean `train.learning_rate`?"),
+        ("train.checkpoint_interval", "There are train.batch, "),
         ("train.optimizer_params", "Did you mean `train.optimizer`?"),
     ],
 )
