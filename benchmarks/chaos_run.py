@@ -24,6 +24,7 @@ import psutil
 from chaos_processes import VANISHED, Family, alive, stopped
 
 from nnlo_opt.comm.topology import Topology
+from nnlo_opt.testing.mpirun import SESSION_FOLDER
 
 HERE = Path(__file__).parent
 LOOK_S = 0.02
@@ -160,6 +161,7 @@ class Run:
             # What hangs is asked for its stacks by SIGABRT.
             "PYTHONFAULTHANDLER": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
+            SESSION_FOLDER: str(self.folder / f"mpi-{self._n_launches}"),
             **self._family.variables,
             **dict(self.setting.variables),
         }

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
+from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
 
 ROOT = Path(__file__).resolve().parents[1]
 #: what MPI libraries call the rank of a process in its environment
@@ -84,23 +84,18 @@ class Job:
         #: where the run goes, by `--checkpoint`
         self.run_directory = folder / "run"
         self._output = folder / "output.txt"
-        self._environment = environment(root)
         self._deadline_s = time.monotonic() + timeout_s
         self._n_ranks = n_ranks
         #: every process seen, so that none outlives the job; psutil knows a recycled pid from its first owner
         self._seen: set[psutil.Process] = set()
-        self._command = [str(part) for part in (*command, "--checkpoint", self.run_directory)]
-        self._process = self._start()
-
-    def _start(self) -> psutil.Popen:
         with self._output.open("wb") as output:
-            return psutil.Popen(
-                self._command,
+            self._process = psutil.Popen(
+                [str(part) for part in (*command, "--checkpoint", self.run_directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=self._output.parent,
-                env=self._environment,
+                cwd=folder,
+                env={**environment(root), SESSION_FOLDER: str(folder / "mpi")},
                 start_new_session=True,
             )
 
@@ -118,7 +113,7 @@ class Job:
 
     def watch(self, look: Callable[[], bool], interval_s: float) -> bool:
         """Call `look` until it returns True (-> True) or the job has ended well (-> False)."""
-        while self._process.poll() is None or self._is_started_again():
+        while self._process.poll() is None:
             if time.monotonic() > self._deadline_s:
                 self._give_up("has not ended in time")
             with _vanishing():
@@ -128,13 +123,6 @@ class Job:
         if self._process.returncode != 0:
             self._give_up(f"ended with {self._process.returncode}")
         return False
-
-    def _is_started_again(self) -> bool:
-        """Start once more where mpirun has given up before any rank ran; whether that was so."""
-        if not never_started(self._process.returncode, self._output.read_text(errors="replace")):
-            return False
-        self._process = self._start()
-        return True
 
     def wait(self) -> None:
         """Wait until the job has ended well."""

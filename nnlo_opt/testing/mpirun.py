@@ -12,20 +12,12 @@ ENVIRONMENT = {
     # Open MPI's transport for libfabric, which a single node does not need, sleeps a second when MPI starts.
     "OMPI_MCA_btl": "^ofi",
 }
-_NOT_STARTED = "listener thread failed to start"
+#: variable that names the folder in which Open MPI's mpirun keeps files named by its process id. Each job gets an empty
+#: one: mpirun does not start ("listener thread failed to start") where a killed one of the same process id left some
+SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 
 
 def find_mpirun() -> str | None:
     """Return the mpirun of this environment, else the first one in PATH."""
     beside = Path(sys.executable).parent / "mpirun"
     return str(beside) if beside.exists() else shutil.which("mpirun")
-
-
-def never_started(code: int, said: str) -> bool:
-    """Return True if mpirun gave up before any rank ran, as Open MPI's does once in some hundred starts.
-
-    Args:
-        code: exit code of mpirun.
-        said: its standard error.
-    """
-    return code != 0 and _NOT_STARTED in said

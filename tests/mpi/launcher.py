@@ -18,7 +18,7 @@ from typing import Any, Self
 import psutil
 
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun, never_started
+from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
 
 BIN = Path(sys.executable).parent
 #: with the framework `dense`
@@ -114,7 +114,7 @@ class Job:
         self.process = subprocess.Popen(
             [*prefix, *command],
             cwd=cwd,
-            env=environment(),
+            env={**environment(), SESSION_FOLDER: str(cwd / f".mpi-{os.urandom(4).hex()}")},
             stdout=self._out,
             stderr=self._err,
             stdin=subprocess.DEVNULL,
@@ -136,17 +136,6 @@ class Job:
             for member in [*self.family(), psutil.Process(self.process.pid)]:
                 with suppress(psutil.NoSuchProcess):
                     member.send_signal(signum)
-
-    def never_started(self) -> bool:
-        """Whether mpirun gives up, as it does at times, before it has started a rank; waits until either is seen."""
-
-        def is_seen() -> bool:
-            return self.process.poll() is not None or bool(self.family())
-
-        with suppress(psutil.NoSuchProcess):
-            seen_within(10.0, is_seen)
-        # Not by `_err`, whose position is that of the process too.
-        return never_started(self.process.poll() or 0, Path(self._err.name).read_text())
 
     def wait_for(self, run: Path, event: str, n: int) -> None:
         """Wait until the journal of a run has so many events of a kind."""
@@ -187,9 +176,7 @@ def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0, c
 
 def start(n_ranks: int, command: list[str], cwd: Path) -> Job:
     """As `run`, without waiting for its end."""
-    words = [str(BIN / command[0]), *command[1:]]
-    job = Job(n_ranks, words, cwd)
-    return Job(n_ranks, words, cwd) if n_ranks > 1 and job.never_started() else job
+    return Job(n_ranks, [str(BIN / command[0]), *command[1:]], cwd)
 
 
 class Preloaded:

@@ -11,7 +11,7 @@ import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.testing.mpirun import find_mpirun
+from nnlo_opt.testing.mpirun import SESSION_FOLDER, find_mpirun
 
 pytestmark = pytest.mark.mpi
 
@@ -46,7 +46,7 @@ def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(tmp_path)
-        os.environ.update(launcher.environment())
+        os.environ.update({**launcher.environment(), SESSION_FOLDER: str(tmp_path / ".mpi")})
         words = ["mpirun", "-np", "3", *DRIVER, "--num-iterations", "500"]
         os.execv(str(find_mpirun()), [words[0], *words[1:3], str(launcher.BIN / words[3]), *words[4:]])
     shown, asked_at_s = "", None
