@@ -109,15 +109,13 @@ class ElasticMomentum(Optimizer):
     name = "elastic_momentum"
     default_learning_rate = 0.01
     parameters: ClassVar = {}
+    averages: ClassVar = {"velocity": "momentum"}
 
     def __init__(self, n_weights: int, learning_rate: float = default_learning_rate, momentum: float = 0.0) -> None:
         """`learning_rate` is eta, `momentum` is delta; ConfigurationError for one that is out of range."""
         check_positive("--elastic-lr", learning_rate, "the learning rate of the local optimizer")
         check_fraction("--elastic-momentum", momentum, "steps without momentum")
         super().__init__(n_weights, float(learning_rate), {"momentum": float(momentum)})
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("velocity",) if self.values["momentum"] else ()
 
     def look_ahead(self, weights: FloatVector, out: FloatVector) -> FloatVector:
         """Return the point of the next gradient, x + delta v: `weights` itself without momentum, else `out`, filled."""

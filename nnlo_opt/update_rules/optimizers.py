@@ -93,6 +93,8 @@ class Optimizer(ABC):
 
     name: ClassVar[str]
     parameters: ClassVar[Mapping[str, _Parameter]]
+    #: slots, each with the parameter without which it is not needed; None: it always is
+    averages: ClassVar[Mapping[str, str | None]]
     default_learning_rate: ClassVar[float]
     n_scratch: ClassVar[int] = 1
 
@@ -104,7 +106,11 @@ class Optimizer(ABC):
         #: a value for every name in `parameters`
         self.values = dict(values)
         #: running averages, (n_weights,) each, zero before the first step
-        self._slots = {slot: np.zeros(n_weights, np.float32) for slot in self._slot_names()}
+        self._slots = {
+            slot: np.zeros(n_weights, np.float32)
+            for slot, switch in self.averages.items()
+            if switch is None or self.values[switch]
+        }
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
         self._n_weights = n_weights
@@ -171,9 +177,6 @@ class Optimizer(ABC):
             slot[:] = state[name]
 
     @abstractmethod
-    def _slot_names(self) -> tuple[str, ...]: ...
-
-    @abstractmethod
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
         """One step on one block; all arrays have its length, the scratch is uninitialised."""
 
@@ -184,9 +187,7 @@ class SGD(Optimizer):
     name = "sgd"
     default_learning_rate = 0.01
     parameters: ClassVar = {"momentum": _fraction(0.0), "nesterov": _switch(False)}
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("momentum",) if self.values["momentum"] else ()
+    averages: ClassVar = {"momentum": "momentum"}
 
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
         (step,) = scratch
@@ -214,9 +215,7 @@ class Adam(Optimizer):
     name = "adam"
     default_learning_rate = 0.001
     parameters: ClassVar = {"beta_1": _fraction(0.9), "beta_2": _fraction(0.999), "epsilon": _positive(1e-7)}
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("momentum", "velocity")
+    averages: ClassVar = {"momentum": None, "velocity": None}
 
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
         (step,) = scratch
@@ -252,10 +251,7 @@ class RMSprop(Optimizer):
         "epsilon": _positive(1e-7),
         "centered": _switch(False),
     }
-
-    def _slot_names(self) -> tuple[str, ...]:
-        optional = (("mean", self.values["centered"]), ("momentum", self.values["momentum"]))
-        return ("velocity", *(slot for slot, wanted in optional if wanted))
+    averages: ClassVar = {"velocity": None, "mean": "centered", "momentum": "momentum"}
 
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
         step, root = scratch
@@ -294,9 +290,7 @@ class Adadelta(Optimizer):
     default_learning_rate = 0.001
     n_scratch = 2
     parameters: ClassVar = {"rho": _fraction(0.95), "epsilon": _positive(1e-7)}
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("velocity", "step_velocity")
+    averages: ClassVar = {"velocity": None, "step_velocity": None}
 
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
         step, other = scratch
