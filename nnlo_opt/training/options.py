@@ -152,12 +152,7 @@ class TrainingOptions:
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
-        changes: dict[str, Any] = {}
-        for name, value in point.items():
-            if not name.startswith(TRAIN_PREFIX):
-                continue
-            changes[searchable(name)] = value
-        return replace(self, **changes)
+        return replace(self, **{searchable(n): value for n, value in point.items() if n.startswith(TRAIN_PREFIX)})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

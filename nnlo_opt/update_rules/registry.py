@@ -8,11 +8,5 @@ from nnlo_opt.update_rules.rule import UpdateRule
 
 #: name -> rule; a new rule needs a line here; the first rule is the default
 RULES: dict[str, UpdateRule] = {
-    rule.name: rule
-    for rule in (
-        Downpour(),
-        Easgd(),
-        GradientEnergyMatching(),
-        Allreduce(),
-    )
+    rule.name: rule for rule in (Downpour(), Easgd(), GradientEnergyMatching(), Allreduce())
 }

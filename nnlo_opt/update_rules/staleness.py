@@ -3,6 +3,7 @@
 The policy is the weight that the master gives an update; the statistics count the staleness that occurred.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class StalenessStatistics:
 
     def __init__(self, histogram: Mapping[int, int] | None = None, n_dropped: int = 0) -> None:
         #: staleness -> number of updates, dropped ones too; only staleness that occurred
-        self._histogram: dict[int, int] = dict(histogram or {})
+        self._histogram: Counter[int] = Counter(histogram)
         #: of these updates, how many were dropped for their staleness
         self.n_dropped = n_dropped
 
@@ -64,7 +65,7 @@ class StalenessStatistics:
         staleness = version - base_version
         if staleness < 0:
             raise ProtocolError(f"An update from version {base_version} met the central weights at version {version}.")
-        self._histogram[staleness] = self._histogram.get(staleness, 0) + 1
+        self._histogram[staleness] += 1
         return staleness
 
     def drop(self) -> None:
@@ -75,8 +76,7 @@ class StalenessStatistics:
 
     def merge(self, other: "StalenessStatistics") -> None:
         """Add the counts of `other`."""
-        for staleness, count in other.histogram.items():
-            self._histogram[staleness] = self._histogram.get(staleness, 0) + count
+        self._histogram.update(other.histogram)
         self.n_dropped += other.n_dropped
 
     @property
@@ -87,7 +87,7 @@ class StalenessStatistics:
     @property
     def n_updates(self) -> int:
         """Updates recorded, applied or dropped."""
-        return sum(self._histogram.values())
+        return self._histogram.total()
 
     @property
     def mean(self) -> float:
