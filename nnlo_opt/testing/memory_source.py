@@ -1,11 +1,8 @@
-"""Small data sets in memory, with one that cannot be read."""
+"""Small data sets in memory."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nnlo_opt.data.arrays import ArraySource
-from nnlo_opt.data.source import DataInfo, DataSource, Indices
-from nnlo_opt.trees import Arrays
 
 
 def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySource:
@@ -19,24 +16,3 @@ def linear_source(n_samples: int, n_features: int = 3, seed: int = 0) -> ArraySo
 def numbered_source(n_samples: int) -> ArraySource:
     """Return samples that are identified by their label: y is the number of the sample, x (n, 1) is 0."""
     return ArraySource(np.zeros((n_samples, 1)), np.arange(n_samples, dtype=np.float32))
-
-
-class UnreadableSource:
-    """`DataSource` that raises `error` when its samples are read."""
-
-    def __init__(self, source: DataSource, error: Exception) -> None:
-        self._source = source
-        self._error = error
-
-    @property
-    def info(self) -> DataInfo:
-        return self._source.info
-
-    def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
-        raise self._error
-
-    def read_labels(self, indices: Indices | None = None) -> Arrays:
-        return self._source.read_labels(indices)
-
-    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
-        return self._source.read_column(name, indices)

@@ -1,5 +1,7 @@
 import asyncio
+import copy
 import json
+from unittest.mock import Mock
 
 import linear_teams
 import numpy as np
@@ -11,7 +13,6 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.data.folds import single_fold
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.testing.loopback_team import FAULTS
-from nnlo_opt.testing.memory_source import UnreadableSource
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.trials.checkpoint import load_latest, load_weights
 
@@ -224,7 +225,9 @@ def test_weights_that_are_not_finite_are_never_a_result(tmp_path, n_validation, 
     ],
 )
 def test_data_that_cannot_be_read_fail_the_trial(tmp_path, error, words):
-    team = team_of(tmp_path, data=Data(UnreadableSource(DATA.source, error), DATA.folds))
+    source = copy.copy(DATA.source)
+    source.read = Mock(side_effect=error)
+    team = team_of(tmp_path, data=Data(source, DATA.folds))
     failed = fail(team)
     assert ends_of(team) == [failed]
     assert words in failed.reason

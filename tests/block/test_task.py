@@ -1,4 +1,5 @@
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from nnlo_opt.data.folds import make_folds, single_fold
 from nnlo_opt.data.weights import class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.testing.linear_model import LinearAdapter
-from nnlo_opt.testing.memory_source import UnreadableSource, numbered_source
+from nnlo_opt.testing.memory_source import numbered_source
 from nnlo_opt.training.options import TrainingOptions
 
 
@@ -242,7 +243,7 @@ def test_what_cannot_be_read_fails_the_batch_that_needs_it():
     bench = bench_with(Feeding(memory_bytes=0))
     task = bench.factory.open(start())
     task.stream.next()
-    bench.source.read = UnreadableSource(None, TrialError("the disk is gone")).read
+    bench.source.read = Mock(side_effect=TrialError("the disk is gone"))
     with pytest.raises(TrialError, match="the disk is gone"):
         labels_of_a_pass(task)
     bench.factory.close()
