@@ -3,6 +3,9 @@
 A framework that aliases NumPy memory (DLPack) aborts the process if the alignment is smaller.
 """
 
+from collections.abc import Iterable
+from itertools import accumulate
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +15,11 @@ ALIGNMENT_BYTES = 64
 def aligned(n_bytes: int) -> int:
     """Return the least multiple of `ALIGNMENT_BYTES` that is not below `n_bytes`."""
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def offsets(sizes: Iterable[int]) -> list[int]:
+    """Return the first bytes of aligned parts of these sizes, one behind the other, and the end of the last."""
+    return [0, *accumulate(map(aligned, sizes))]
 
 
 def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:

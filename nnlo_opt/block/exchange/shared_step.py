@@ -20,7 +20,7 @@ import numpy as np
 from nnlo_opt.comm.transport import Collective, SharedMemory
 from nnlo_opt.update_rules.optimizers import Optimizer
 from nnlo_opt.update_rules.vectors import block_size, scratch_for
-from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned
+from nnlo_opt.vectors import ALIGNMENT_BYTES, offsets
 
 #: numbers of a rank about a step, behind the number of its meetings: int64 each, in a cache line of its own
 _LINE = ALIGNMENT_BYTES // 8
@@ -53,8 +53,7 @@ class SharedStep:
         self._optimizer = optimizer
         self._rank = rank
         self._together = together
-        starts = _starts(n_weights, len(optimizer.slots), n_ranks)
-        at = iter(starts)
+        at = iter(_starts(n_weights, len(optimizer.slots), n_ranks)[:-1])
         #: a line for each rank
         self._lines = memory.bytes[next(at) :][: ALIGNMENT_BYTES * n_ranks].data.cast("q")
         self._mine = self._lines[_LINE * rank : _LINE * (rank + 1)]
@@ -78,7 +77,7 @@ class SharedStep:
     @staticmethod
     def n_bytes(optimizer: Optimizer, n_weights: int, n_ranks: int) -> int:
         """Return the size of the memory for `n_ranks`, which holds zeros at the beginning."""
-        return _starts(n_weights, len(optimizer.slots), n_ranks)[-1] + aligned(4 * n_weights)
+        return _starts(n_weights, len(optimizer.slots), n_ranks)[-1]
 
     def average(self, numbers: Sequence[float]) -> Sequence[float]:
         """Sum at most 7 whole numbers over all ranks, as `Averaging` says; `apply` averages the gradients."""
@@ -154,12 +153,8 @@ class SharedStep:
 
 
 def _starts(n_weights: int, n_vectors: int, n_ranks: int) -> list[int]:
-    """Return the first bytes of lines, weights, the optimizer's vectors, and gradients."""
-    sizes = [ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks)
-    starts = [0]
-    for size in sizes[:-1]:
-        starts.append(starts[-1] + aligned(size))
-    return starts
+    """Return the first bytes of lines, weights, the optimizer's vectors, and gradients; the end of all."""
+    return offsets([ALIGNMENT_BYTES * n_ranks] + [4 * n_weights] * (1 + n_vectors + n_ranks))
 
 
 def _cut(n_weights: int, part: int, n_parts: int) -> int:

@@ -21,7 +21,7 @@ from nnlo_opt.training.schedules import LearningRates
 from nnlo_opt.update_rules.rule import Answer, MasterHalf
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
 from nnlo_opt.update_rules.vectors import blocks
-from nnlo_opt.vectors import aligned
+from nnlo_opt.vectors import offsets
 
 #: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
 _VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
@@ -74,7 +74,7 @@ class SharedWeights:
         self._of_worker = of_worker
         #: staleness of the updates made here, since `take_applied`
         self._applied = StalenessStatistics()
-        starts = _starts(n_weights, n_state, len(rule.vectors))
+        starts = _starts(n_weights, n_state, len(rule.vectors))[1:-1]
         central, *vectors = (memory.bytes[start:].view(np.float32)[: n_weights + n_state] for start in starts)
         #: central weights, then float model state (n_weights + n_state,)
         self.central = central
@@ -91,7 +91,7 @@ class SharedWeights:
         None if the ends of `block` share no memory.
         """
         n_state, before, n_steps = len(central) - n_weights, rule.vectors, rule.n_steps
-        memory = block.share(_n_bytes(n_weights, n_state, len(before)))
+        memory = block.share(_starts(n_weights, n_state, len(before))[-1])
         if memory is None:
             return None
         shared = cls(memory, rule, (n_weights, n_state), n_workers)
@@ -190,10 +190,5 @@ class SharedWeights:
 
 
 def _starts(n_weights: int, n_state: int, n_vectors: int) -> list[int]:
-    """Return the first bytes of the central weights and of the rule's vectors."""
-    length = aligned(4 * (n_weights + n_state))
-    return [aligned(8 * _N_NUMBERS) + i * length for i in range(1 + n_vectors)]
-
-
-def _n_bytes(n_weights: int, n_state: int, n_vectors: int) -> int:
-    return _starts(n_weights, n_state, n_vectors)[-1] + aligned(4 * (n_weights + n_state))
+    """Return the first bytes of the numbers, the central weights and the rule's vectors; the end of all."""
+    return offsets([8 * _N_NUMBERS] + [4 * (n_weights + n_state)] * (1 + n_vectors))
