@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.comm.messages import StartFold, WorkerReady
+from nnlo_opt.comm.messages import StartFold, Validated, WorkerReady
 from nnlo_opt.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory, iterate
 from nnlo_opt.data.folds import Fold, shard
 from nnlo_opt.data.memory import budget_bytes
@@ -24,7 +24,7 @@ from nnlo_opt.data.source import DataSource, Indices
 from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
 from nnlo_opt.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.errors import ProtocolError, TrialError
-from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.runtime.devices import node_place
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import Timeline
@@ -87,28 +87,22 @@ class FoldTask:
         self.adapter.read_state(model[self.adapter.n_weights :])
         return model
 
-    def validate(self, weights_and_state: NDArray[np.float32] | None) -> tuple[int, dict[str, float]]:
+    def validate(self, assignment: int, weights_and_state: NDArray[np.float32] | None) -> Validated:
         """Evaluate this rank's validation samples at weights and float model state, which the adapter holds afterwards.
-
-        Returns:
-            Number of samples, sums over them by name.
 
         Raises:
             TrialError: a figure is not finite.
         """
         self.write_model(weights_and_state)
-        n_samples, sums = 0, dict[str, float]()
+        metrics = Metrics()
         PULSE.expect(SLOW)  # the first batch may have to be compiled
         for x, y in self.validation_batches():
-            metrics = self.adapter.evaluate(x, y)
+            metrics = metrics.merge(self.adapter.evaluate(x, y))
             PULSE.ticks += 1
-            n_samples += metrics.n_samples
-            for name, value in metrics.sums.items():
-                sums[name] = sums.get(name, 0.0) + value
-        for name, value in sums.items():
+        for name, value in metrics.sums.items():
             if not math.isfinite(value):
                 raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
-        return n_samples, sums
+        return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums})
 
     def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
         """Yield the validation samples in order, in batches without weights."""

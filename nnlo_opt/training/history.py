@@ -1,9 +1,12 @@
 """History of one fold: sums are added during an epoch, means are kept at its end."""
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from nnlo_opt.errors import TrialError
+
+#: number of samples, and the sums of figures over them
+Sums: TypeAlias = tuple[int, dict[str, float]]
 
 
 class FoldHistory:
@@ -18,8 +21,8 @@ class FoldHistory:
         #: worker -> metric -> one mean per epoch in which the worker trained; includes the load of its process
         self.workers: dict[int, dict[str, list[float]]] = {}
         #: worker -> (samples, sums) of the epoch under way
-        self._training: dict[int, tuple[int, dict[str, float]]] = {}
-        self._validation: dict[int, tuple[int, dict[str, float]]] = {}
+        self._training: dict[int, Sums] = {}
+        self._validation: dict[int, Sums] = {}
         #: worker -> load of its process on its machine in the epoch under way
         self._loads: dict[int, dict[str, float]] = {}
 
@@ -30,11 +33,11 @@ class FoldHistory:
 
     def add_training(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
         """Add the sums over `n_samples` training samples of `worker`."""
-        self._training[worker] = _added(self._training.get(worker, (0, {})), n_samples, sums)
+        self._training[worker] = added(self._training.get(worker), n_samples, sums)
 
     def add_validation(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
         """Add the sums over `n_samples` validation samples of `worker`."""
-        self._validation[worker] = _added(self._validation.get(worker, (0, {})), n_samples, sums)
+        self._validation[worker] = added(self._validation.get(worker), n_samples, sums)
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
         """Keep the load of the process of `worker` in this epoch: figures of `runtime.monitor`."""
@@ -109,17 +112,15 @@ def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
     return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"]}
 
 
-def _added(
-    before: tuple[int, dict[str, float]], n_samples: int, sums: Mapping[str, float]
-) -> tuple[int, dict[str, float]]:
-    # A part without samples has no sums either: the known sums stay.
-    added = {name: before[1].get(name, 0.0) + value for name, value in sums.items()}
-    return before[0] + n_samples, {**before[1], **added}
+def added(before: Sums | None, n_samples: int, sums: Mapping[str, float]) -> Sums:
+    """Return the sums of two parts; a part without samples has no sums either, and the known sums stay."""
+    n_before, known = before or (0, {})
+    return n_before + n_samples, {**known, **{name: known.get(name, 0.0) + value for name, value in sums.items()}}
 
 
-def _means(parts: Mapping[int, tuple[int, dict[str, float]]]) -> dict[str, float]:
+def _means(parts: Mapping[int, Sums]) -> dict[str, float]:
     """Return means over all parts, added in the order of workers: the order of arrival must not change a bit."""
-    total: tuple[int, dict[str, float]] = (0, {})
+    total: Sums = (0, {})
     for _, (n_samples, sums) in sorted(parts.items()):
-        total = _added(total, n_samples, sums)
+        total = added(total, n_samples, sums)
     return {name: value / total[0] for name, value in total[1].items()}

@@ -93,12 +93,7 @@ class OwnBatches:
     def position(self) -> dict[str, Any]:
         """Return the position in the data with the integer state of the model, plain data."""
         sweep, offset = self._task.stream.position
-        steps = self._steps_of_pass()
-        return {"pass": sweep, "offset": offset, **steps, "discrete": self._task.adapter.discrete_state()}
-
-    def _steps_of_pass(self) -> dict[str, int]:
-        """Return what `position` holds of a pass beside its offset."""
-        return {}
+        return {"pass": sweep, "offset": offset, "discrete": self._task.adapter.discrete_state()}
 
     def seek(self, position: dict[str, Any]) -> None:
         """Go to a position: the same steps follow as the first time."""
@@ -183,8 +178,8 @@ class CommonBatches(OwnBatches):
         """Average in another way from now on; between two steps."""
         self._averaging = averaging
 
-    def _steps_of_pass(self) -> dict[str, int]:
-        return {"steps": self._n_steps, "samples": self._n_samples}
+    def position(self) -> dict[str, Any]:
+        return {**super().position(), "steps": self._n_steps, "samples": self._n_samples}
 
     def seek(self, position: dict[str, Any]) -> None:
         super().seek(position)

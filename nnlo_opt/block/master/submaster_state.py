@@ -21,6 +21,7 @@ from nnlo_opt.block.exchange.rounds import SynchronousRounds, check_same_model
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.training.history import Sums, added
 
 
 class Phase(Enum):
@@ -60,7 +61,7 @@ class GroupState:
         #: workers of the rounds of this epoch; none between two epochs
         self._rounds = SynchronousRounds(())
         #: worker -> samples and sums over them that it has pushed in this epoch
-        self._pushed: dict[int, tuple[int, dict[str, float]]] = {}
+        self._pushed: dict[int, Sums] = {}
 
     # ------------------------------------------------------------ messages of the top master
 
@@ -125,7 +126,7 @@ class GroupState:
         if worker in self._round or (self.phase is Phase.TRAINING and worker not in self._rounds.training):
             raise ProtocolError(f"Worker {worker} pushed without having been answered.")
         self._round[worker] = message
-        self._pushed[worker] = _added(self._pushed.get(worker), message.n_samples, message.sums)
+        self._pushed[worker] = added(self._pushed.get(worker), message.n_samples, message.sums)
         held = ins.HoldUpdate(worker=worker, n_samples=message.n_samples)
         if self.phase is Phase.FENCING:
             return [held]
@@ -171,7 +172,7 @@ class GroupState:
     def _reached(self, answers: list[msg.FenceReached]) -> msg.FenceReached:
         workers = {}
         for worker, answer in zip(self.workers, answers, strict=True):
-            n_samples, sums = _added(self._pushed.get(worker), answer.n_samples, answer.sums)
+            n_samples, sums = added(self._pushed.get(worker), answer.n_samples, answer.sums)
             workers[worker] = answer.replaced(n_samples=n_samples, sums=sums)
         self._pushed.clear()
         return msg.FenceReached(
@@ -188,11 +189,3 @@ class GroupState:
             sums={},
             workers=dict(zip(self.workers, answers, strict=True)),
         )
-
-
-def _added(
-    before: tuple[int, dict[str, float]] | None, n_samples: int, sums: dict[str, float]
-) -> tuple[int, dict[str, float]]:
-    n_before, known = before or (0, {})
-    added = {name: known.get(name, 0.0) + value for name, value in sums.items()}
-    return n_before + n_samples, {**known, **added}

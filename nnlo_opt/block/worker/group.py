@@ -185,8 +185,7 @@ class WorkerGroupMember:
                 case msg.Validate():
                     task, _ = self._opened()
                     with self._timeline.span("validate"):
-                        n_samples, sums = task.validate(payload)
-                    self._answer(msg.Validated(assignment=message.assignment, n_samples=n_samples, sums=sums))
+                        self._answer(task.validate(message.assignment, payload))
                 case msg.EndFold():
                     self.abandon()
                 case _:

@@ -21,7 +21,7 @@ from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
-from nnlo_opt.models.adapter import EpochCallbacks
+from nnlo_opt.models.adapter import EpochCallbacks, Metrics
 from nnlo_opt.runtime.monitor import Monitor
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -254,17 +254,15 @@ class Worker:
         task = self._opened().task
         if self._group is not None:
             self._group.tell(message, payload)
-        n_samples, sums = task.validate(payload)
+        own = task.validate(message.assignment, payload)
 
         def then(answers: list[Received]) -> None:
-            total, n_total = dict(sums), n_samples
+            total = Metrics(own.n_samples, own.sums)
             for answer in answers:
                 of_member = answer.message
                 assert isinstance(of_member, msg.Validated)
-                n_total += of_member.n_samples
-                for name, value in of_member.sums.items():
-                    total[name] = total.get(name, 0.0) + value
-            self._block.send(MASTER, msg.Validated(assignment=message.assignment, n_samples=n_total, sums=total))
+                total = total.merge(Metrics(of_member.n_samples, of_member.sums))
+            self._block.send(MASTER, own.replaced(n_samples=total.n_samples, sums={**total.sums}))
 
         self._when_members_answer(then)
 
