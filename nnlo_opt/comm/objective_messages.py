@@ -1,6 +1,6 @@
 """Messages between the ranks of a block that runs a user's objective.
 
-root -> another rank    CallObjective, ObjectiveProceed, ObjectiveFailed
+root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call cannot succeed any more
 another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
 """
 
@@ -32,11 +32,3 @@ class ObjectiveReturned(Message):
     """Report that the objective has returned on this rank."""
 
     assignment: int
-
-
-class ObjectiveFailed(Message):
-    """Give up the call, as it cannot succeed any more (a rank raised, or the ranks disagree)."""
-
-    assignment: int
-    reason: str
-    world_rank: int = -1

@@ -16,13 +16,7 @@ from typing import Any, NoReturn, Protocol
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
 from nnlo_opt.clock import Clock
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.objective_messages import (
-    CallObjective,
-    ObjectiveArrived,
-    ObjectiveFailed,
-    ObjectiveProceed,
-    ObjectiveReturned,
-)
+from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, ObjectiveProceed, ObjectiveReturned
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.values import finished_fold
@@ -144,7 +138,7 @@ class ObjectiveRank:
             self._block.send(ROOT, end)
             if isinstance(end, msg.FoldFailed) and not wait_until(self._has_failed, GRACE_S):
                 self._give_up_on_root(end)
-        elif not isinstance(message, ObjectiveFailed):
+        elif not isinstance(message, msg.FoldFailed):
             raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
 
     def _has_failed(self) -> bool:
@@ -295,6 +289,8 @@ class ObjectiveRank:
             match message:
                 case ObjectiveReturned():
                     self._returned.add(received.source)
+                case msg.FoldFailed() if not self._is_root:
+                    self._failure = message
                 case msg.FoldFailed():
                     self._returned.add(received.source)
                     if self._failure is None:
@@ -303,17 +299,12 @@ class ObjectiveRank:
                     self._arrived[received.source] = message.at
                 case ObjectiveProceed():
                     self._proceed = message
-                case ObjectiveFailed():
-                    self._failure = msg.FoldFailed(
-                        assignment=message.assignment, reason=message.reason, world_rank=message.world_rank
-                    )
 
     def _spread(self, failure: msg.FoldFailed) -> None:
         """Send every rank the failure of the call."""
         self._failure = failure
-        failed = ObjectiveFailed(assignment=failure.assignment, reason=failure.reason, world_rank=failure.world_rank)
         for rank in range(1, self._block.size):
-            self._block.send(rank, failed)
+            self._block.send(rank, failure.replaced(traceback=""))
 
     # ------------------------------------------------------------ block rank 0
 

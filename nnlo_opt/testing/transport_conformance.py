@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.comm import messages as msg
-from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
+from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.comm.run_messages import Shutdown
 from nnlo_opt.comm.transport import Received, Transport, receive, wait_until
 from nnlo_opt.errors import ProtocolError
@@ -125,7 +125,7 @@ def a_payload_is_float32_aligned_and_holds_until_the_next_poll(end: Transport) -
     dest = (end.rank + 1) % end.size
     for number, size in enumerate(sizes):
         # The lengths of the messages differ, so that the payload starts at any offset.
-        end.send(dest, ObjectiveFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
+        end.send(dest, msg.FoldFailed(assignment=number, reason="x" * (number * 101)), _numbers(size))
     for size in sizes:
         received = yield from _next(end)
         yield  # other endpoints continue to send

@@ -11,7 +11,7 @@ import pytest
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.loopback import LoopbackNetwork
-from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveFailed
+from nnlo_opt.comm.objective_messages import CallObjective
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.objective.rank import ObjectiveRank, ObjectiveSetup
 from nnlo_opt.trials.objectives import Comparison, Objective
@@ -228,7 +228,7 @@ def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
     block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
     rank = rank_of(orders.end(1), block.end(1), objective, lambda gate: AloneComm(), ManualClock())
     root = block.end(0)
-    root.send(1, ObjectiveFailed(assignment=0, reason="raised", world_rank=1))
+    root.send(1, msg.FoldFailed(assignment=0, reason="raised", world_rank=1))
     root.send(1, CallObjective(assignment=1, point={}))
     rank.handle(CallObjective(assignment=0, point={}))
     received = block.end(1).poll()
