@@ -258,28 +258,6 @@ class ModelDefinition:
         """The function (parameters, comm, report) -> figure of merit; every rank of a block calls it."""
         return self.functions["objective"]
 
-    def train_files(self) -> Files | None:
-        """Return the result of `get_train()`; None if the module does not define it."""
-        return self._files("get_train")
-
-    def val_files(self) -> Files | None:
-        """Return the result of `get_val()`; None if the module does not define it."""
-        return self._files("get_val")
-
-    def features(self) -> tuple[str, Adaptor | None] | None:
-        """Return the name of the features' data set and the function applied to it.
-
-        None if the module defines neither.
-        """
-        return self._dataset("get_features")
-
-    def labels(self) -> tuple[str, Adaptor | None] | None:
-        """Return the name of the labels' data set and the function applied to it.
-
-        None if the module defines neither.
-        """
-        return self._dataset("get_labels")
-
     def loss(self) -> LossRequest:
         """Return the result of `get_loss()`; None if the module does not define it."""
 
@@ -306,7 +284,9 @@ class ModelDefinition:
         """Parameters of `get_model`; an objective has none."""
         return [*inspect.signature(self.functions["get_model"]).parameters.values()] if self.kind == "model" else []
 
-    def _files(self, function: str) -> Files | None:
+    def files(self, function: str) -> Files | None:
+        """Return the result of `get_train` or `get_val`; None if the module does not define the function."""
+
         def holds(value: Any) -> bool:
             paths = value if isinstance(value, list | tuple) else [value]
             return bool(paths) and all(isinstance(path, str | os.PathLike) for path in paths)
@@ -316,7 +296,12 @@ class ModelDefinition:
             return None
         return tuple(map(Path, value)) if isinstance(value, list | tuple) else Path(value)
 
-    def _dataset(self, function: str) -> tuple[str, Adaptor | None] | None:
+    def dataset(self, function: str) -> tuple[str, Adaptor | None] | None:
+        """Return the data set that `get_features` or `get_labels` names, and the function applied to it.
+
+        None if the module does not define the function.
+        """
+
         def holds(value: Any) -> bool:
             if isinstance(value, tuple):
                 return len(value) == 2 and isinstance(value[0], str) and callable(value[1])

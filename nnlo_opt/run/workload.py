@@ -195,11 +195,11 @@ class ModuleWorkload:
         """Return sentences about the data that the model module names and the command line does not."""
         given, definition, here = self._options.data, self.definition, Path.cwd()
         said = []
-        for what, asked, name, read in (
-            ("Training", given.train_data, "get_train", definition.train_files),
-            ("Validation", given.val_data, "get_val", definition.val_files),
+        for what, asked, name in (
+            ("Training", given.train_data, "get_train"),
+            ("Validation", given.val_data, "get_val"),
         ):
-            if asked is None and (files := read()):
+            if asked is None and (files := definition.files(name)):
                 place = files if isinstance(files, Path) else files[0].parent
                 shown = place.relative_to(here) if place.is_relative_to(here) else place
                 said.append(f"{what} data: `{shown}`, from `{name}` of `{self._options.model}`.")
@@ -452,8 +452,8 @@ class ModuleWorkload:
     def data(self) -> TrainingData:
         """Samples of this rank; the headers of their files are read when this is first asked for."""
         given, definition = self._options.data, self.definition
-        train = _paths(given.train_data or definition.train_files())
-        validation = _paths(given.val_data or definition.val_files())
+        train = _paths(given.train_data or definition.files("get_train"))
+        validation = _paths(given.val_data or definition.files("get_val"))
         if not train:
             raise ConfigurationError(
                 "Training needs data. Received: none; give `--train-data LIST`, or define `get_train()` in the model "
@@ -496,8 +496,8 @@ class ModuleWorkload:
         from nnlo_opt.data.hdf5_check import check_files
 
         given, definition, external = self._options.data, self.definition, self._options.data.external_data
-        features, features_adaptor = definition.features() or ("features", None)
-        labels, labels_adaptor = definition.labels() or ("labels", None)
+        features, features_adaptor = definition.dataset("get_features") or ("features", None)
+        labels, labels_adaptor = definition.dataset("get_labels") or ("labels", None)
         names = given.features_name or features, given.labels_name or labels
         adaptors = features_adaptor, labels_adaptor
         if self._looks_first:
@@ -516,8 +516,9 @@ class ModuleWorkload:
         given = self._options.data
         if not given.verify_data:
             return ()
-        asked = given.train_data or self.definition.train_files(), given.val_data or self.definition.val_files()
-        lists = [files for files in (*asked, given.test_data) if files is not None]
+        read = self.definition.files
+        asked = given.train_data or read("get_train"), given.val_data or read("get_val"), given.test_data
+        lists = [files for files in asked if files is not None]
         for files in lists:
             if not isinstance(files, Path):
                 raise ConfigurationError(

@@ -53,10 +53,10 @@ get_model.jit_compile = True
     assert definition.parameter_range == ["a", "b"]
     assert definition.accepted_parameters == {"width", "depth", "rate"}
     assert definition.required_parameters == {"width"}
-    assert definition.train_files() == (Path("a.h5"), Path("b.h5"))
-    assert definition.val_files() == Path("val.list")
-    assert definition.features() == ("x", None)
-    assert definition.labels() == ("y", abs)
+    assert definition.files("get_train") == (Path("a.h5"), Path("b.h5"))
+    assert definition.files("get_val") == Path("val.list")
+    assert definition.dataset("get_features") == ("x", None)
+    assert definition.dataset("get_labels") == ("y", abs)
     assert definition.loss() == "mse"
     assert definition.loss_weights() == {"a": 1, "b": 0.5}
     assert definition.custom_objects == {"sine": abs}
@@ -70,8 +70,9 @@ def test_a_bare_module(module):
     assert definition.parameter_range is None
     assert definition.accepted_parameters is None
     assert definition.required_parameters == frozenset()
-    read = (definition.train_files, definition.val_files, definition.features, definition.labels, definition.loss)
-    assert [function() for function in (*read, definition.loss_weights)] == [None] * 6
+    assert [definition.files(name) for name in ("get_train", "get_val")] == [None] * 2
+    assert [definition.dataset(name) for name in ("get_features", "get_labels")] == [None] * 2
+    assert definition.loss() is definition.loss_weights() is None
     assert not definition.jit_compile
     definition.check_parameters(["anything"])
 
@@ -146,9 +147,9 @@ def test_a_module_that_cannot_be_used(module, source, sentence):
 )
 def test_what_functions_must_return(module, function, value, sentence):
     definition = open_model(module(f"def get_model(): pass\ndef {function}(): return {value}"))
-    reader = {"get_train": "train_files", "get_val": "val_files"}.get(function, function.removeprefix("get_"))
+    read = {"get_features": definition.dataset, "get_labels": definition.dataset}.get(function, definition.files)
     with pytest.raises(ConfigurationError, match=sentence):
-        getattr(definition, reader)()
+        getattr(definition, function.removeprefix("get_"))() if "loss" in function else read(function)
 
 
 @pytest.mark.parametrize(
@@ -188,17 +189,17 @@ def test_models_describe_themselves(name):
     assert definition.name == name
     assert {parameter.name for parameter in definition.parameter_range} == definition.accepted_parameters
     assert definition.required_parameters == frozenset()
-    assert definition.features() == ("features", None)
+    assert definition.dataset("get_features") == ("features", None)
 
 
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
     with pytest.raises(ConfigurationError, match="Run `GetData mnist` first"):
-        open_model("mnist").train_files()
+        open_model("mnist").files("get_train")
     (tmp_path / "data/mnist").mkdir(parents=True)
     (tmp_path / "data/mnist/train_mnist.list").touch()
-    assert open_model("mnist").train_files() == tmp_path / "data/mnist/train_mnist.list"
+    assert open_model("mnist").files("get_train") == tmp_path / "data/mnist/train_mnist.list"
 
 
 def test_no_framework_is_imported_to_read_a_module():
