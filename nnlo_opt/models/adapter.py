@@ -13,9 +13,9 @@ from typing import Protocol
 
 from numpy.typing import NDArray
 
-from nnlo_opt.errors import TrialError
+from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.layout import FloatVector, Layout
-from nnlo_opt.trees import Arrays
+from nnlo_opt.trees import Arrays, Shapes, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +168,16 @@ def first_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message, without places and headings of TensorFlow."""
     lines = (_WRAPPING.sub("", line).strip() for line in str(error).splitlines())
     return f"{type(error).__name__}: {next((line for line in lines if line), '')}".rstrip(".: ")
+
+
+def refusal_of_samples(feature_shape: Shapes, error: Exception, hint: str = "") -> ConfigurationError:
+    """Return the error to raise if a model raises `error` for samples of this shape."""
+    return ConfigurationError(
+        f"The model must take samples of the shape of the features, {in_words(feature_shape)}. Received: "
+        f"{first_line(error)}. Change the model's input shape, or the data{hint}."
+    )
+
+
+def in_words(shapes: Shapes) -> str:
+    """Return a tree of shapes as text."""
+    return " and ".join(str(tuple(shape)) for shape in leaves(shapes))

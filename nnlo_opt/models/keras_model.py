@@ -11,7 +11,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
-from nnlo_opt.models.adapter import first_line
+from nnlo_opt.models.adapter import refusal_of_samples
 from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, forget_models
 from nnlo_opt.models.keras_graph import packed
 from nnlo_opt.models.legacy_json import read_architecture
@@ -121,10 +121,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     try:
         outputs = model(packed(model, [keras.KerasTensor((None, *shape)) for shape in shapes]))
     except Exception as error:
-        raise ConfigurationError(
-            f"The model must take samples of the shape of the features, {_in_words(shapes)}. Received: "
-            f"{first_line(error)}. Change the model's input shape, or the data."
-        ) from error
+        raise refusal_of_samples(feature_shape, error) from error
     tensors = keras.tree.flatten(outputs)
     names = _output_names(model, outputs)
     activations = _activations(model, len(tensors))
@@ -174,10 +171,6 @@ def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:
                 f"The model takes samples of shape {expected}{of}. Received: features of shape {tuple(shape)}. Change "
                 "the model's input shape, or the data."
             )
-
-
-def _in_words(shapes: Sequence[Shape]) -> str:
-    return " and ".join(str(tuple(shape)) for shape in shapes)
 
 
 def _output_names(model: Any, outputs: Any) -> list[str]:

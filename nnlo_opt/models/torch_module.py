@@ -18,7 +18,7 @@ import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models import torch_losses
-from nnlo_opt.models.adapter import first_line
+from nnlo_opt.models.adapter import first_line, in_words, refusal_of_samples
 from nnlo_opt.models.framework import FrameworkAdapter
 from nnlo_opt.models.keras_torch import use_threads
 from nnlo_opt.models.losses import LossTerm, Output
@@ -102,7 +102,7 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
         if tensor.shape[:1] != (_N_SAMPLES,):
             raise ConfigurationError(
                 f"The model must give one row for each sample. Received: {name} of shape {tuple(tensor.shape)} for "
-                f"{_N_SAMPLES} samples of shape {_in_words(feature_shape)}. Look for a `view` or `reshape` with a "
+                f"{_N_SAMPLES} samples of shape {in_words(feature_shape)}. Look for a `view` or `reshape` with a "
                 "wrong size, or a Linear layer of a fixed size: LazyLinear takes any size."
             )
     return [Output(name, tuple(tensor.shape[1:]), activation_of(tensor)) for name, tensor in named]
@@ -152,10 +152,7 @@ def _dry_run(model: Any, feature_shape: Shapes) -> list[tuple[str, Any]]:
             except Exception as error:
                 errors.append(error)
     hint = "; for a convolution begin with `x.permute(0, 3, 1, 2)`" if any(len(shape) == 3 for shape in shapes) else ""
-    raise ConfigurationError(
-        f"The model must take samples of the shape of the features, {_in_words(feature_shape)}. Received: "
-        f"{first_line(errors[0])}. Change the model's input shape, or the data{hint}."
-    ) from errors[0]
+    raise refusal_of_samples(feature_shape, errors[0], hint) from errors[0]
 
 
 def _in_form(shapes: Shapes, tensors: Iterator[Any]) -> Any:
@@ -173,10 +170,6 @@ def _evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _in_words(shapes: Shapes) -> str:
-    return " and ".join(str(tuple(shape)) for shape in leaves(shapes))
 
 
 # ---------------------------------------------------------------- saved models
