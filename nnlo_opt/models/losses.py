@@ -25,27 +25,14 @@ LossRequest: TypeAlias = Loss | Sequence[Loss] | Mapping[str, Loss] | None
 #: weights in the order of the outputs, or by their names; None for 1 each
 WeightRequest: TypeAlias = Sequence[float] | Mapping[str, float] | None
 
-LOSSES: tuple[str, ...] = (
-    "binary_crossentropy",
-    "binary_focal_crossentropy",
-    "categorical_crossentropy",
-    "categorical_focal_crossentropy",
-    "categorical_hinge",
-    "cosine_similarity",
-    "dice",
-    "hinge",
-    "huber",
-    "kl_divergence",
-    "log_cosh",
-    "mean_absolute_error",
-    "mean_absolute_percentage_error",
-    "mean_squared_error",
-    "mean_squared_logarithmic_error",
-    "poisson",
-    "sparse_categorical_crossentropy",
-    "squared_hinge",
-    "tversky",
+#: names of losses
+_LOSSES = (
+    "binary_crossentropy binary_focal_crossentropy categorical_crossentropy categorical_focal_crossentropy "
+    "categorical_hinge cosine_similarity dice hinge huber kl_divergence log_cosh mean_absolute_error "
+    "mean_absolute_percentage_error mean_squared_error mean_squared_logarithmic_error poisson "
+    "sparse_categorical_crossentropy squared_hinge tversky"
 )
+LOSSES = tuple(_LOSSES.split())
 
 # Short names of Keras and PyTorch in the form of `fold`; only names of the same computation.
 _ALIASES = {
@@ -241,11 +228,7 @@ def figures_of(terms: Sequence[LossTerm]) -> tuple[str, ...]:
     overall = ("loss", "acc") if classes else ("loss",)
     if len(terms) == 1:
         return overall
-    return (
-        *overall,
-        *(f"{term.output}_loss" for term in terms),
-        *(f"{term.output}_acc" for term in classes),
-    )
+    return (*overall, *(f"{term.output}_loss" for term in terms), *(f"{term.output}_acc" for term in classes))
 
 
 def make_terms(

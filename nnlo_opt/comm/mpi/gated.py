@@ -127,46 +127,15 @@ def _exchanging(name: str, send: str, receive: str) -> Callable[..., Any]:
     return call
 
 
-_COLLECTIVES = [
-    "Barrier",
-    "barrier",
-    "Bcast",
-    "bcast",
-    "Gather",
-    "Gatherv",
-    "gather",
-    "Scatter",
-    "Scatterv",
-    "scatter",
-    "Allgather",
-    "Allgatherv",
-    "allgather",
-    "Alltoall",
-    "Alltoallv",
-    "Alltoallw",
-    "alltoall",
-    "Reduce",
-    "reduce",
-    "Allreduce",
-    "allreduce",
-    "Scan",
-    "scan",
-    "Exscan",
-    "exscan",
-    "Reduce_scatter",
-    "Reduce_scatter_block",
-    "Clone",
-    "Create",
-    "Create_cart",
-    "Create_dist_graph",
-    "Create_dist_graph_adjacent",
-    "Create_graph",
-    "Dup",
-    "Dup_with_info",
-    "Split",
-    "Split_type",
-]
-for _name in _COLLECTIVES:
+#: calls that move data, and calls that make communicators
+_COLLECTIVES = (
+    "Barrier barrier Bcast bcast Gather Gatherv gather Scatter Scatterv scatter Allgather Allgatherv allgather "
+    "Alltoall Alltoallv Alltoallw alltoall Reduce reduce Allreduce allreduce Scan scan Exscan exscan "
+    "Reduce_scatter Reduce_scatter_block "
+    "Clone Create Create_cart Create_dist_graph Create_dist_graph_adjacent Create_graph Dup Dup_with_info "
+    "Split Split_type"
+)
+for _name in _COLLECTIVES.split():
     setattr(GatedComm, _name, _collective(_name))
 for _name in ("Recv", "recv", "Probe", "probe", "Mprobe", "mprobe"):
     setattr(GatedComm, _name, _receiving(_name))
