@@ -146,11 +146,8 @@ def _find_dimensions(module: ModuleType, source: str) -> Any:
 
 
 def _is_dimension_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(_is_dimension(item) for item in value)
-
-
-def _is_dimension(value: Any) -> bool:
-    return isinstance(value, KINDS) or _kind(value) is not None
+    entries = value if isinstance(value, (list, tuple)) else ()
+    return bool(entries) and all(isinstance(entry, KINDS) or _kind(entry) is not None for entry in entries)
 
 
 def _is_space(value: Any) -> bool:

@@ -37,6 +37,8 @@ class _Range:
     #: name of the class in JSON, and the kind of its numbers in sentences
     KIND: ClassVar[str]
     NUMBER: ClassVar[str]
+    #: type of its numbers
+    _of_kind: ClassVar[type[int] | type[float]]
 
     def __post_init__(self) -> None:
         check_condition(self.condition, self.name)
@@ -83,10 +85,7 @@ class _Range:
         object.__setattr__(self, attribute, self._of_kind(number))
 
     def _is_of_kind(self, number: float) -> bool:
-        raise NotImplementedError
-
-    def _of_kind(self, number: float) -> Any:
-        raise NotImplementedError
+        return True
 
     def _check_width(self) -> None:
         raise NotImplementedError
@@ -233,12 +232,7 @@ class Real(_Range):
 
     KIND = "real"
     NUMBER = "a finite number"
-
-    def _is_of_kind(self, number: float) -> bool:
-        return True
-
-    def _of_kind(self, number: float) -> float:
-        return float(number)
+    _of_kind = float
 
     def _check_width(self) -> None:
         if not math.isfinite(self.high - self.low):
@@ -263,12 +257,10 @@ class Integer(_Range):
 
     KIND = "integer"
     NUMBER = "an integer"
+    _of_kind = int
 
     def _is_of_kind(self, number: float) -> bool:
         return number == math.floor(number)
-
-    def _of_kind(self, number: float) -> int:
-        return int(number)
 
     def _check_width(self) -> None:
         if max(-self.low, self.high) > MAX_INTEGER:

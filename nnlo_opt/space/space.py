@@ -75,14 +75,12 @@ class Space:
                 )
         object.__setattr__(self, "_order", parents_first(self.parameters))
         by_name = {parameter.name: parameter for parameter in self.parameters}
-        gates: list[tuple[str, frozenset[int | float]] | None] = []
-        for parameter in self.parameters:
-            condition = parameter.condition
-            if condition is None:
-                gates.append(None)
-            else:
-                parent = by_name[condition.parent]
-                gates.append((parent.name, frozenset(parent.key(thawed(value)) for value in condition.values)))
+        gates = [
+            (c.parent, frozenset(by_name[c.parent].key(thawed(value)) for value in c.values))
+            if (c := p.condition)
+            else None
+            for p in self.parameters
+        ]
         object.__setattr__(self, "_gates", tuple(gates))
         object.__setattr__(self, "_parents", frozenset(gate[0] for gate in gates if gate is not None))
         object.__setattr__(self, "_trees", trees(self.parameters))
