@@ -85,7 +85,7 @@ DOORS: dict[str, list[str]] = {
     "pooch": ["data.download"],
     "msgspec": ["records"],
     "pandas": ["reporting"],
-    "psutil": ["data.memory", "launcher.job", "runtime.monitor", "runtime.peers"],
+    "psutil": ["data.cache", "data.memory", "launcher.job", "runtime.monitor", "runtime.peers"],
     "pynvml": ["runtime.monitor"],
     "rich": ["reporting"],
     "pytest": ["testing"],

@@ -13,7 +13,6 @@ byte, once for all ranks of the node.
 import atexit
 import errno
 import fcntl
-import getpass
 import hashlib
 import logging
 import os
@@ -27,6 +26,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.runtime.pulse import PULSE, SLOW
@@ -83,7 +84,7 @@ class FileCache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Links on the way are followed once.
-            self._folder = folder.resolve() / f"nnlo_opt-{_user()}"
+            self._folder = folder.resolve() / f"nnlo_opt-{psutil.Process().username()}"
             _check_way(self._folder.parent)
             with self._opened() as home:
                 tempfile.TemporaryFile(dir=self._folder).close()
@@ -299,10 +300,3 @@ def _run(command: Sequence[str], path: Path, part: Path) -> None:
             f"`--copy-command` must end with 0. Received: {done.returncode} for {path} ({last[0]}). Correct the "
             "command, or leave it out."
         )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return str(os.getuid())
