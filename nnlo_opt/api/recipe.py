@@ -20,7 +20,7 @@ from nnlo_opt.block.task import FoldTask, TaskFactory, model_seed
 from nnlo_opt.comm.messages import StartFold
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.data.folds import Fold
-from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled, info_of
+from nnlo_opt.data.generated import GeneratedStream, Pool, as_samples, count_batches, dealt, filled
 from nnlo_opt.data.source import DataInfo
 from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
 from nnlo_opt.models.builders import ModelDefinition
@@ -190,7 +190,7 @@ class GeneratedWorkload(ManagerWorkload):
     def _sample(self) -> tuple[DataInfo, Callable[[], Arrays]]:
         stream = self._stream or GeneratedStream(self._generator(self._train), self._train.n_samples)
         first = stream.peek()
-        return info_of(first), lambda: first.y
+        return DataInfo.of("generated", first.x, first.y), lambda: first.y
 
     def _of_fold(self, fold: int) -> tuple[Pool, Pool]:
         n_fold = self._settings.n_fold

@@ -194,13 +194,7 @@ class Coordinator:
     def _record_of(self, tell: ins.Tell) -> TrialRecord:
         sign = -1.0 if self._state.plan.direction == "max" else 1.0
         value = None if tell.value is None else sign * tell.value
-        record: TrialRecord = {
-            "trial": tell.trial,
-            "point": tell.point,
-            "state": tell.state,
-            "value": value,
-            "std": tell.std,
-        }
+        record = TrialRecord(trial=tell.trial, point=tell.point, state=tell.state, value=value, std=tell.std)
         if tell.curve:
             record["curve"] = [(epoch, sign * figure) for epoch, figure in tell.curve]
         if tell.losses is not None:

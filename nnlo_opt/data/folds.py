@@ -28,12 +28,7 @@ def single_fold(n_train: int, n_validation: int) -> Fold:
 
 
 def make_folds(
-    n_fold: int,
-    *,
-    n_samples: int,
-    seed: int,
-    labels: NDArray | None = None,
-    groups: Sequence | NDArray | None = None,
+    n_fold: int, *, n_samples: int, seed: int, labels: NDArray | None = None, groups: Sequence | NDArray | None = None
 ) -> list[Fold]:
     """Cut the samples 0 .. n_samples - 1 into `n_fold` folds.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from nnlo_opt.data.batches import Batch, Samples
-from nnlo_opt.data.source import DataInfo, dtype_as_read
+from nnlo_opt.data.source import dtype_as_read
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.trees import leaves
 
@@ -106,11 +106,6 @@ def _tree(value: Any, dtype_of: Callable[[NDArray], DTypeLike]) -> Any:
 
 def _in_words(value: Any) -> str:
     return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-
-
-def info_of(samples: Samples) -> DataInfo:
-    """Return the description of all batches, judging by one batch."""
-    return DataInfo.of("generated", samples.x, samples.y)
 
 
 def count_batches(generate: Generate, most: int) -> list[int]:

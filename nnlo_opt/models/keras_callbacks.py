@@ -33,13 +33,7 @@ class KerasCallbacks:
         self._optimizer: Any = None
 
     def call(
-        self,
-        adapter: Any,
-        epoch: int,
-        metrics: Mapping[str, float] | None,
-        learning_rate: float,
-        *,
-        is_last: bool,
+        self, adapter: Any, epoch: int, metrics: Mapping[str, float] | None, learning_rate: float, *, is_last: bool
     ) -> CallbackRequests:
         """Call the callbacks as `models.callbacks.EpochCallbacks` describes."""
         if not isinstance(adapter, KerasAdapter):

@@ -98,10 +98,7 @@ HARD_SIGMOID = keras_object(
     "Sequential",
     {
         "name": "hard_sigmoid",
-        "layers": [
-            keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}),
-            keras_object("ReLU", {"max_value": 1.0}),
-        ],
+        "layers": [keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}), keras_object("ReLU", {"max_value": 1.0})],
     },
     "keras",
 )

@@ -111,9 +111,9 @@ class SuccessiveHalving(Pruner):
         self.pauses = pauses
 
     def decide(self, trial: int, fold: int, epoch: int, reports: Reports) -> Decision:
-        bracket = self._brackets.of(trial)
         if not self.pauses:
             return self._stop(trial, fold, epoch, reports)
+        bracket = self._brackets.of(trial)
         n_rungs = reports.n_rungs(trial)
         for rung_epoch in self._brackets.epochs[bracket][n_rungs:]:
             if epoch < rung_epoch:
@@ -131,7 +131,7 @@ class SuccessiveHalving(Pruner):
                 standing = self._standing(bracket, rung_epoch, reports, fold)
                 if trial not in self._passing(standing):
                     return Decision(Verdict.PRUNE, reason=_place(trial, rung_epoch, standing))
-        return Decision(Verdict.GO_ON)
+        return _GO_ON
 
     def pause_epochs(self, trial: int, reports: Reports) -> tuple[int, ...]:
         return self.rungs(trial)[reports.n_rungs(trial) :] if self.pauses else ()
@@ -155,11 +155,11 @@ class SuccessiveHalving(Pruner):
         final figure.
         """
         trials = (t for t in reports.trials if self._brackets.of(t) == bracket)
-        if fold is None:
-            known = ((reports.value_at(t, epoch), t) for t in trials)
-        else:
-            known = ((reports.curve(t, fold).value_at(epoch), t) for t in trials)
-        return sorted((value, t) for value, t in known if value is not None)
+
+        def value(t: int) -> float | None:
+            return reports.value_at(t, epoch) if fold is None else reports.curve(t, fold).value_at(epoch)
+
+        return sorted((known, t) for t in trials if (known := value(t)) is not None)
 
     def _passing(self, standing: list[tuple[float, int]]) -> set[int]:
         n = len(standing) // self._eta

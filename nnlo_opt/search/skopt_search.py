@@ -67,12 +67,7 @@ class SkoptSearch:
     """
 
     def __init__(
-        self,
-        space: Space,
-        seed: int,
-        n_initial_points: int = 10,
-        surrogate: str = "gp",
-        acquisition: str = "ei",
+        self, space: Space, seed: int, n_initial_points: int = 10, surrogate: str = "gp", acquisition: str = "ei"
     ) -> None:
         self._space = space
         self._seed = seed
@@ -100,7 +95,7 @@ class SkoptSearch:
             return None
         candidates = _Candidates(history, surrogate, self._acquisition)
         candidates.add(feasible_draws(self._space, _N_DRAWN, rng))
-        candidates.add(neighbours(self._encoding, surrogate.best_points(_N_CENTERS), _RADII[0], _N_NEAR, rng))
+        candidates.add(neighbours(self._encoding, surrogate.ranking[:_N_CENTERS], _RADII[0], _N_NEAR, rng))
         for radius in _RADII:
             candidates.add(neighbours(self._encoding, candidates.best(_N_CENTERS), radius, _N_ROUND, rng))
         return next(iter(candidates.best(1)), None)
@@ -152,7 +147,7 @@ class _Surrogate:
         columns = encoding.columns(points)
 
         #: complete trials to which the model was fitted, the best first
-        self._ranking = [points[i] for i in np.argsort(warped, kind="stable") if complete[i]]
+        self.ranking = [points[i] for i in np.argsort(warped, kind="stable") if complete[i]]
         self._encoding = encoding
         self._least = float(values[complete].min())
         self._model = model
@@ -164,9 +159,6 @@ class _Surrogate:
                 if isinstance(model, GaussianProcessRegressor):
                     self._model = GaussianProcessRegressor(model.kernel_, alpha=model.noise_, optimizer=None)
                 self._model.fit(columns, values)
-
-    def best_points(self, n_points: int) -> list[Point]:
-        return self._ranking[:n_points]
 
     def acquisition(self, name: str, points: Sequence[Point]) -> np.ndarray:
         """Return the acquisition of points, (len(points),) float64; larger is better."""

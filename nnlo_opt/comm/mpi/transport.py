@@ -61,7 +61,8 @@ class MpiTransport(Transport):
         self._lost: set[int] = set()
         #: True if a vital end is lost, or another rank has noticed a loss and revoked the communicator
         self._is_broken = False
-        self._comm = comm
+        #: communicator of this transport
+        self.comm = comm
         self.rank = comm.Get_rank()
         self.size = self.n_processes = comm.Get_size()
         self._status = MPI.Status()
@@ -83,11 +84,6 @@ class MpiTransport(Transport):
         self._looked_at_s = 0.0
 
     @property
-    def comm(self) -> MPI.Comm:
-        """Communicator of this transport."""
-        return self._comm
-
-    @property
     def rings(self) -> bool:
         return len(self._neighbours) == self.size
 
@@ -101,7 +97,7 @@ class MpiTransport(Transport):
 
     def _looks_broken(self) -> bool:
         try:
-            self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+            self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         except MPI.Exception as error:
             self._take_losses(error)
         return self._is_broken
@@ -110,8 +106,8 @@ class MpiTransport(Transport):
         """Learn from an error of MPI which ranks are lost; without ULFM raise the error."""
         if not IS_ON:
             raise error
-        self._lost |= acknowledge(self._comm)
-        self._is_broken = self._is_broken or bool(self._lost & self._vital) or is_revoked(self._comm)
+        self._lost |= acknowledge(self.comm)
+        self._is_broken = self._is_broken or bool(self._lost & self._vital) or is_revoked(self.comm)
 
     def pause(self, seconds: float) -> None:
         if self._bell is None:
@@ -140,7 +136,7 @@ class MpiTransport(Transport):
             buffer, tag = encode(message, head=head), _LOCAL
         logger.log(TRACE, "to %d: %s, %d numbers", dest, message, 0 if payload is None else payload.size)
         try:
-            self._sending.append((self._comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
+            self._sending.append((self.comm.Isend([buffer, MPI.BYTE], dest, tag), buffer))
         except MPI.Exception as error:
             self._take_losses(error)
             return
@@ -166,8 +162,8 @@ class MpiTransport(Transport):
         try:
             # Open MPI looks first and makes progress afterwards: only the second look sees a message that just came.
             if not (
-                self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-                or self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+                self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+                or self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
             ):
                 if self._is_broken:
                     raise RanksLost
@@ -179,7 +175,7 @@ class MpiTransport(Transport):
             return received
         except MPI.Exception as error:
             self._take_losses(error)
-            if is_revoked(self._comm):
+            if is_revoked(self.comm):
                 raise RanksLost from error
             return None
 
@@ -190,7 +186,7 @@ class MpiTransport(Transport):
         if n_bytes > self._buffer.size:
             self._buffer = aligned_bytes(n_bytes)
         buffer = self._buffer[:n_bytes]
-        self._comm.Recv([buffer, MPI.BYTE], source, tag)
+        self.comm.Recv([buffer, MPI.BYTE], source, tag)
         if tag == _PLAIN:
             return Received(source, *decode(buffer))
         n_released, *fields = _HEAD.unpack_from(buffer.data)
