@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 from nnlo_opt.comm import objective_messages, run_messages  # noqa: F401  (their classes are read, too)
-from nnlo_opt.comm.messages import Message
+from nnlo_opt.comm.messages import AssignmentMessage, Message
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.records import Reader
 from nnlo_opt.vectors import ALIGNMENT_BYTES, aligned, aligned_bytes
@@ -19,7 +19,7 @@ _HEAD = struct.Struct("<II")
 #: bytes for head and JSON in front of a payload; longer JSON moves the payload back
 _USUAL_OFFSET = 512
 
-_READER = Reader[Message](Message.__subclasses__())
+_READER = Reader[Message]({*Message.__subclasses__(), *AssignmentMessage.__subclasses__()} - {AssignmentMessage})
 
 
 def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"") -> np.ndarray:

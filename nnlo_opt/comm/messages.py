@@ -28,13 +28,18 @@ class Message(Record, tag_field="message"):
     """Base of all messages."""
 
 
+class AssignmentMessage(Message):
+    """Base of the messages about an assignment, which repeat its number."""
+
+    assignment: int
+
+
 # ---------------------------------------------------------------- coordinator and master
 
 
-class RunFold(Message):
+class RunFold(AssignmentMessage):
     """Train one fold of a trial; resume its last valid checkpoint if there is one."""
 
-    assignment: int
     trial: int
     fold: int
     attempt: int
@@ -45,34 +50,24 @@ class RunFold(Message):
     pause_epochs: list[int] = field(default_factory=list)
 
 
-class GoOn(Message):
+class GoOn(AssignmentMessage):
     """Train the epoch after the reported one, which waits for a decision."""
 
-    assignment: int
 
-
-class PauseFold(Message):
+class PauseFold(AssignmentMessage):
     """End this assignment after the reported epoch, which waits for a decision; its checkpoint is needed."""
 
-    assignment: int
 
-
-class StopFold(Message):
+class StopFold(AssignmentMessage):
     """End this assignment now; the epochs that it has reached count."""
 
-    assignment: int
 
-
-class PreemptFold(Message):
+class PreemptFold(AssignmentMessage):
     """End this assignment at its next epoch fence, with a checkpoint; an objective continues."""
 
-    assignment: int
 
-
-class FoldRecorded(Message):
+class FoldRecorded(AssignmentMessage):
     """Remove the checkpoints of this assignment if they are not needed, as the journal has its end."""
-
-    assignment: int
 
 
 class TeamReformed(Message):
@@ -90,21 +85,19 @@ class TeamReformed(Message):
     goes_on: int
 
 
-class FoldStarted(Message):
+class FoldStarted(AssignmentMessage):
     """Report that all workers are ready; `epoch` epochs are already done (from a checkpoint).
 
     `waited_s`: seconds for which this team was idle between its last assignment and this order; None for its first.
     """
 
-    assignment: int
     epoch: int = 0
     waited_s: float | None = None
 
 
-class EpochReported(Message):
+class EpochReported(AssignmentMessage):
     """Report that `epoch` epochs are done, with the metrics and the figure of merit of the last, all finite."""
 
-    assignment: int
     epoch: int
     metrics: dict[str, float]
     figure_of_merit: float | None = None
@@ -113,10 +106,9 @@ class EpochReported(Message):
     waits: bool = False
 
 
-class FoldFinished(Message):
+class FoldFinished(AssignmentMessage):
     """Report a trained fold: its figure of merit, finite, and the metrics of the epoch which gave that figure."""
 
-    assignment: int
     figure_of_merit: float
     metrics: dict[str, float]
     n_epochs: int
@@ -126,26 +118,22 @@ class FoldFinished(Message):
     objectives: dict[str, float] = field(default_factory=dict)
 
 
-class FoldStopped(Message):
+class FoldStopped(AssignmentMessage):
     """Report that the fold ended because of a StopFold; it has no result."""
 
-    assignment: int
 
-
-class FoldPaused(Message):
+class FoldPaused(AssignmentMessage):
     """Report that the fold ended because of a PauseFold, after `epoch` epochs."""
 
-    assignment: int
     epoch: int
 
 
-class FoldFailed(Message):
+class FoldFailed(AssignmentMessage):
     """Report that the fold cannot be trained: the reason in a sentence, rank, host, text of the traceback.
 
     A rank that trains sends it to its master, which sends it on to the coordinator.
     """
 
-    assignment: int
     reason: str
     traceback: str = ""
     world_rank: int = -1
@@ -155,10 +143,9 @@ class FoldFailed(Message):
 # ---------------------------------------------------------------- master and worker
 
 
-class StartFold(Message):
+class StartFold(AssignmentMessage):
     """Build the model of this point and load the shard of this worker (numbered from 1)."""
 
-    assignment: int
     trial: int
     fold: int
     point: dict[str, Json]
@@ -168,10 +155,9 @@ class StartFold(Message):
     overlap: bool = False
 
 
-class WorkerReady(Message):
+class WorkerReady(AssignmentMessage):
     """Report that model and shard are ready. Payload of worker 1: initial trainable weights, then float model state."""
 
-    assignment: int
     n_weights: int
     n_state: int
     #: training samples of all workers, and of this worker
@@ -180,7 +166,7 @@ class WorkerReady(Message):
     has_validation: bool
 
 
-class Train(Message):
+class Train(AssignmentMessage):
     """Adopt the answer and continue training. Payload: see `adopt`; at an epoch's start also the float model state.
 
     `adopt`: "weights" (the central weights), "difference" (the worker's own update comes back, see
@@ -189,7 +175,6 @@ class Train(Message):
     message to a sub-master, `position` holds the positions of its workers by number.
     """
 
-    assignment: int
     version: int
     #: training samples of all workers over all epochs, as far as the master knows
     n_samples: int = 0
@@ -205,13 +190,12 @@ class Train(Message):
     shared: list[int] = field(default_factory=list)
 
 
-class PushUpdate(Message):
+class PushUpdate(AssignmentMessage):
     """Push an update of weights of `base_version`. Payload: the update (`update_rules.rule.WorkerHalf`).
 
     Without a payload: report all updates that the worker has applied itself since `Train`, as it has to stop.
     """
 
-    assignment: int
     base_version: int
     n_samples: int
     n_batches: int
@@ -223,20 +207,19 @@ class PushUpdate(Message):
     applied: dict[str, int] = field(default_factory=dict)
 
 
-class Fence(Message):
+class Fence(AssignmentMessage):
     """End the epoch: push the update that is computed, then hand in the float model state and the position.
 
     Payload: the answer to the last push if `adopt` is "difference". `checkpoint`: folder for the state of the update
     rule; empty if no checkpoint is due. `mid_epoch`: the epoch may not be full, and continues later.
     """
 
-    assignment: int
     adopt: Answer = Answer.NOTHING
     checkpoint: str = ""
     mid_epoch: bool = False
 
 
-class FenceReached(Message):
+class FenceReached(AssignmentMessage):
     """Hand in the state of a worker at a fence. Payload: float model state.
 
     `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process since the
@@ -245,7 +228,6 @@ class FenceReached(Message):
     figures of the whole epoch, which are not in its pushes; its own `n_samples` were in no push.
     """
 
-    assignment: int
     position: dict[str, Json]
     n_samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -259,31 +241,24 @@ class FenceReached(Message):
         return self.workers or {sender: self}
 
 
-class GroupStep(Message):
+class GroupStep(AssignmentMessage):
     """Compute the next gradient; from the leader of a worker group to its members.
 
     Payload: weights, unless they are the weights of the last step, or in memory of all members (`Train.shared`).
     """
 
-    assignment: int
 
-
-class Halt(Message):
+class Halt(AssignmentMessage):
     """End the epoch with the present step: sent to one worker, which tells all workers in this step (allreduce)."""
 
-    assignment: int
 
-
-class Validate(Message):
+class Validate(AssignmentMessage):
     """Validate these weights on this worker's share. Payload: central weights, then float model state."""
 
-    assignment: int
 
-
-class Validated(Message):
+class Validated(AssignmentMessage):
     """Report sums over the validation samples of a worker; a sub-master sends the messages of its `workers`."""
 
-    assignment: int
     n_samples: int
     sums: dict[str, float]
     workers: "dict[int, Validated]" = field(default_factory=dict)
@@ -293,47 +268,41 @@ class Validated(Message):
         return self.workers or {sender: self}
 
 
-class CallBack(Message):
+class CallBack(AssignmentMessage):
     """Call the user's callbacks; sent to worker 1. Payload: central weights, then float model state.
 
     `epoch` epochs are done, the last with these metrics (None: the training begins); `is_last`: no epoch follows.
     `rate_factor`: present factor of the learning rates.
     """
 
-    assignment: int
     epoch: int
     metrics: dict[str, float] | None
     rate_factor: float
     is_last: bool = False
 
 
-class CalledBack(Message):
+class CalledBack(AssignmentMessage):
     """Report the requests of the callbacks. Payload if they changed the model: weights, then float model state."""
 
-    assignment: int
     rate_factor: float
     #: True: end the training
     stop: bool = False
 
 
-class Judge(Message):
+class Judge(AssignmentMessage):
     """Call the user's figure of merit with the results of this fold (`trials.figure`); sent to worker 1."""
 
-    assignment: int
     fold: dict[str, Json]
 
 
-class Judged(Message):
+class Judged(AssignmentMessage):
     """Report the number that the user's figure of merit returned; it is finite."""
 
-    assignment: int
     figure_of_merit: float
 
 
-class EndFold(Message):
+class EndFold(AssignmentMessage):
     """Release the model, as the assignment is over."""
-
-    assignment: int
 
 
 #: messages from workers to their master; all other messages between them go the other way

@@ -4,31 +4,26 @@ root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call 
 another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
 """
 
-from nnlo_opt.comm.messages import Json, Message
+from nnlo_opt.comm.messages import AssignmentMessage, Json
 
 
-class CallObjective(Message):
+class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block."""
 
-    assignment: int
     point: dict[str, Json]
 
 
-class ObjectiveArrived(Message):
+class ObjectiveArrived(AssignmentMessage):
     """Report that this rank has arrived at the collective call `at` of the objective, and waits for all ranks."""
 
-    assignment: int
     at: str
 
 
-class ObjectiveProceed(Message):
+class ObjectiveProceed(AssignmentMessage):
     """Make the collective call at which all ranks have arrived. `go_on` is the answer of `report`."""
 
-    assignment: int
     go_on: bool
 
 
-class ObjectiveReturned(Message):
+class ObjectiveReturned(AssignmentMessage):
     """Report that the objective has returned on this rank."""
-
-    assignment: int
