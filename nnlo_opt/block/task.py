@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from nnlo_opt.data.streaming import GatheredWindows, StreamedWindows, piece, rea
 from nnlo_opt.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.models.adapter import Metrics, ModelAdapter
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.devices import node_place
 from nnlo_opt.runtime.pulse import PULSE, SLOW
 from nnlo_opt.runtime.timeline import Timeline
@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 _SMALLEST_VALIDATION_BATCH = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldTask:
+class FoldTask(Value):
     """One worker's part of one fold: the model, its shard, its share of the validation samples."""
 
     adapter: ModelAdapter
@@ -120,8 +119,7 @@ class TaskFactory(Protocol):
         """Release the model of the last task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feeding:
+class Feeding(Value):
     """Settings by which samples are held, read and weighted."""
 
     #: bytes of samples that a rank may hold; None: a quarter of the node's free memory, divided among its ranks
@@ -151,8 +149,7 @@ def release(tasks: TaskFactory) -> None:
         logger.warning("a model could not be released", exc_info=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSetup:
+class TaskSetup(Value):
     """All that the tasks of a rank are made of."""
 
     #: `build(parameters, options, seed)` returns a model with fresh weights that depend on the seed alone

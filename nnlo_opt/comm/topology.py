@@ -11,10 +11,10 @@ workers that it leads, as equal in size as possible. Ranks of a group are neighb
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.records import Value
 
 
 def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: int = 1) -> int:
@@ -29,8 +29,7 @@ def count_workers(n_ranks: int, *, every_rank: bool = False, ranks_per_worker: i
     return n_ranks if every_rank else (n_ranks - 1) // ranks_per_worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Value):
     """A sub-master and the workers that it leads."""
 
     #: number from 1; to the top master the group is the worker of this number
@@ -60,8 +59,7 @@ def plan_groups(n_ranks: int, n_masters: int, ranks_per_worker: int = 1) -> tupl
     return tuple(groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class Team(Value):
     """Ranks that train one fold: a block, or a sub-block."""
 
     #: position in `Topology.teams`
@@ -143,14 +141,13 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
         if not n_whole and not (len(alive) == per_worker == n_masters == 1):
             continue
         ranks = tuple(alive[: n_masters + n_whole])
-        smaller = replace(team, world_ranks=ranks, n_masters=n_masters, ranks_per_worker=per_worker)
+        smaller = team.replaced(world_ranks=ranks, n_masters=n_masters, ranks_per_worker=per_worker)
         if (n_masters == 1 or smaller.groups) and min(smaller.n_children()) >= least_children:
             return smaller
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Value):
     """Plan of a world: the coordinator and the teams of its blocks."""
 
     world_size: int

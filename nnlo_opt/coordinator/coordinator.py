@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nnlo_opt.clock import Clock
@@ -16,6 +15,7 @@ from nnlo_opt.coordinator.instructions import WAS_ENDED, LastEnd
 from nnlo_opt.coordinator.membership import Membership
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.errors import NnloError, ProtocolError
+from nnlo_opt.records import Value
 from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.trials.events import Event, RunCompleted, RunPreempted
 from nnlo_opt.trials.journal import Journal
@@ -45,8 +45,7 @@ class Observer(Protocol):
     def observe(self, event: Event, ledger: Ledger) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSetup:
+class CoordinatorSetup(Value):
     """Parts around the coordinator of one start of the run."""
 
     #: its decisions

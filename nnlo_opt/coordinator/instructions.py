@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.records import Value
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Session
@@ -114,8 +115,7 @@ WAS_ENDED = LastEnd()
 # ---------------------------------------------------------------- events besides the masters' messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class Begin(Value):
     """The run is open; every team is ready."""
 
     #: causes of the end of the previous start
@@ -124,8 +124,7 @@ class Begin:
     finished: tuple[UnrecordedFold, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggested:
+class Suggested(Value):
     """Answer of the search: a point, or None if every point of a finite space has been tried."""
 
     point: Point | None
@@ -133,28 +132,24 @@ class Suggested:
     cpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromMaster:
+class FromMaster(Value):
     """Message from the master of team `team`."""
 
     team: int
     message: msg.Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksDied:
+class RanksDied(Value):
     """World ranks that are known to be dead, in any team; earlier ones included."""
 
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Value):
     """Time has passed; comes twice a second if the budget limits time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preempt:
+class Preempt(Value):
     """This start has to end within `grace_s` seconds, reports included; may come at any time, repeatedly."""
 
     reason: str
@@ -166,16 +161,14 @@ CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick 
 # ---------------------------------------------------------------- instructions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Append(Value):
     """Write these events to the journal; `durable`: wait for the disk before the next instruction."""
 
     events: tuple[ev.Event, ...]
     durable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Value):
     """Send a message to the master of team `team`, which is world rank `rank` at the time of this decision."""
 
     team: int
@@ -183,8 +176,7 @@ class Send:
     message: msg.Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class Tell(Value):
     """Report a trial to the search: its figure of merit as returned, with the standard error.
 
     A paused trial is reported as "pruned" with the value that it has so far; it is reported again after it resumes.
@@ -201,15 +193,13 @@ class Tell:
     losses: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Value):
     """Ask the search for suggestion number `number`."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Value):
     """The search is over, or only this start of it (`complete` is False), which can be resumed."""
 
     reason: str
@@ -218,8 +208,7 @@ class Finish:
     all_stopped: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUp:
+class GiveUp(Value):
     """This start cannot continue, for a reason that only a restart can remove."""
 
     reason: str

@@ -14,7 +14,6 @@ holds a trial keeps it while any of its teams works on it. Nothing is decided he
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
@@ -122,7 +121,7 @@ class Membership:
         if not set(alive) <= self._alive[index]:
             return
         if world_ranks:
-            self.teams[index] = replace(self.teams[index], world_ranks=tuple(world_ranks), n_masters=n_masters)
+            self.teams[index] = self.teams[index].replaced(world_ranks=tuple(world_ranks), n_masters=n_masters)
         self._enter(index, TeamState.READY if world_ranks else TeamState.SPARE)
 
     def take_unrecorded(self, index: int) -> list[int]:

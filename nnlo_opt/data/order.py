@@ -9,12 +9,11 @@ The order depends on (*rng_key, pass) and on the cut only, and the cut on the da
 held in memory. So the same seed gives the same training on a machine with less memory.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.data.source import DataInfo, Indices
+from nnlo_opt.records import Value
 
 #: bytes of the samples that are mixed; also the bytes in memory at a time, if a shard does not fit
 WINDOW_BYTES = 64 << 20
@@ -22,8 +21,7 @@ WINDOW_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Value):
     """Division of a shard into blocks and windows."""
 
     #: samples of a block, at least 1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.layout import FloatVector, Layout
+from nnlo_opt.records import Value
 from nnlo_opt.trees import Arrays, Shapes, leaves
 
 
@@ -111,8 +112,7 @@ class ModelAdapter(Protocol):
         """Write the model with its current weights and state to `path`, whole or not at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallbackRequests:
+class CallbackRequests(Value):
     """Changes that callbacks request."""
 
     learning_rate: float

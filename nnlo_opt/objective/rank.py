@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
@@ -20,6 +19,7 @@ from nnlo_opt.comm.objective_messages import CallObjective, ObjectiveArrived, Ob
 from nnlo_opt.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.errors import NnloError, ProtocolError, TrialError
 from nnlo_opt.objective.values import finished_fold
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.process import check_files, end_if_forked
 from nnlo_opt.trials.figure import finite_number
 from nnlo_opt.trials.objectives import Comparison
@@ -51,8 +51,7 @@ class _CallFailed(TrialError):
     """Raised in a call that has failed for a known reason on another rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveSetup:
+class ObjectiveSetup(Value):
     """Values from which a rank of a block that runs objectives is made."""
 
     #: transport to the coordinator
@@ -67,7 +66,7 @@ class ObjectiveSetup:
     #: functions that let the coordinator take in a report, on a rank that shares its process
     meanwhile: Sequence[Callable[[], None]] = ()
     #: rules by which trials are compared, which name the values that the objective has to return
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    comparison: Comparison = Comparison()
     #: the rank as it was before its team regrouped; None at first
     before: "ObjectiveRank | None" = None
 

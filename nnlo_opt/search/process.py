@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.environment import module_command, without_mpi
 from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
@@ -30,8 +30,7 @@ _CLOSE_TIMEOUT_S = 2.0
 _TAIL_CHARACTERS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(Value):
     """Answer to one request.
 
     `point` is None if every point of the space was suggested. `cpu_s` and `wall_s` are the seconds that the algorithm

@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -170,7 +170,7 @@ class TimedSearch:
 
     def request_suggestion(self, request: int) -> None:
         cost_s = self._work(partial(self._inner.request_suggestion, request), self._cost or 0.0)
-        suggestion = replace(self._inner.poll(), wall_s=cost_s, cpu_s=cost_s)
+        suggestion = self._inner.poll().replaced(wall_s=cost_s, cpu_s=cost_s)
         self._clock.schedule(self._busy_until_s, partial(self._arrived.append, suggestion))
 
     def poll(self) -> Any:

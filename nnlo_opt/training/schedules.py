@@ -16,9 +16,9 @@ A step may fall into the warm-up, and multiplies it.
 """
 
 import math
-from dataclasses import dataclass
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.records import Value
 from nnlo_opt.space.values import is_number
 
 #: kind -> names of its numbers
@@ -35,8 +35,7 @@ _RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
 _SLACK = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRateSchedule:
+class LearningRateSchedule(Value):
     """A warm-up and a schedule; `parse` checks what the fields may hold."""
 
     kind: str = "constant"

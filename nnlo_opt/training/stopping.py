@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.records import Value
 
 _EARLY_RULE = "`--early-stopping` must be `metric,<,patience` or `metric,~<,patience` (or `>`), such as val_loss,<,4"
 _TARGET_RULE = "`--target-metric` must be `metric,>,value` or `metric,<,value`, such as val_acc,>,0.97"
@@ -43,8 +43,7 @@ def check_metric(name: str, known: Sequence[str], option: str) -> None:
         raise ConfigurationError(f"`{option}` must name one of {', '.join(known)}. Received: {name!r}.{hint}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyStopping:
+class EarlyStopping(Value):
     """Stop when a metric has not improved for `patience` epochs.
 
     Plain: the best of the last `patience` values is no better than the best before them. Smoothed (`~`): the mean of
@@ -107,8 +106,7 @@ class EarlyStopping:
         return not self.improves(pick(values[-p:]), pick(values[:-p]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetMetric:
+class TargetMetric(Value):
     """Stop as soon as a metric passes a value."""
 
     metric: str

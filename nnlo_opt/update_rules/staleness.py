@@ -5,9 +5,9 @@ The policy is the weight that the master gives an update; the statistics count t
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nnlo_opt.errors import ConfigurationError, ProtocolError
+from nnlo_opt.records import Value
 
 _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at least 0, such as drop:8"
 
@@ -15,8 +15,7 @@ _RULE = "`--staleness` must be none, scale or drop:N with a whole number N of at
 _DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalenessPolicy:
+class StalenessPolicy(Value):
     """By what factor the master multiplies an update, given its staleness tau.
 
     none      1

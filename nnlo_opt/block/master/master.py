@@ -7,7 +7,7 @@ message, and `MasterAssignment` carries it out.
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError, TrialError
 from nnlo_opt.files import atomic_write
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import checkpoint
@@ -37,8 +38,7 @@ logger = logging.getLogger(__name__)
 COORDINATOR = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MasterSetup:
+class MasterSetup(Value):
     """All that a master is made of."""
 
     #: leads to the coordinator (end 0)
@@ -51,7 +51,7 @@ class MasterSetup:
     clock: Clock
     timeline: Timeline = NO_TIMELINE
     #: objectives that trials are compared by
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    comparison: Comparison = Comparison()
     #: checkpoints are written at all
     writes_checkpoints: bool = True
     #: checkpoints stay when a fold has ended
@@ -393,8 +393,7 @@ class Master:
         self, order: msg.RunFold, options: TrainingOptions, ends: WorkerEndpoints, resumed: Checkpoint | None
     ) -> MasterState:
         """Return the decisions of an assignment that begins, or resumes from a checkpoint."""
-        plan = replace(
-            fold_plan(options, ends.n_workers(options)),
+        plan = fold_plan(options, ends.n_workers(options)).replaced(
             calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
             waits_for_decision=order.waits_for_decision,

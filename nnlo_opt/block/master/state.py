@@ -24,7 +24,6 @@ worker passes over its shard exactly once an epoch; a worker that is through wai
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -32,6 +31,7 @@ from nnlo_opt.block.exchange.rounds import SynchronousRounds
 from nnlo_opt.block.master import instructions as ins
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.records import Value
 from nnlo_opt.training.history import FoldHistory
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
@@ -40,8 +40,7 @@ from nnlo_opt.trials.objectives import Comparison
 from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldPlan:
+class FoldPlan(Value):
     """Plan of one assignment: its length, its checkpoints, the reasons to end it."""
 
     n_workers: int
@@ -50,14 +49,14 @@ class FoldPlan:
     synchronous: bool = False
     #: workers train a whole epoch together before they push
     together: bool = False
-    staleness: StalenessPolicy = StalenessPolicy()  # noqa: RUF009  (frozen)
+    staleness: StalenessPolicy = StalenessPolicy()
     checkpoint_interval: int = 1
     early_stopping: EarlyStopping | None = None
     target_metric: TargetMetric | None = None
     #: worker 1 has callbacks of the user
     calls_back: bool = False
     #: what the trial is compared by
-    comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    comparison: Comparison = Comparison()
     #: the coordinator says after each epoch whether there is another
     waits_for_decision: bool = False
     #: epochs after which it may be paused, and so has a checkpoint
@@ -257,7 +256,7 @@ class MasterState:
             raise ProtocolError(f"New workers cannot continue in phase {self.phase.name}.")
         self.n_samples = self.n_samples if n_samples is None else n_samples
         self.version = self.version if version is None else version
-        self.plan = replace(self.plan, n_workers=n_workers)
+        self.plan = self.plan.replaced(n_workers=n_workers)
         self._is_midway = self._is_midway or self.phase is not Phase.STARTING
         self.phase = Phase.STARTING
         self.workers = tuple(range(1, n_workers + 1))

@@ -21,6 +21,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials.checkpoint import load_group, save_group
@@ -52,8 +53,7 @@ class _Fold:
     written: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubMasterSetup:
+class SubMasterSetup(Value):
     """All that a sub-master is made of.
 
     The ranks of its workers stand at the ends 1, 2, … of `below`, ranks of one worker side by side.

@@ -8,7 +8,7 @@ they know their leader only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Collective, Received, SharedMemory, Transport
 from nnlo_opt.errors import ProtocolError
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.update_rules.rule import Answer
 from nnlo_opt.vectors import aligned_empty
@@ -131,8 +132,7 @@ class GroupBatches(CommonBatches):
         return super().step()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSetup:
+class MemberSetup(Value):
     """All that a member of a worker group is made of."""
 
     block: Transport

@@ -22,6 +22,7 @@ from nnlo_opt.comm import messages as msg
 from nnlo_opt.comm.transport import Received, Transport
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.models.adapter import EpochCallbacks, Metrics
+from nnlo_opt.records import Value
 from nnlo_opt.runtime.monitor import Monitor
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import NO_TIMELINE, Timeline
@@ -39,8 +40,7 @@ class Memory:
     state: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSetup:
+class WorkerSetup(Value):
     """All that a worker is made of."""
 
     #: leads to the master (end 0)
@@ -48,7 +48,7 @@ class WorkerSetup:
     tasks: TaskFactory
     world_rank: int
     #: ranks with which it computes gradients
-    partners: Partners = Partners()  # noqa: RUF009  (frozen)
+    partners: Partners = Partners()
     timeline: Timeline = NO_TIMELINE
     #: measures what this process takes of its machine, for the history; None if that is not wanted
     monitor: Monitor | None = None
