@@ -32,8 +32,7 @@ class ManualClock:
     def monotonic_s(self) -> float:
         return self.now_s
 
-    def unix_s(self) -> float:
-        return self.now_s
+    unix_s = monotonic_s
 
     def advance(self, seconds: float) -> None:
         """Advance the time by `seconds` (not negative)."""

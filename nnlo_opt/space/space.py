@@ -1,6 +1,7 @@
 """Search space of parameters with conditions under a constraint."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,13 +111,10 @@ class Space:
 
     def contains(self, point: Point) -> bool:
         """Return True if `point` has allowed values for exactly the active parameters; it may be infeasible."""
-        if not point.keys() <= set(self.names):
-            return False
-        try:
+        with suppress(ValueError):
             self.key(point)
-        except ValueError:
-            return False
-        return True
+            return point.keys() <= set(self.names)
+        return False
 
     def key(self, point: Point) -> PointKey:
         """Return the hashable key of a point of this space; ValueError naming the first value that is wrong."""
