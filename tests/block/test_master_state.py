@@ -221,14 +221,8 @@ def test_a_round_is_applied_when_all_workers_have_pushed_in_the_order_of_the_wor
 def test_a_worker_that_is_through_waits_at_the_fence_while_the_others_go_on():
     state = started(MasterState(plan(synchronous=True)))
     state.handle(1, push(end_of_pass=True))
-    assert state.handle(2, push())[1:] == [
-        ins.ApplyRound(workers=(1, 2)),
-        ins.SendWeights(workers=(2,), version=1),
-    ]
-    assert state.handle(2, push(base_version=1, end_of_pass=True))[1:] == [
-        ins.ApplyRound(workers=(2,)),
-        fence(1, 2),
-    ]
+    assert state.handle(2, push())[1:] == [ins.ApplyRound(workers=(1, 2)), ins.SendWeights(workers=(2,), version=1)]
+    assert state.handle(2, push(base_version=1, end_of_pass=True))[1:] == [ins.ApplyRound(workers=(2,)), fence(1, 2)]
 
 
 # ---------------------------------------------------------------- the fence
@@ -520,11 +514,7 @@ def test_a_resumed_fold_goes_on_with_its_epoch_version_and_samples():
             [3.0, 2.0, 2.5],
             2.0,
         ),
-        (
-            {"epochs": 9, "target_metric": TargetMetric(metric="val_loss", side="<", value=2.9)},
-            [3.0, 2.8],
-            2.8,
-        ),
+        ({"epochs": 9, "target_metric": TargetMetric(metric="val_loss", side="<", value=2.9)}, [3.0, 2.8], 2.8),
     ],
 )
 def test_a_checkpoint_of_the_last_epoch_finishes_at_once(changes, val_losses, figure):

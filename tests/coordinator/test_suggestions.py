@@ -24,8 +24,7 @@ def test_one_is_held_while_nothing_is_known():
 
 
 @pytest.mark.parametrize(
-    ("suggestion_s", "target"),
-    [(0.0, 1), (0.0125, 1), (0.0625, 3), (0.125, 5), (0.2, 14), (0.25, 20), (9.0, 20)],
+    ("suggestion_s", "target"), [(0.0, 1), (0.0125, 1), (0.0625, 3), (0.125, 5), (0.2, 14), (0.25, 20), (9.0, 20)]
 )
 def test_the_buffer_is_empty_for_few_of_the_blocks_that_come(suggestion_s, target):
     held = buffer(20, suggestion_s, trial_s=5.0)

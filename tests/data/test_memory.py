@@ -20,11 +20,7 @@ def test_what_is_available_is_something_and_no_more_than_the_machine_has():
     [
         ("0::/job/step", "job/step", ("memory.max", "memory.current", "inactive_file")),
         ("0::/not/seen/here", ".", ("memory.max", "memory.current", "inactive_file")),
-        (
-            "4:memory:/job",
-            "memory/job",
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ),
+        ("4:memory:/job", "memory/job", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
     ],
 )
 def test_a_control_group_leaves_its_limit_less_what_is_used_without_files_that_can_be_dropped(

@@ -172,10 +172,7 @@ def test_specs_that_name_nothing(spec, sentence):
     [
         ("{", "no JSON"),
         ("[1]", "without a model's class"),
-        (
-            '{"class_name": "Model", "config": {}, "keras_version": "2.2.4"}',
-            "must be made of layers that Keras 3 has",
-        ),
+        ('{"class_name": "Model", "config": {}, "keras_version": "2.2.4"}', "must be made of layers that Keras 3 has"),
     ],
 )
 def test_architectures_that_cannot_be_read(module, text, sentence):

@@ -18,10 +18,7 @@ from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.framework import framework_named
 from nnlo_opt.models.losses import Labels, Output, make_terms
 
-pytestmark = [
-    pytest.mark.needs("torch"),
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")]
 EXAMPLE = Path(__file__).parents[2] / "examples/example_mnist_torch.py"
 
 

@@ -79,10 +79,7 @@ def test_empty_and_repeated():
     ("now", "phrase"),
     [
         ([Integer(1, 3, name="n")], "parameter `x` was Real(0.0, 1.0) and is now missing"),
-        (
-            [Real(0, 2, name="x"), Integer(1, 3, name="n")],
-            "parameter `x` was Real(0.0, 1.0) and is now Real(0.0, 2.0)",
-        ),
+        ([Real(0, 2, name="x"), Integer(1, 3, name="n")], "parameter `x` was Real(0.0, 1.0) and is now Real(0.0, 2.0)"),
         (
             [Real(0, 1, name="x"), Categorical([1, 2, 3], name="n")],
             "parameter `n` was Integer(1, 3) and is now Categorical([1, 2, 3])",
