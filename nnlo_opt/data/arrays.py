@@ -35,18 +35,14 @@ class ArraySource:
                         f"All arrays of a data source must have one row for each sample. Received: {n_samples} "
                         f"features, {len(leaf)} rows of {name}."
                     )
-        self._info = DataInfo.of("memory", self._x, self._y)
-
-    @property
-    def info(self) -> DataInfo:
-        return self._info
+        self.info = DataInfo.of("memory", self._x, self._y)
 
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
-        indices = checked_indices(indices, self._info.n_samples)
+        indices = checked_indices(indices, self.info.n_samples)
         return take(self._x, indices), take(self._y, indices)
 
     def read_labels(self, indices: Indices | None = None) -> Arrays:
-        return take(self._y, checked_indices(indices, self._info.n_samples))
+        return take(self._y, checked_indices(indices, self.info.n_samples))
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         if name not in self._columns:
@@ -54,7 +50,7 @@ class ArraySource:
                 f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. The data sets "
                 f"are: {', '.join(sorted(self._columns))}."
             )
-        return self._columns[name][checked_indices(indices, self._info.n_samples)]
+        return self._columns[name][checked_indices(indices, self.info.n_samples)]
 
 
 def _as(leaf: NDArray | Ragged, dtype: DTypeLike) -> NDArray | Ragged:

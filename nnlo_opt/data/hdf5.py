@@ -68,7 +68,7 @@ class Hdf5Source:
         with self._open(not_empty, ConfigurationError) as file:
             for part in parts:
                 part.settle(file, not_empty)
-        self._info = DataInfo(
+        self.info = DataInfo(
             files=files,
             feature_shape=self._features.shape,
             label_shape=self._labels.shape,
@@ -80,10 +80,6 @@ class Hdf5Source:
         #: number of the first sample of every file, and of the end of the last one
         self._starts: Indices = np.cumsum([0, *(file.n_samples for file in files)])
 
-    @property
-    def info(self) -> DataInfo:
-        return self._info
-
     def read(self, indices: Indices) -> tuple[Arrays, Arrays]:
         x, y = self._read(indices, (self._features, self._labels), self._locate)
         return x, y
@@ -94,7 +90,7 @@ class Hdf5Source:
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
         columns = [np.empty(0)]
-        for info, rows in self._rows_by_file(checked_indices(indices, self._info.n_samples)):
+        for info, rows in self._rows_by_file(checked_indices(indices, self.info.n_samples)):
             with self._open(info.path, ConfigurationError) as file, reading(name, info.path, ConfigurationError):
                 columns.append(_column(find_dataset(file, name, info.path), name, info)[rows])
         return np.concatenate(columns[1:] or columns)
@@ -108,7 +104,7 @@ class Hdf5Source:
 
     def _read(self, indices: Indices | None, parts: Sequence[Part], locate: Callable[[Path], Path]) -> list[Arrays]:
         """Return the samples `indices` of each part."""
-        indices = checked_indices(indices, self._info.n_samples)
+        indices = checked_indices(indices, self.info.n_samples)
         targets = [Target(part.shape, part.dtype, len(indices)) for part in parts]
         for info, rows in self._rows_by_file(indices):
             with self._open(locate(info.path), TrialError) as file:
@@ -120,7 +116,7 @@ class Hdf5Source:
         """Yield each file that holds some of the samples `indices`, and their rows in it."""
         edges = np.searchsorted(indices, self._starts)
         for number in np.flatnonzero(np.diff(edges)):
-            yield self._info.files[number], indices[edges[number] : edges[number + 1]] - self._starts[number]
+            yield self.info.files[number], indices[edges[number] : edges[number + 1]] - self._starts[number]
 
 
 def write_hdf5(path: Path, arrays: Mapping[str, NDArray]) -> None:

@@ -93,6 +93,7 @@ class KerasAdapter:
         self._graph: Any = KerasGraph(model, terms)
         self._engine: Any = _engine(self._graph, jit_compile)
         self.figures = figures_of(terms)
+        self.layout: Layout = self._graph.layout
         #: weights (n_weights,), own or borrowed, and state (n_state,), for the next call
         self._weights = self._own_weights = _values_of(self._graph.weight_variables, self._graph.layout)
         self._state = _values_of(self._graph.state_variables, self._graph.state_layout)
@@ -103,10 +104,6 @@ class KerasAdapter:
         ]
         #: loss scale; None if no layer computes in float16
         self._loss_scale = LossScale() if _computes_in_half(model) else None
-
-    @property
-    def layout(self) -> Layout:
-        return self._graph.layout
 
     @property
     def n_weights(self) -> int:

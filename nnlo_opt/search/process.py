@@ -153,10 +153,6 @@ class SearchProcess(SearchService):
         self._incoming = b""
         self._closed = False
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def load_space(self, source: str, fixed: Mapping[str, str] | None = None) -> Space:
         try:
             return super().load_space(source, fixed)

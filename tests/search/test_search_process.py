@@ -187,13 +187,13 @@ def test_a_long_history_never_blocks(process):
     n_trials = 20_000
     space = Space([Integer(0, 10**6, name="n")])
     process.start("random", space, 0, {})
-    os.kill(process.pid, signal.SIGSTOP)  # from here on nobody reads
+    os.kill(process._process.pid, signal.SIGSTOP)  # from here on nobody reads
     try:
         process.record([pending(trial, {"n": trial}) for trial in range(n_trials)])
         process.request_suggestion(1)
         assert process.poll() is None
     finally:
-        os.kill(process.pid, signal.SIGCONT)
+        os.kill(process._process.pid, signal.SIGCONT)
     suggestion = process.wait(LONG_S)
     history = History(space)
     for trial in range(n_trials):
@@ -219,7 +219,7 @@ def test_a_bug_in_the_records_is_told(process):
 
 def test_a_killed_process_is_noticed(process):
     process.start("random", SPACE, 0, {})
-    os.kill(process.pid, signal.SIGKILL)
+    os.kill(process._process.pid, signal.SIGKILL)
     with pytest.raises(NnloError, match="status -9"):
         process.wait(LONG_S)
 
@@ -228,13 +228,13 @@ def test_closing_ends_the_process(process):
     process.start("random", SPACE, 0, {})
     process.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
+        os.kill(process._process.pid, 0)
 
 
 def test_the_process_ends_with_its_parent():
     code = (
         "import os\nfrom nnlo_opt.search.process import SearchProcess\nsearch = SearchProcess()\n"
-        "print(search.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+        "print(search._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     parent = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     pid = int(parent.stdout)
