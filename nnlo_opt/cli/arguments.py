@@ -1,7 +1,6 @@
 """Parsers of the commands, made from the table of options."""
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
 
@@ -61,19 +60,23 @@ class Parser(argparse.ArgumentParser):
         return argparse.Namespace(**{**given, **vars(read(given, self._options))})
 
     def error(self, message: str) -> NoReturn:
-        text = message.removeprefix("argument ")
-        if message.startswith("argument ") and ": " in text:
-            option, rule = text.split(": ", 1)
-            raise ConfigurationError(f"`{option.split('/')[0]}` {rule}")
-        if message.startswith("unrecognized arguments: "):
-            raise ConfigurationError(self._unknown(message.removeprefix("unrecognized arguments: ")))
-        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists the options.")
+        see, rule = f"`{self.prog} --help` lists the options.", f"{message[:1].upper()}{message[1:]}"
+        if found := re.fullmatch(r"argument ([^/:]+).*?: (.+)", message):
+            rule = f"`{found[1]}` {found[2].replace('expected one argument', 'must be followed by a value')}"
+        if found := re.fullmatch(r"(`.+`) invalid choice: '(.*)' \(choose from (.+)\)", rule):
+            known = found[3].replace("'", "")
+            see = f"Received: {found[2]}.{did_you_mean(found[2], known.split(', '))}"
+            rule = f"{found[1]} must be one of {known}"
+        elif found := re.fullmatch("the following arguments are required: ([^,]+).*", message):
+            rule = f"`{found[1]}` is required"
+        elif found := re.fullmatch("unrecognized arguments: (.*)", message):
+            raise ConfigurationError(self._unknown(found[1]))
+        raise ConfigurationError(f"{rule}. {see}")
 
     def _unknown(self, arguments: str) -> str:
         first = next(iter(arguments.split()), "an empty one")
-        close = difflib.get_close_matches(first, self._option_string_actions, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"see `{self.prog} --help`."
-        return f"Every argument must be an option of {self.prog} or its value. Received: {first}; {hint}"
+        hint = did_you_mean(first, self._option_string_actions) or f" `{self.prog} --help` lists the options."
+        return f"Every argument must be an option of {self.prog} or its value. Received: {first}.{hint}"
 
 
 def _argument(option: Option) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def save_best_model(run: Path) -> str:
             f"The weights of a run must be of its model. Received: `{options.model}`, which has changed since. Restore "
             "the file, or train the trial again by `--from-run`."
         )
+    if workload.definition.kind == "objective":
+        raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     workload.prepare()
     fold = best_fold(trial, direction) if trial.folds else 0
     path, _ = workload.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())

@@ -21,6 +21,7 @@ from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option, read
 
@@ -183,7 +184,7 @@ def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
     """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
     n_bytes = len(images) * sum(part.nbytes for part in images[:1].as_samples())
-    _say(f"Writing {n_files} files of {len(images):,} samples, {n_bytes / 1e6:,.0f} MB: {paths[0]} ...")
+    _say(f"Writing {counted(n_files, 'file')} of {len(images):,} samples, {n_bytes / 1e6:,.0f} MB: {paths[0]} ...")
     progress = Progress(_say, n_files, "files", 1)
     for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
         features, labels = images[chosen].as_samples()

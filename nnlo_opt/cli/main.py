@@ -90,6 +90,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
     from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
+    from nnlo_opt.reporting.terminal import fitted
     from nnlo_opt.run.context import ProcessContext
     from nnlo_opt.runtime.log import RankOutput, wait_until_read
     from nnlo_opt.runtime.timeline import NO_TIMELINE, RankTimeline, events_per_rank
@@ -111,7 +112,7 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         return EXIT_OK, None
     except NnloError as error:
         if world.rank == 0:
-            print(error, file=sys.stderr)
+            print(fitted(str(error), sys.stderr), file=sys.stderr)
         return error.exit_code, None
     output = RankOutput(world.rank, options.log_level, to_terminal=world.rank == 0, quiet=options.quiet)
     watchdog = Watchdog(world.rank, options.hang_timeout_s, output.tell_terminal)

@@ -14,7 +14,7 @@ from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, Nnl
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trials_table
-from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.reporting.terminal import fitted, line_width
 from nnlo_opt.reporting.trial_page import trial_page
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ProtocolError:
         raise
     except NnloError as error:
-        print(error, file=sys.stderr)
+        print(fitted(str(error), sys.stderr), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe (`| head`) has left; Python must not find that out again at its exit.
@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_WRONG_REQUEST
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="nnlo-opt",
         description="Launch and plan runs, look at them, repair them, look at search spaces, or simulate.",
     )
@@ -214,8 +214,10 @@ def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None
 def _checked(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
     if not os.path.isfile(run / JOURNAL_NAME):
+        inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
+        where = f"name a run in it, such as `{inside[-1]}`" if inside else f"runs are in `{RUNS}/`"
         raise ConfigurationError(
-            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; runs are in `{RUNS}/`."
+            f"A run directory must hold a {JOURNAL_NAME}. Received: `{run}`, which does not; {where}."
         )
     return run
 

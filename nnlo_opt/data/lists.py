@@ -37,7 +37,8 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
             what = f"which is {kind}" if os.path.exists(file) else "which does not exist"
             raise ConfigurationError(
                 f"Every line of a list file must name a data file, absolute or relative to the folder of the list. "
-                f"Received: {name[:200]} in line {number} of {path}, {what}."
+                f"Received: {name[:200]} in line {number} of {path}, {what}. Name HDF5 files, which `GetData "
+                "from-arrays` writes of arrays."
             )
         files.append(file)
     if not files:

@@ -24,12 +24,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from nnlo_opt.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.errors import ConfigurationError, NnloError, TrialError, did_you_mean
 from nnlo_opt.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.models.legacy_json import read_architecture
 from nnlo_opt.models.losses import LossRequest, WeightRequest
@@ -75,10 +74,10 @@ def open_model(spec: str) -> "ModelDefinition":
         **dict.fromkeys((".pt", ".pth", ".torch"), ModelDefinition.from_saved_torch),
     }
     if path.suffix not in readers:
-        names = ", ".join(get_close_matches(spec, builtin_names()) or builtin_names())
         raise ConfigurationError(
             f"A model must be a Python file, a JSON architecture, a file saved by torch, or a built-in model. "
-            f"Received: {spec!r}. Give a file ending in .py, .json or .pt, or one of: {names}."
+            f"Received: {spec!r}. Give a file ending in .py, .json or .pt, or one of: {', '.join(builtin_names())}."
+            f"{did_you_mean(spec, builtin_names())}"
         )
     if not os.path.isfile(path):
         raise ConfigurationError(f"A model's file must exist. Received: {spec!r}, which is no file. Check the path.")
@@ -211,7 +210,7 @@ class ModelDefinition:
         if accepted is not None and (unknown := sorted(given - accepted)):
             raise ConfigurationError(
                 f"A parameter must be one that `get_model` of {self.source} accepts. Received: {unknown[0]!r}. "
-                f"It accepts: {', '.join(sorted(accepted)) or 'none'}."
+                f"It accepts: {', '.join(sorted(accepted)) or 'none'}.{did_you_mean(unknown[0], accepted)}"
             )
         if missing := sorted(self.required_parameters - given):
             raise ConfigurationError(

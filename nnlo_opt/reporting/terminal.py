@@ -1,6 +1,8 @@
 """Terminal on which a person reads: its width, its colours."""
 
 import os
+import textwrap
+from functools import partial
 from typing import TextIO
 
 from nnlo_opt.runtime.environment import is_rank
@@ -36,6 +38,17 @@ def line_width(stream: TextIO) -> int:
     """Return the most characters of a line for `stream`: `COLUMNS`, else the width of its terminal, else `WIDE`."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else terminal_width(stream) or WIDE
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return `text` with its lines cut between words to the width of the terminal that shows `stream`, if one does.
+
+    Lines that begin with a space stay whole: they are commands to be copied.
+    """
+    if (width := terminal_width(stream)) is None:
+        return text
+    wrap = partial(textwrap.fill, width=width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap(line) if len(line) > width and line[0] != " " else line for line in text.split("\n"))
 
 
 def styled(text: str, style: str, stream: TextIO) -> str:

@@ -11,7 +11,7 @@ from typing import TextIO
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
-from nnlo_opt.reporting.terminal import styled
+from nnlo_opt.reporting.terminal import fitted, styled
 from nnlo_opt.runtime.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
@@ -48,7 +48,7 @@ class Console:
         if self._prints and (stream or not self._is_quiet):
             with suppress(OSError, ValueError):  # code of a user may have closed it
                 stream = stream or sys.stdout
-                print(styled(text, style, stream), file=stream, flush=True)
+                print(styled(fitted(text, stream), style, stream), file=stream, flush=True)
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")

@@ -95,6 +95,12 @@ class SearchSession(Session):
             return None
         return self._search.load_space(self.options.search_space, self.options.fix)
 
+    def check_early(self) -> None:
+        super().check_early()
+        if not self.options.run.restore:  # a resumed search needs the earlier runs no more
+            for path in self.options.search.warm_start:
+                ledger_of(path, "--warm-start")
+
     def check_findings(self, findings: Findings) -> None:
         comparison = self.options.comparison
         if not findings.is_objective and comparison.function is None and MAXIMAL in comparison.objectives:
@@ -184,7 +190,7 @@ class SearchSession(Session):
             self.say(f"Ends early after {budget}.")
         if (data := findings.data) is not None:
             folds = f", pooled and cut into {options.plan.n_fold} folds" if options.plan.n_fold > 1 else ""
-            self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples{folds}.")
+            self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples{folds}.")
         for line in findings.remarks:
             self.say(line)
         if self._pruning is not None:

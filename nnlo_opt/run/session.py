@@ -52,7 +52,7 @@ from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.run_directory import RunDirectory, check_place, choose_name, open_run, refuse_existing
 from nnlo_opt.trials.trial import Trial
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Session(ABC):
         """See the run through; return the exit code, with which every rank leaves."""
         self._preemption.allow(self.options.grace_s)
         try:
-            self._check_early()
+            self.check_early()
             code = self._run()[1]
         except (OutOfTimeError, ProtocolError):
             raise
@@ -241,7 +241,7 @@ class Session(ABC):
         words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), self.program, *self.options.command_line]
         return self.options.run.interrupted_text(self._ledger, words)
 
-    def _check_early(self) -> None:
+    def check_early(self) -> None:
         """Refuse wrong options before any rank imports a heavy package."""
         options = self.options
         check_mode(options.training.mode, options.n_masters, options.n_processes)
@@ -256,7 +256,7 @@ class Session(ABC):
             raise ConfigurationError(
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )
-        refuse_existing(options.run)
+        check_place(options.run)
         refuse_run_of_script(options.run)
 
     def run_in_script(self) -> Path:
@@ -368,6 +368,8 @@ class Session(ABC):
             self.greet(directory, findings)
         plan = self.plan_for(directory)
         search = self.start_search(findings, ledger.identity or identity, ledger)
+        if options.run.overwrite:
+            directory.begin_anew()
         if self._timeline.keeps:
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.

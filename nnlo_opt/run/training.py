@@ -103,7 +103,7 @@ class TrainingSession(Session):
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
             f"{training.mode}, {training.optimizer}."
         )
-        self.say(f"Data: {data.n_train} training and {data.n_validation} validation samples.")
+        self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples.")
         for line in findings.remarks:
             self.say(line)
 

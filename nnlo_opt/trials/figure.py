@@ -65,13 +65,13 @@ def judged(figure: Callable[[dict[str, Any]], Any], fold: dict[str, Any]) -> flo
 
 def finite_number(value: Any, rule: str) -> float:
     """Return what a user's code gave as a number; TrialError with the `rule` unless it is finite, and no text."""
-    is_text = False
+    is_text, what = False, ", as of a function without `return`" * (value is None)
     try:
         is_text = np.asarray(value).dtype.kind in "SU"
         number = math.nan if is_text else float(np.asarray(value, dtype=float).item())
     except Exception:  # the object is the user's: a tensor of many elements raises any error of its framework
         number = math.nan
     if not math.isfinite(number):
-        what = ", which is text: convert it by `float(...)`" * is_text
+        what = ", which is text: convert it by `float(...)`" if is_text else what
         raise TrialError(f"{rule}; received: {reprlib.repr(value)}{what}")
     return number

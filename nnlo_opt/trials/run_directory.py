@@ -3,6 +3,7 @@
 A relaunch after a kill waits until the old coordinator has ended before it reads the journal.
 """
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,17 +96,38 @@ class RunRequest:
 
 
 class RunDirectory:
-    """Open run directory, held by one process."""
+    """Open run directory, held by one process.
 
-    def __init__(self, path: Path, shown: Path, lock: RunLock, journal: Journal) -> None:
+    Args:
+        syncs: as of `Journal`.
+        replaces: leave a run that is there as it is until `begin_anew`; before that there is no `journal`.
+    """
+
+    def __init__(self, path: Path, shown: Path, lock: RunLock, *, syncs: bool, replaces: bool) -> None:
         #: absolute path, and the path as the command has it, for messages
         self.path, self.shown = path, shown
-        self._lock = lock
-        self.journal = journal
-        with without_collection():
-            #: the trials of the run, after all events of earlier sessions
-            self.ledger = Ledger(journal.events)
-        journal.events.clear()  # the ledger has all of them
+        self._closing = ExitStack()
+        self._closing.callback(lock.release)
+        self._open = partial(Journal, path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
+        #: the trials of the run, after all events of earlier sessions
+        self.ledger = Ledger()
+        if not replaces:
+            self._open_journal()
+            with without_collection():
+                self.ledger = Ledger(self.journal.events)
+            self.journal.events.clear()  # the ledger has all of them
+
+    def _open_journal(self) -> None:
+        self.journal = self._open()
+        self._closing.callback(self.journal.close)
+
+    def begin_anew(self) -> None:
+        """Remove the run that `--overwrite` replaces: nothing of the request can be refused any more."""
+        try:
+            _remove_run(self.path)
+            self._open_journal()
+        except OSError as error:
+            raise not_writable(self.path, error) from None
 
     @property
     def name(self) -> str:
@@ -117,20 +140,30 @@ class RunDirectory:
 
     def close(self) -> None:
         """Close the journal, then release the lock."""
-        for close in (self.journal.close, self._lock.release):
-            with suppress(OSError):  # code of a user may have closed the file
-                close()
+        with suppress(OSError):  # code of a user may have closed the file
+            self._closing.close()
 
     def abandon(self) -> None:
         """Close the directory of a request that was refused, and remove it unless it holds a run or other files."""
+        journal = self.path / JOURNAL_NAME
         with suppress(OSError):
-            if not (self.path / JOURNAL_NAME).stat().st_size:
+            if not journal.exists() or not journal.stat().st_size:
                 # While the lock is held: another process that has waited for it then makes a file of its own.
                 for name in (MARK_NAME, JOURNAL_NAME, LOCK_NAME):
                     (self.path / name).unlink(missing_ok=True)
         self.close()
         with suppress(OSError):
             self.path.rmdir()
+
+
+def check_place(request: RunRequest) -> None:
+    """Raise ConfigurationError if the run directory cannot be made, or the run exists but may not be touched."""
+    path = wanted = request.place / (request.name or "")
+    while not os.path.exists(path):
+        path = path.parent
+    if not os.access(path, os.W_OK) or not path.is_dir():
+        raise not_writable(wanted, OSError(errno.EACCES, f"`{path}` is no folder that can be written to"))
+    refuse_existing(request)
 
 
 def refuse_existing(request: RunRequest) -> None:
@@ -201,12 +234,9 @@ def open_run(
             make_directory(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.release)
-            if request.overwrite:
-                _remove_run(path)
-            journal = Journal(path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
+            run = RunDirectory(path, request.root / name, lock, syncs=syncs, replaces=request.overwrite)
         except OSError as error:
             raise not_writable(path, error) from None
-        run = RunDirectory(path, request.root / name, lock, journal)
         on_error.pop_all()
     return run
 

@@ -239,6 +239,8 @@ def test_a_run_with_a_name_is_kept_and_resumed(tmp_path, monkeypatch):
     assert (first.directory / "results.csv").is_file()
     with pytest.raises(ConfigurationError, match="exists"):
         nnlo_opt.optimize(distance, SPACE, checkpoint="mine", **FEW)
+    with pytest.raises(ConfigurationError, match="`--warm-start` must name a run directory"):
+        nnlo_opt.optimize(distance, SPACE, checkpoint="mine", overwrite=True, warm_start="nowhere", **FEW)
     more = {**FEW, "num_iterations": 8}
     resumed = nnlo_opt.optimize(distance, SPACE, checkpoint="mine", opt_restore=True, **more)
     assert points(resumed)[:5] == points(first)

@@ -36,7 +36,7 @@ def test_a_point_that_cannot_be_built(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["minst"], "one of: mnist"),
+        (["minst"], "Did you mean `mnist`?"),
         (["mnist", "filters=3"], "Received: 'filters'. It accepts: dense, dropout"),
         (["mnist", "dropout"], "name=value. Received: 'dropout'"),
         (["mnist", "dense=3", "dense=4"], "given once"),

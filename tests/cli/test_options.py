@@ -296,7 +296,7 @@ def test_an_unknown_argument_is_refused_by_its_name(parse, argument):
 
 
 def test_a_misspelled_option_is_answered_with_the_right_one():
-    assert "did you mean `--num-iterations`?" in refused(search, "--num-iteratons", "3")
+    assert "Did you mean `--num-iterations`?" in refused(search, "--num-iteratons", "3")
     assert "`TrainingDriver --help`" in refused(train, "--zzz")
 
 

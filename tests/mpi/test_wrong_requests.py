@@ -140,6 +140,8 @@ EARLY = {
     "fixed without a value": (["--model", "model.py", *SPACE, "--fix", "n_units"], "NAME=VALUE"),
     "fixed, but no parameter": (["--model", "model.py", *SPACE, "--fix", "n_unit=9"], "n_units"),
     "bad run name": (["--model", "model.py", *SPACE, "--trial-name", "a b"], "a b"),
+    "warm start of no run": (["--model", "model.py", *SPACE, "--warm-start", "nowhere"], "`--warm-start` must name"),
+    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
 }
 #: what a rank sees before it imports a framework: the module (without executing it, if a framework is at its top), data
 BEFORE_A_FRAMEWORK = {
@@ -172,8 +174,6 @@ BEFORE_A_FRAMEWORK = {
     ),
 }
 LATE = {
-    "no place to write": (["--model", "model.py", *SPACE, "--checkpoint", "a_file/run"], "a_file"),
-    "warm start of no run": (["--model", "model.py", *SPACE, "--warm-start", "nowhere"], "`--warm-start` must name"),
     "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
     "saved model is torn": (["--model", "saved.pt", "--search-space", "rates.py"], "saved.pt"),
     "model is built at no point": (["--model", "never_built.py"], "line 7, NameError"),

@@ -5,7 +5,7 @@ import termios
 
 import pytest
 
-from nnlo_opt.reporting.terminal import WIDE, line_width, styled, terminal_width
+from nnlo_opt.reporting.terminal import WIDE, fitted, line_width, styled, terminal_width
 from nnlo_opt.run.console import Console
 
 
@@ -38,6 +38,16 @@ def test_a_line_is_coloured_on_a_terminal_alone_and_never_in_the_log_file(termin
     console.say("done", style="good")
     console.close()
     assert capsys.readouterr().out == (tmp_path / "log").read_text() == "done\n"
+
+
+def test_a_sentence_is_cut_between_words_on_a_terminal_alone_and_a_command_never(terminal, tmp_path):
+    sentence, command = "a number 0.123456 " * 9 + "ends", "    mpirun " + "--option value " * 9
+    first, *more = fitted(f"{sentence}\n{command}", terminal).splitlines()
+    assert len(first) <= 93
+    assert more[-1] == command
+    assert " ".join([first, *(line.strip() for line in more[:-1])]) == sentence
+    with (tmp_path / "file").open("w") as file:
+        assert fitted(sentence, file) == sentence
 
 
 def test_the_terminal_of_a_rank_is_that_of_mpirun(terminal, monkeypatch):

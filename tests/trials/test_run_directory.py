@@ -209,7 +209,8 @@ def test_a_damaged_journal_is_refused_and_the_lock_is_let_go(tmp_path):
     for _ in range(2):
         with pytest.raises(JournalError, match="damaged"):
             open_run(request(tmp_path, "a"), "a", lock_timeout_s=0.0)
-    open_run(request(tmp_path, "a", overwrite=True), "a", lock_timeout_s=0.0).close()
+    with closing(open_run(request(tmp_path, "a", overwrite=True), "a", lock_timeout_s=0.0)) as run:
+        run.begin_anew()
     assert journal.read_bytes() == b""
 
 
@@ -271,6 +272,7 @@ def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):
     fill(path)
     run = open_run(request(tmp_path, "a", overwrite=True), "a")
     assert run.ledger.sessions == []
+    run.begin_anew()
     run.close()
     assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
     assert not (path / "trials").exists()
@@ -280,7 +282,8 @@ def test_overwrite_removes_what_a_run_writes_and_nothing_else(tmp_path):
 def test_overwrite_removes_nothing_from_a_directory_that_is_no_run(tmp_path):
     path = tmp_path / "project"
     fill(path)
-    open_run(request(tmp_path, "project", overwrite=True), "project").close()
+    with closing(open_run(request(tmp_path, "project", overwrite=True), "project")) as run:
+        run.begin_anew()
     assert files_of(path) == {*OF_A_RUN, *OF_THE_USER, "journal.jsonl"}
 
 
@@ -289,12 +292,27 @@ def test_overwrite_that_was_cut_short_is_finished_by_the_next_one(tmp_path):
     fill(path)
     (path / "results.csv").unlink()
     (path / "results.csv").mkdir()  # cannot be removed as the file it should be
-    with pytest.raises(ConfigurationError, match="must be writable"):
-        open_run(request(tmp_path, "a", overwrite=True), "a")
+    with (
+        closing(open_run(request(tmp_path, "a", overwrite=True), "a")) as run,
+        pytest.raises(ConfigurationError, match="must be writable"),
+    ):
+        run.begin_anew()
     assert (path / "journal.jsonl").stat().st_size
     (path / "results.csv").rmdir()
-    open_run(request(tmp_path, "a", overwrite=True), "a").close()
+    with closing(open_run(request(tmp_path, "a", overwrite=True), "a")) as run:
+        run.begin_anew()
     assert files_of(path) == {*OF_THE_USER, "journal.jsonl"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_refused_request_to_overwrite_leaves_the_folder_as_it_was(tmp_path, exists):
+    path = tmp_path / "a"
+    if exists:
+        fill(make_run(tmp_path, "a", STARTED))
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    open_run(request(tmp_path, "a", overwrite=True), "a").abandon()
+    assert path.exists() == exists
+    assert {file: file.read_bytes() for file in before} == before
 
 
 def test_without_overwrite_nothing_is_removed(tmp_path):
