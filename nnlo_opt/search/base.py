@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import repeat
 from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
@@ -282,7 +283,7 @@ class History:
         reach = min(_REACH, max(1, len(self._points)) ** -2.0)
         exact, quantiles = self._parts_of(point)
         near = self._quantiles.get(exact, []) if reach > _LEAST_REACH else []
-        return self.contains(point) or any(math.dist(quantiles, other) < reach for other in near)
+        return self.contains(point) or min(map(math.dist, near, repeat(quantiles)), default=1.0) < reach
 
     def _parts_of(self, point: Point) -> tuple[PointKey, list[float]]:
         """Return the key of a point without its continuous values, and the quantiles of these."""
