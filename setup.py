@@ -56,6 +56,7 @@ setup(
             "TrainingDriver = nnlo_opt.cli.main:training_driver",
             "GetData = nnlo_opt.cli.main:get_data",
             "BuildModel = nnlo_opt.cli.main:build_model",
+            "horovodrun = nnlo_opt.cli.main:horovodrun",
             "nnlo-opt = nnlo_opt.cli.main:tool",
         ]
     },

@@ -4,6 +4,7 @@ Parts, each against references of the same repeat:
   inner      samples a second of the training loop; references: `model.fit`, the lean loop (one process, the compiled
              step and the optimizer of the package, no communication), the control (as many lean loops side by side
              as there are workers) and the control in step (had these waited for each other after every batch)
+  horovod    samples a second of two ranks of `nnlo_opt.allreduce`, against two `model.fit` side by side, and two more
   reference  the same against the reference's protocol rebuilt, MLP only
   whole      seconds from start to end with HDF5, validation and checkpoints, against a `model.fit` script on one core
   accuracy   validation accuracy after equal samples, every update rule against one process
@@ -25,9 +26,11 @@ import psutil
 import training_runs as runs
 from turns import Contestant, rate, rate_in_step, take_turns
 
-PARTS = ("inner", "reference", "whole", "accuracy")
+PARTS = ("inner", "horovod", "reference", "whole", "accuracy")
 #: an idle machine uses less than this before and between our runs
 IDLE_PERCENT = 10.0
+#: least samples a second of two ranks of `nnlo_opt.allreduce`, as a part of two plain fits
+HOROVOD = {"mlp": 0.90, "cnn": 0.95}
 #: workers of the whole runs and of the accuracy
 N_WORKERS = 2
 
@@ -162,6 +165,8 @@ def main() -> None:
             if {"inner", "reference"} & set(arguments.parts):
                 plan = Plan.of(model, arguments.parts, by_messages=arguments.messages)
                 measure_loops(model, sizes, plan, repeats, folder / model, found)
+            if "horovod" in arguments.parts and model in HOROVOD:
+                measure_horovod(model, sizes, repeats, folder / f"{model}-horovod", found)
         if "whole" in arguments.parts:
             measure_whole(models, QUICK_SIZES if quick else SIZES, repeats, folder / "whole", found)
         if "accuracy" in arguments.parts and "mlp" in models:
@@ -248,6 +253,33 @@ def measure_once(
         take_turns(list(contestants.values()), seconds)
         made = {name: contestant.made() for name, contestant in contestants.items()}
     return {**{name: rate(of) for name, of in made.items()}, "control_in_step": rate_in_step(made["control"])}
+
+
+def measure_horovod(model: str, sizes: Sizes, repeats: int, folder: Path, found: Findings) -> None:
+    """Samples a second of two ranks that average gradients, of two plain fits, and of two more as the control."""
+    data = runs.make_data(folder / "data", sizes.n_train)
+    rates: dict[str, list[float]] = {"horovod_2_ranks": [], "two_fits": [], "two_more_fits": []}
+    for repeat in range(repeats):
+        found.look_around()
+        place = folder / str(repeat)
+        place.mkdir()
+        contestants: list[Contestant] = []
+        with ExitStack() as stack:
+            ranks = stack.enter_context(runs.HorovodTraining(model, data, 2, place / "horovod"))
+            contestants.append(stack.enter_context(Contestant(ranks.pids, ranks.makers)))
+            for _ in range(2):
+                fits = [stack.enter_context(runs.Loop("fit", model, data, place)) for _ in range(2)]
+                contestant = Contestant([fit.pid for fit in fits], [fit.stamps for fit in fits])
+                contestants.append(stack.enter_context(contestant))
+            take_turns(contestants, 2 * sizes.seconds)
+            for values, contestant in zip(rates.values(), contestants, strict=True):
+                values.append(rate(contestant.made()))
+        h.say(f"{model}: { ({name: round(values[-1]) for name, values in rates.items()}) } samples/s")
+    for name, values in rates.items():
+        found.add(f"{model}_{name}_samples_per_s", values)
+    for name, least in (("horovod_2_ranks", HOROVOD[model]), ("two_more_fits", None)):
+        ratios = [value / base for value, base in zip(rates[name], rates["two_fits"], strict=True)]
+        found.add(f"{model}_{name}_ratio_to_two_fits", ratios, least)
 
 
 def add_ratios(

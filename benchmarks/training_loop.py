@@ -37,6 +37,11 @@ def main() -> None:
     x, y = read(Path(train))
     said = {"n_weights": int(model.count_params()), "jit_compile": bool(getattr(model, "jit_compile", False))}
     print(json.dumps(said), file=answers, flush=True)
+    {"fit": train_by_fit, "lean": train_lean}[kind](model, x, y, int(batch), stamping(Path(path)))
+
+
+def stamping(path: Path) -> Callable[[int], None]:
+    """What is to be called with the samples trained since the last call, and writes a stamp."""
     stamps = np.memmap(path, np.float64, "r+").reshape(-1, 2)
     n_stamps = n_samples = 0
 
@@ -47,7 +52,7 @@ def main() -> None:
         stamps[n_stamps, 1], stamps[n_stamps, 0] = n_samples, time.time()
         n_stamps += 1
 
-    {"fit": train_by_fit, "lean": train_lean}[kind](model, x, y, int(batch), stamp)
+    return stamp
 
 
 def train_lean(model: Any, x: np.ndarray, y: np.ndarray, batch: int, stamp: Callable[[int], None]) -> None:

@@ -210,6 +210,34 @@ class Training:
         return np.column_stack([np.array(self._ends_s), n_samples])
 
 
+class HorovodTraining:
+    """Ranks of training_horovod.py, which train without end. Use as a context manager."""
+
+    _N_STAMPS = 100_000
+
+    def __init__(self, model: str, data: Data, n_ranks: int, folder: Path) -> None:
+        """Return when each rank has done two epochs."""
+        run = folder / "run"
+        run.mkdir(parents=True)
+        shape = (self._N_STAMPS, 2)
+        files = [np.memmap(run / f"rank-{i}.stamps", np.float64, "w+", shape=shape) for i in range(n_ranks)]
+        #: of each rank: at what times it had trained how many samples
+        self.makers = [lambda file=file: np.array(file[: int(np.count_nonzero(file[:, 0]))]) for file in files]
+        arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH]
+        program = os.path.relpath(HERE / "training_horovod", h.ROOT / "drivers")
+        self._job = h.Job(program, n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S)
+        if not self._job.watch(lambda: all(len(stamps()) >= 2 for stamps in self.makers), 0.25):
+            raise SystemExit("The ranks of training_horovod.py have ended.")
+        #: processes of its ranks
+        self.pids = [rank.pid for rank in self._job.ranks().values()]
+
+    def __enter__(self) -> "HorovodTraining":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._job.__exit__()
+
+
 def validation_accuracy(data: Data, n_ranks: int, options: Sequence[object], folder: Path) -> float:
     """Validation accuracy in percent at the end of a training of the MLP."""
     arguments = ["--model", model_path("mlp"), *data.options, "--batch", BATCH, "--loss", LOSS, *options]

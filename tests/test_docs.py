@@ -33,6 +33,7 @@ COMMANDS = {
     "TrainingDriver": "from nnlo_opt.cli.main import training_driver as run",
     "GetData": "from nnlo_opt.cli.main import get_data as run",
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
+    "horovodrun": "from nnlo_opt.cli.main import horovodrun as run",
     "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
 }
 SUBCOMMANDS = (

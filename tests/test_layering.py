@@ -41,6 +41,7 @@ ORDER = (
     "testing",
     "api",
     "cli",
+    "allreduce",
 )
 #: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
 #: third-party package but NumPy, and msgspec at its door
@@ -48,7 +49,7 @@ PURE_DATA: dict[str, str] = {
     "": "__init__ errors clock files records trees user_files vectors",
     "training": "options history schedules stopping",
     "trials": "trial events ledger objectives pareto figure",
-    "comm": "messages objective_messages run_messages codec topology transport",
+    "comm": "calls messages objective_messages run_messages codec topology transport",
     "data": "source folds batches order ragged weights",
     "models": "adapter layout losses legacy_json legacy_layers",
     "search": "base",
@@ -195,7 +196,7 @@ def test_only_run_names_the_adapters_that_have_a_twin():
         for name in OF_THE_HOUSE
         for other in house_imports_of(name)
         if is_in(other, NAMED_BY_RUN)
-        and not is_in(name, ["run", "cli", "api"])
+        and not is_in(name, ["run", "cli", "api", "allreduce"])
         and other not in OWN_PACKAGE.get(name, [])
     ]
     assert not named

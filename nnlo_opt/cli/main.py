@@ -65,6 +65,14 @@ def tool() -> NoReturn:
     sys.exit(module.main())
 
 
+def horovodrun() -> NoReturn:
+    """Run `horovodrun`, which becomes mpirun."""
+    _begin()
+    from nnlo_opt.cli import horovodrun as module
+
+    sys.exit(module.main())
+
+
 def _drive(*, searches: bool) -> NoReturn:
     preemption = Preemption()
     preemption.listen()

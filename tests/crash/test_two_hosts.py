@@ -1,5 +1,6 @@
 """A search over two hosts: one of them dies, the cable is cut, the one with the coordinator dies."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,16 @@ DRIVER += ["--num-iterations", "24", "--opt-restore"]
 RUN = "checkpoints/H"
 #: long enough for a machine that others work on as well; what hangs is found by it
 END_S = 300.0
+#: a script for Horovod, without a framework
+SCRIPT = """
+import socket
+import numpy as np
+import nnlo_opt.allreduce as hvd
+
+hvd.init()
+mean = hvd.allreduce(np.full(333_333, hvd.rank(), np.float32))
+print(f"{hvd.local_rank()} of {hvd.local_size()} on {socket.gethostname()}: {mean[-1]} {mean.size}", flush=True)
+"""
 
 
 @pytest.fixture
@@ -67,3 +78,12 @@ def test_a_run_goes_on_on_the_other_host_when_that_of_the_coordinator_has_died(h
     job = hosts.launch(2, (3, 2), DRIVER, tmp_path)
     check_end(tmp_path, job, before)
     assert len(launcher.events_of(tmp_path / RUN, "RunStarted")) == 2
+
+
+@pytest.mark.proof
+def test_horovodrun_starts_a_script_on_both_hosts(hosts, tmp_path):
+    (tmp_path / "program.py").write_text(SCRIPT)
+    outcome = hosts.horovodrun((2, 1), [sys.executable, "program.py"], tmp_path).wait(END_S)
+    places = ["0 of 2 on nnlo-host-1", "1 of 2 on nnlo-host-1", "0 of 1 on nnlo-host-2"]
+    assert sorted(outcome.out.splitlines()) == sorted(f"{place}: 1.0 333333" for place in places)
+    assert hosts.ports == {"port 2222"}

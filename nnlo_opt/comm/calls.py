@@ -1,0 +1,142 @@
+"""Collective calls that the ranks of a user's program agree on before each of them.
+
+Before a call every rank adds a *head*, nine integers, to the heads of all other ranks. The sums say whether all ranks
+are at the same call, how many samples they have together, and which ranks have joined: they have no more data, but
+take part in the calls of the other ranks until these join, too. So two ranks at different calls get a sentence, and
+none of them waits for ever.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import ConfigurationError
+
+#: kinds of calls; `chunks` is a sum by parts that are sent as soon as they are ready
+KINDS = ("sum", "min", "max", "gather", "broadcast", "chunks", "float16", "bfloat16")
+#: dtypes of numbers that are reduced; bytes of anything else travel as uint8
+DTYPES = ("float32", "float64", "int32", "int64", "uint8")
+#: kinds of `Compression`: the sum travels in numbers of 16 bits
+HALVES = ("float16", "bfloat16")
+#: numbers of a chunk of float32: 1 MiB
+CHUNK = 1 << 18
+
+
+class Call(NamedTuple):
+    """Collective call of one rank."""
+
+    kind: str
+    dtype: str
+    #: numbers; of a row if rows are gathered
+    n_numbers: int
+    #: rank that broadcasts; else the number of arrays
+    root: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "broadcast":
+            return f"a broadcast of {self.n_numbers:,} bytes from rank {self.root}"
+        if self.kind == "gather":
+            return f"a gathering of rows of {self.n_numbers:,} bytes"
+        arrays = f"{self.root} array{'s' * (self.root != 1)} with " if self.root else ""
+        return f"a reduction ({self.kind}) of {arrays}{self.n_numbers:,} numbers ({self.dtype})"
+
+    def code(self) -> list[int]:
+        """Return the call as three numbers."""
+        return [KINDS.index(self.kind) * len(DTYPES) + DTYPES.index(self.dtype), self.n_numbers, self.root]
+
+    @classmethod
+    def of(cls, code: Iterable[int]) -> "Call":
+        """Return the call that `code` has made these three numbers of."""
+        first, n_numbers, root = map(int, code)
+        kind, dtype = divmod(first, len(DTYPES))
+        return cls(KINDS[kind], DTYPES[dtype], n_numbers, root)
+
+
+#: numbers of a head
+N_HEAD = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Sums of the heads of all ranks."""
+
+    #: ranks that make a call; that have left their program; the sum of the numbers of these from 1
+    n_active: int
+    n_left: int
+    left: int
+    #: samples of the ranks that make a call
+    n_samples: int
+    #: the call; None: the ranks make none, or different ones
+    call: Call | None
+
+    @classmethod
+    def of(cls, sums: NDArray[np.int64]) -> "Agreement":
+        n_active, n_left, left, n_samples, *code, mark, square = sums.tolist()
+        # The sum of squares is least if all marks are equal (Cauchy and Schwarz).
+        is_same = n_active > 0 and square * n_active == mark * mark
+        call = Call.of([number // n_active for number in code]) if is_same else None
+        return cls(n_active=n_active, n_left=n_left, left=left, n_samples=n_samples, call=call)
+
+
+def head(call: Call, n_samples: int) -> NDArray[np.int64]:
+    """Return the head of a rank that makes `call` for `n_samples` samples."""
+    code = call.code()
+    mark = zlib.crc32(repr(code).encode()) >> 8  # squares of 24 bits, of thousands of ranks, fit into the sum
+    return np.array([1, 0, 0, n_samples, *code, mark, mark * mark], np.int64)
+
+
+def idle_head(leaving: int | None = None) -> NDArray[np.int64]:
+    """Return the head of a rank that has joined; `leaving`: the number of a rank that has left its program."""
+    numbers = np.zeros(9, np.int64)
+    if leaving is not None:
+        numbers[1:3] = 1, leaving + 1
+    return numbers
+
+
+def refusal(agreement: Agreement, calls: Sequence[Call | None]) -> ConfigurationError:
+    """Return the error of ranks that wait for each other in vain; `calls`: of each rank, if none has left."""
+    if agreement.n_left:
+        which = f"rank {agreement.left - 1}" if agreement.n_left == 1 else f"{agreement.n_left} ranks"
+        return ConfigurationError(
+            f"All ranks must make the same calls, or call `hvd.join()` when they have no more data. Received: {which} "
+            "at the end of its program, while other ranks still train. Give every rank as many steps, or add "
+            "`hvd.join()` after the training."
+        )
+    first = next(rank for rank, call in enumerate(calls) if call is not None)
+    other = next(rank for rank, call in enumerate(calls) if call not in (None, calls[first]))
+    return ConfigurationError(
+        f"All ranks must make the same calls with arrays of the same sizes. Received: {calls[first]} on rank {first}, "
+        f"{calls[other]} on rank {other}. Build the same model on each rank, and give each rank the same callbacks."
+    )
+
+
+def chunks(count: int) -> list[slice]:
+    """Return the parts of a vector of `count` numbers, in the order in which they travel."""
+    return [slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+
+
+# ---------------------------------------------------------------- numbers of 16 bits
+
+
+def halved(vector: NDArray, kind: str) -> NDArray[np.uint16]:
+    """Return `vector` in numbers of 16 bits, rounded to the nearest; `kind` is one of `HALVES`.
+
+    float16 has 11 bits and ends at 65,504; bfloat16 has 8 bits and the range of float32.
+    """
+    if kind == "float16":
+        with np.errstate(over="ignore"):
+            return vector.astype(np.float16).view(np.uint16)
+    bits = np.ascontiguousarray(vector, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(vector), np.uint16(0x7FC0), rounded.astype(np.uint16))
+
+
+def doubled(halves: NDArray[np.uint16], kind: str) -> NDArray[np.float32]:
+    """Return the float32 numbers of what `halved` returns."""
+    if kind == "float16":
+        return halves.view(np.float16).astype(np.float32)
+    return (halves.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,253 @@
+"""Gradients averaged over ranks in a Keras optimizer, or behind a gradient tape of TensorFlow.
+
+The optimizer stays the user's own object, of its own class. Its method `apply`, by which `model.fit` makes a step on
+every backend, gets the averaged gradients: so what is saved of it knows nothing of this package.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.tensors import through_flat
+from nnlo_opt.vectors import aligned_empty
+
+
+class Chunked(Protocol):
+    """Mean of a vector that travels by parts."""
+
+    #: weight of this rank, by which the caller multiplies its numbers
+    share: float
+
+    def send_until(self, end: int) -> None:
+        """Send what is complete: all numbers before `end`."""
+
+    def finish(self) -> None:
+        """Return when the vector is the mean."""
+
+
+class Averaging(Protocol):
+    """Collective calls that average over ranks, as `comm.mpi.agreed_calls` makes them."""
+
+    rank: int
+    size: int
+
+    def average(self, vector: NDArray, n_samples: int, *, kind: str = "sum", n_arrays: int = 0) -> NDArray:
+        """Return the mean of the vectors of all ranks, weighted by their samples."""
+
+    def average_chunks(self, vector: NDArray, n_samples: int) -> Chunked:
+        """Begin to average a vector whose numbers come one after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """Settings of how gradients travel."""
+
+    #: `sum`: in their own precision; `float16`, `bfloat16`: in 16 bits
+    kind: str = "sum"
+    #: True for the sum over the ranks, as of `op=hvd.Sum`, instead of the mean
+    sums: bool = False
+
+
+class AveragedApply:
+    """Method `apply` of a Keras optimizer that first averages the gradients over all ranks."""
+
+    def __init__(self, optimizer: Any, averaging: Averaging, wire: Wire) -> None:
+        """Take the place of `optimizer.apply`."""
+        self._apply: Callable[..., None] = optimizer.apply
+        self._optimizer = optimizer
+        self._averaging = averaging
+        self._wire = wire
+        #: samples of the batch under way, a number or a tensor; 1 while it is not known: all ranks weigh the same
+        self._n_samples: Any = 1
+        #: gradients of torch, which come one by one while they are computed
+        self._hooks: _TorchHooks | None = None
+        optimizer.apply = self
+
+    def __call__(self, grads: Sequence[Any], *variables: Any) -> None:
+        """Make the step of the optimizer along the mean of the gradients. Collective: every rank."""
+        means = self._hooks.finish() if self._hooks else None
+        self._apply(means or averaged(grads, self._averaging, self._wire, self._n_samples), *variables)
+
+    def watch(self, model: Any) -> None:
+        """Weigh the gradients of `model` by the samples of their batches from now on."""
+        import keras
+
+        plain = model.train_step
+        if isinstance(plain, partial) and plain.func == self._step:
+            return
+        if keras.backend.backend() == "tensorflow" and model.jit_compile:
+            model.jit_compile = False  # XLA cannot call MPI
+        if keras.backend.backend() == "torch" and self._wire == Wire() and self._averaging.size > 1:
+            self._hooks = _TorchHooks(self._averaging)
+        model.train_step = partial(self._step, model, plain)
+
+    def _step(self, model: Any, train_step: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the `train_step` of a model; its last argument is the batch."""
+        import keras
+
+        if model.optimizer.apply is not self:  # the model was compiled anew
+            return train_step(*arguments)
+        first = next(leaf for leaf in keras.tree.flatten(arguments[-1]) if leaf is not None)
+        self._n_samples = keras.ops.shape(first)[0]
+        if self._hooks is not None:
+            self._hooks.begin(model.trainable_variables, self._n_samples)
+        try:
+            return train_step(*arguments)
+        finally:
+            self._n_samples = 1
+
+
+def averaged(grads: Sequence[Any], averaging: Averaging, wire: Wire, n_samples: Any = 1) -> list[Any]:
+    """Return the gradients averaged over all ranks; None stays None. Collective: every rank, with equal shapes."""
+    present = [grad for grad in grads if grad is not None]
+
+    def average(flat: NDArray, n: Any) -> NDArray:
+        mean = averaging.average(flat, int(n), kind=wire.kind, n_arrays=len(present))
+        return mean * flat.dtype.type(averaging.size) if wire.sums else mean
+
+    if not present or averaging.size == 1:
+        return list(grads)
+    means = iter(through_flat(average, present, n_samples))
+    return [None if grad is None else next(means) for grad in grads]
+
+
+class _TorchHooks:
+    """Gradients of torch that travel while gradients of earlier layers are still computed.
+
+    The vector has the last variables first, as their gradients are ready first.
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self._averaging = averaging
+        #: parameters that call `_take`
+        self._hooked: set[Any] = set()
+        #: parameters in the order of the vector, with their places
+        self._places: dict[Any, slice] = {}
+        self._vector = aligned_empty(0)
+        self._n_samples = 0
+        #: parameters whose gradients have come in this step
+        self._come: set[Any] = set()
+        self._is_in_step = False
+        self._chunked: Chunked | None = None
+
+    def begin(self, variables: Sequence[Any], n_samples: int) -> None:
+        """Wait for the gradients of these variables (Keras), for a batch of `n_samples` samples."""
+        parameters = [variable.value for variable in reversed(variables)]
+        if list(map(id, parameters)) != list(map(id, self._places)):
+            self._place(parameters)
+        self._n_samples, self._is_in_step = n_samples, bool(self._places)
+        self._come.clear()
+
+    def _place(self, parameters: Sequence[Any]) -> None:
+        import torch
+
+        if any(parameter.dtype != torch.float32 for parameter in parameters):
+            return  # one vector, at the end of the step
+        ends = np.cumsum([parameter.numel() for parameter in parameters])
+        starts = [0, *ends[:-1]]
+        for parameter in set(parameters) - self._hooked:
+            parameter.register_post_accumulate_grad_hook(self._take)
+        self._hooked.update(parameters)
+        self._places = {p: slice(start, end) for p, start, end in zip(parameters, starts, ends, strict=True)}
+        self._vector = aligned_empty(int(ends[-1]) if len(ends) else 0)
+
+    def _take(self, parameter: Any) -> None:
+        """Write a gradient to the vector, and send what is complete."""
+        if not self._is_in_step or parameter not in self._places:
+            return
+        if self._chunked is None:
+            self._vector[:] = 0
+            self._chunked = self._averaging.average_chunks(self._vector, self._n_samples)
+        if parameter in self._come:
+            raise ConfigurationError(
+                "`hvd.DistributedOptimizer` averages one gradient a step. Received: a second `backward` in the same "
+                "step. Add the losses, and call `backward` once."
+            )
+        self._come.add(parameter)
+        place = self._places[parameter]
+        gradient = parameter.grad.detach().cpu().numpy().reshape(-1)
+        np.multiply(gradient, np.float32(self._chunked.share), out=self._vector[place])
+        missing = (place.start for other, place in self._places.items() if other not in self._come)
+        self._chunked.send_until(next(missing, self._vector.size))
+
+    def finish(self) -> list[Any] | None:
+        """Return the averaged gradients in the order of the variables; None if none has come in this step."""
+        import torch
+
+        if self._chunked is None:
+            return None
+        self._chunked.finish()
+        self._chunked, self._is_in_step = None, False
+        mean = torch.from_numpy(self._vector)
+        return [mean[place].reshape(p.shape).to(p.device) for p, place in reversed(self._places.items())]
+
+
+class DistributedGradientTape:
+    """Gradient tape of TensorFlow whose gradients are averaged over all ranks.
+
+    Args:
+        tape: the plain tape, in whose context the loss was computed.
+        averaging: collective calls.
+        wire: settings of how gradients travel.
+        n_samples: samples of the batch; by default all ranks weigh the same.
+    """
+
+    def __init__(self, tape: Any, averaging: Averaging, wire: Wire, n_samples: Any = 1) -> None:
+        self._tape = tape
+        self._averaging = averaging
+        self._wire = wire
+        self._n_samples = n_samples
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the averaged gradients, in the structure of `sources`. Collective: every rank."""
+        import tensorflow as tf
+
+        grads = self._tape.gradient(target, sources, *arguments, **options)
+        means = averaged(tf.nest.flatten(grads), self._averaging, self._wire, self._n_samples)
+        return tf.nest.pack_sequence_as(grads, means)
+
+
+def distribute(optimizer: Any, averaging: Averaging, wire: Wire) -> Any:
+    """Let a Keras optimizer step along gradients that are averaged over all ranks; return the same optimizer.
+
+    Raises:
+        ConfigurationError: it is no Keras optimizer, or was given before.
+    """
+    import keras
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ConfigurationError(
+            f"`hvd.DistributedOptimizer` takes an optimizer of Keras 3, as `keras.optimizers.Adam(0.001)`. Received: "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+        )
+    if isinstance(optimizer.apply, AveragedApply):
+        raise ConfigurationError(
+            "`hvd.DistributedOptimizer` takes an optimizer once. Received: an optimizer that it has returned. Use this."
+        )
+    AveragedApply(optimizer, averaging, wire)
+    return optimizer
+
+
+def averaged_apply_of(model: Any) -> AveragedApply | None:
+    """Return the averaging of the optimizer of a compiled model; None if its optimizer is a plain one.
+
+    Raises:
+        ConfigurationError: Keras has put another optimizer around it, which might skip steps on one rank alone.
+    """
+    inner = getattr(model.optimizer, "inner_optimizer", None)
+    if isinstance(getattr(inner, "apply", None), AveragedApply):
+        raise ConfigurationError(
+            "`hvd.DistributedOptimizer` must be the outermost optimizer, as each rank decides by its own gradients "
+            "whether to skip a step. Received: it inside of a `LossScaleOptimizer`, which Keras adds for "
+            '"mixed_float16". Give `hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))`.'
+        )
+    apply = getattr(model.optimizer, "apply", None)
+    return apply if isinstance(apply, AveragedApply) else None

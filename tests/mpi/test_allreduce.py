@@ -1,0 +1,89 @@
+"""Horovod's interface between real ranks: calls, and what is said of mistakes."""
+
+import sys
+from pathlib import Path
+
+import launcher
+import pytest
+
+FUNCTIONS = Path(__file__).parent / "allreduce_functions.py"
+
+pytestmark = pytest.mark.mpi
+
+
+def run(n_ranks: int, folder: Path, *names: str, code: int | None = 0) -> launcher.Outcome:
+    return launcher.Job(n_ranks, [sys.executable, str(FUNCTIONS), *names], folder).wait(60, code)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3, pytest.param(5, marks=pytest.mark.proof)])
+def test_calls_give_every_rank_what_they_promise(n_ranks, tmp_path):
+    outcome = run(n_ranks, tmp_path, "calls", "joined")
+    assert outcome.out.count("is through") == n_ranks
+
+
+MISTAKES = {
+    "different_sizes": (2, "10 numbers (float64) on rank 0, a reduction (sum) of 11 numbers (float64) on rank 2"),
+    "different_calls": (2, "10 numbers (float64) on rank 0, a gathering of rows of 40 bytes on rank 1"),
+    "a_rank_that_exits": (2, "Received: rank 1 at the end of its program, while other ranks still train."),
+    "a_rank_that_raises": (1, "ValueError: no such file\nRank 1 has failed: all ranks end."),
+    "a_rank_that_is_killed": (None, ""),
+    "a_wrong_root": (2, "`root_rank` must be in 0..2. Received: 7."),
+    "no_init": (1, "`hvd.init()` must be called before `hvd.size()`."),
+}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["different_sizes", "a_rank_that_exits"]
+    + [pytest.param(name, marks=pytest.mark.proof) for name in list(MISTAKES)[1:] if name != "a_rank_that_exits"],
+)
+def test_a_mistake_is_one_sentence_and_no_rank_waits_for_ever(mistake, tmp_path):
+    code, sentence = MISTAKES[mistake]
+    outcome = run(3, tmp_path, mistake, code=None)
+    assert code in (None, outcome.code), outcome.err
+    assert outcome.code != 0
+    assert "is through" not in outcome.out
+    assert sentence in outcome.err
+    if code == 2:
+        assert outcome.err.count(sentence) == 1 or mistake == "a_wrong_root"
+        assert "Traceback" not in outcome.err
+
+
+TRAINING = Path(__file__).parent / "allreduce_training.py"
+#: what holds on every backend of Keras
+PROMISES = [
+    "equals_one_process_dense",
+    "equals_one_process_embedding",
+    "batch_normalisation_sees_the_batch_of_its_rank",
+    "gradients_of_16_bits_are_close",
+    "a_saved_model_knows_nothing_of_us",
+    "warm_up_and_metrics",
+    "ranks_with_fewer_batches_join",
+]
+
+
+def train(backend: str, n_ranks: int, folder: Path, names: list[str], code: int = 0) -> launcher.Outcome:
+
+    command = ["env", f"KERAS_BACKEND={backend}", sys.executable, str(TRAINING), *names]
+    return launcher.Job(n_ranks, command, folder).wait(240, code)
+
+
+@pytest.mark.parametrize(
+    ("backend", "n_ranks", "names"),
+    [
+        ("tensorflow", 2, [*PROMISES[:1], PROMISES[2], PROMISES[4]]),
+        pytest.param("tensorflow", 3, [*PROMISES, "a_tape"], marks=pytest.mark.proof),
+        pytest.param("jax", 2, PROMISES, marks=pytest.mark.needs("jax")),
+        pytest.param("torch", 3, PROMISES, marks=pytest.mark.needs("torch")),
+    ],
+)
+def test_training_on_ranks_equals_training_on_the_union_of_their_batches(backend, n_ranks, names, tmp_path):
+    outcome = train(backend, n_ranks, tmp_path, names)
+    assert all(outcome.out.count(f"{name} on rank") == n_ranks for name in names)
+
+
+@pytest.mark.proof
+def test_ranks_with_different_models_are_refused(tmp_path):
+    outcome = train("tensorflow", 2, tmp_path, ["different_models"], code=2)
+    sentence = "2 arrays with 33 numbers (float32) on rank 0, a reduction (sum) of 4 arrays with 45 numbers"
+    assert outcome.err.count(sentence) == 1
