@@ -24,6 +24,7 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
+from nnlo_opt.run.roles import RankParts
 from nnlo_opt.run.search import SearchSession
 from nnlo_opt.run.session import LONG_S, Script, SessionSetup
 from nnlo_opt.run.workload import ModuleWorkload
@@ -113,15 +114,10 @@ class Study:
         #: number of trials that may be under way
         self._n_wanted = 0
         self._is_closed = False
-        setup = SessionSetup(
-            options=checked,
-            topology=topology,
-            ranks=network.end(0),
-            pump=lambda: False,
-            context=ProcessContext(),
-            script=script,
+        parts, context = RankParts(ranks=network.end(0)), ProcessContext()
+        self._session = SearchSession(
+            SessionSetup(options=checked, topology=topology, parts=parts, context=context, script=script)
         )
-        self._session = SearchSession(setup)
         try:
             self._run = self._session.begin()
         except BaseException:

@@ -9,7 +9,7 @@ rank has left, or misses because of an error.
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from nnlo_opt.block.answers import PASSED_ON, Results, fold_failed
@@ -63,8 +63,8 @@ class ObjectiveSetup(Value):
     #: returns the communicator for one call; None without MPI. Collective: every rank of the block
     make_comm: "Callable[[ObjectiveRank], BlockComm | None]"
     clock: Clock
-    #: functions that let the coordinator take in a report, on a rank that shares its process
-    meanwhile: Sequence[Callable[[], None]] = ()
+    #: lets the coordinator take in a report, on a rank that shares its process; None on any other
+    coordinate: Callable[[], None] | None = None
     #: rules by which trials are compared, which name the values that the objective has to return
     comparison: Comparison = Comparison()
     #: the rank as it was before its team regrouped; None at first
@@ -78,7 +78,7 @@ class ObjectiveRank:
         self._orders, self._block = setup.orders, setup.block
         self._objective, self._make_comm = setup.objective, setup.make_comm
         self._clock = setup.clock
-        self._meanwhile = setup.meanwhile
+        self._coordinate = setup.coordinate
         self._comparison = setup.comparison
         self._is_root = setup.block.rank == ROOT
         self._world_rank = setup.orders.rank
@@ -238,8 +238,8 @@ class ObjectiveRank:
         self._told_to_go_on = False
         self._orders.send(ROOT, reported)
         self._last_epoch = epoch
-        for work in self._meanwhile:
-            work()
+        if self._coordinate is not None:
+            self._coordinate()
         try:
             self._look_for_orders()
         except RanksLost:

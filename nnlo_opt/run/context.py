@@ -48,8 +48,6 @@ class ProcessContext:
     output: RankOutput | None = None
     timeline: Timeline = NO_TIMELINE
     preemption: Preemption = field(default_factory=Preemption)
-    #: functions that a rank in a long call calls, to let the coordinator of its own process work; none of them raises
-    meanwhile: list[Callable[[], None]] = field(default_factory=list)
     #: None: nothing ends the process if it hangs
     watchdog: Watchdog | None = None
     #: if False, no rank tells of slow work

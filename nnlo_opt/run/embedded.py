@@ -163,7 +163,9 @@ class Seat:
         self._group = group
         self._setup = setup
         self._world = group.world()
-        self._parts = RankParts.of(self._world, setup)
+        self._parts = RankParts.of(self._world, replace(setup, coordinate=self._work_within_call))
+        #: start of the run, on rank 0 while it coordinates
+        self._session: Session | None = None
         #: run directory on rank 0; None without a run
         self._directory: Path | None = None
         #: error with which the run has ended in good order, on rank 0; None without one
@@ -183,22 +185,19 @@ class Seat:
         Raises:
             NnloError: the run has broken down, and other ranks may still be at work: end the job.
         """
-        session = kind(
-            SessionSetup(
-                options=options,
-                topology=self._setup.topology,
-                ranks=self._parts.ranks,
-                pump=self._parts.pump,
-                context=self._setup.context,
-                script=script,
-            )
-        )
+        topology, context = self._setup.topology, self._setup.context
+        setup = SessionSetup(options=options, topology=topology, parts=self._parts, context=context, script=script)
+        self._session = session = kind(setup)
         try:
             self._directory = session.run_in_script()
         except (ConfigurationError, TrialError) as error:
             if session.is_running and self._group.comm is not None:
                 raise
             self._error = error
+
+    def _work_within_call(self) -> None:
+        assert self._session is not None
+        self._session.work_within_call()
 
     def dismiss(self) -> None:
         """Have every other rank leave without a run, on rank 0."""

@@ -24,7 +24,7 @@ from nnlo_opt.clock import SystemClock
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import Check, Inspect, Inspected, OpenRun
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.comm.transport import Transport, wait_until
+from nnlo_opt.comm.transport import wait_until
 from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Observer, Search
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
@@ -92,38 +92,11 @@ class SessionSetup:
 
     options: Options
     topology: Topology
-    #: leads to all ranks that serve the start
-    ranks: Transport
-    #: lets the ranks that live in this process work a step; returns True if there was anything to do
-    pump: Callable[[], bool]
+    #: of this rank, with the transport to all ranks that serve the start
+    parts: RankParts
     context: ProcessContext
     #: what a user's own script asks for; None: this is a command, which owns its process
     script: Script | None = None
-
-
-class FirstFailure:
-    """Notes the first trial that fails, for a search that ends with it.
-
-    Args:
-        alone: there is no other rank; then nothing else is under way, and the search ends at once.
-    """
-
-    def __init__(self, *, alone: bool) -> None:
-        self._alone = alone
-        #: reason of the failure; empty before there is one
-        self.reason = ""
-
-    def observe(self, event: Event, ledger: Ledger) -> None:
-        """Take in an event of the journal."""
-        if isinstance(event, TrialFailed) and not self.reason:
-            self.reason = f"trial {event.trial} has failed: {event.reason}"
-            if self._alone:
-                self.check()
-
-    def check(self) -> None:
-        """Raise TrialError if a trial has failed."""
-        if self.reason:
-            raise TrialError(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +106,6 @@ class RunningSearch:
     directory: RunDirectory
     findings: Findings
     coordinator: Coordinator
-    #: the first failure, for a search that ends with it
-    failures: FirstFailure
     #: None in a script
     reporter: Reporter | None
 
@@ -151,7 +122,7 @@ class Session(ABC):
         self.options = setup.options
         self.topology = setup.topology
         self.script = setup.script
-        self._ranks = ServingRanks(setup.ranks, setup.pump, setup.context.preemption, setup.options.grace_s)
+        self._ranks = ServingRanks(setup.parts.ranks, setup.parts.pump, setup.context.preemption, setup.options.grace_s)
         self._context = setup.context
         self._timeline = setup.context.timeline
         self._preemption = setup.context.preemption
@@ -164,8 +135,12 @@ class Session(ABC):
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
         self.adopted: list[dict[str, Json]] = []
+        #: the run; None before it is open
+        self._running: RunningSearch | None = None
         #: error of the coordinator within a call of the user's code; raised after that call
         self._raised: Exception | None = None
+        #: the first trial that has failed, for a search that ends with it; empty before
+        self._failure = ""
         #: True while other ranks may be at work
         self.is_running = False
         #: ledger of the run; None before the run is open
@@ -325,9 +300,9 @@ class Session(ABC):
             while not run.coordinator.finished_because:
                 # Wait anew after every message: its answer may come at once.
                 wait_until(partial(self.turn, run), transport=self._ranks.transport)
-            if run.failures.reason:
+            if self._failure:
                 self.is_running = False
-                run.failures.check()
+                raise TrialError(self._failure)
             return run.directory.path, self.end(run)
         finally:
             run.directory.close()
@@ -344,9 +319,8 @@ class Session(ABC):
         self._ledger = directory.ledger
         try:
             plan, search = self._open(directory, findings)
-            run = self._coordinate(directory, search, plan, findings)
-            self._context.meanwhile[:] = [partial(self._meanwhile, run)]
-            return run
+            self._running = self._coordinate(directory, search, plan, findings)
+            return self._running
         except BaseException:
             directory.abandon()
             raise
@@ -393,11 +367,10 @@ class Session(ABC):
         self, directory: RunDirectory, search: Search, plan: SearchPlan, findings: Findings
     ) -> RunningSearch:
         """Return the search with its coordinator at work."""
-        failures = FirstFailure(alone=self._ranks.transport.n_processes == 1)
         state = CoordinatorState(plan, self.topology, directory.ledger)
         observers: list[Observer] = [self.lines(state)]
         if self.script is not None:
-            observers = [*self.script.observers, *([] if self.script.catch else [failures])]
+            observers = [*self.script.observers, *([] if self.script.catch else [self])]
         coordinator = Coordinator(
             CoordinatorSetup(
                 state=state,
@@ -418,9 +391,7 @@ class Session(ABC):
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
         reporter = Reporter(directory.path) if self.script is None else None
-        return RunningSearch(
-            directory=directory, findings=findings, coordinator=coordinator, failures=failures, reporter=reporter
-        )
+        return RunningSearch(directory=directory, findings=findings, coordinator=coordinator, reporter=reporter)
 
     def turn(self, run: RunningSearch) -> bool:
         """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
@@ -429,26 +400,32 @@ class Session(ABC):
         # The ranks of this process work only while the coordinator has nothing to do.
         return self._coordinates(run) or self._ranks.work()
 
-    def _meanwhile(self, run: RunningSearch) -> None:
+    def work_within_call(self) -> None:
         """Let the coordinator work within a call of the user's code, which must not get its errors."""
+        assert self._running is not None
         try:
-            self._coordinates(run)
+            self._coordinates(self._running)
         except Exception as error:
             self._raised = self._raised or error
+
+    def observe(self, event: Event, ledger: Ledger) -> None:
+        """Note the first trial that fails; if there is no other rank, nothing else is under way: raise TrialError."""
+        if isinstance(event, TrialFailed) and not self._failure:
+            self._failure = f"trial {event.trial} has failed: {event.reason}"
+            if self._ranks.transport.n_processes == 1:
+                raise TrialError(self._failure)
 
     def _coordinates(self, run: RunningSearch) -> bool:
         """Let the coordinator work; return True if there was anything to do, or the search is over."""
         PULSE.ticks += 1
         if (left_s := self._preemption.left_s) is not None:
             run.coordinator.preempt(self._asked_because, left_s)
-        if run.failures.reason:
-            run.coordinator.preempt(run.failures.reason, LONG_S)  # what is under way ends as well
-        return bool(run.coordinator.finished_because) or self._step(run.coordinator)
-
-    def _step(self, coordinator: Coordinator) -> bool:
+        if self._failure:
+            run.coordinator.preempt(self._failure, LONG_S)  # what is under way ends as well
+        if run.coordinator.finished_because:
+            return True
         since = self._timeline.now()
-        stepped = coordinator.step()
-        if stepped:
+        if stepped := run.coordinator.step():
             self._timeline.add("step", since, track="coordinator", category="coordinator")
             self._timeline.flush()
         return stepped
@@ -523,6 +500,10 @@ def run_command(
 ) -> int:
     """Run a command on this rank; return the exit code. Collective: every rank of the world."""
     context = context.settled(world, topology, options)
+
+    def coordinate() -> None:
+        session.work_within_call()
+
     roles = RoleSetup(
         topology=topology,
         training=options.training,
@@ -530,13 +511,14 @@ def run_command(
         workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
         is_one_training=kind.is_one_training,
+        coordinate=coordinate,
     )
     parts = RankParts.of(world, roles)
     if world.rank:
         assert parts.server is not None
         return parts.server.serve()
-    setup = SessionSetup(options=options, topology=topology, ranks=parts.ranks, pump=parts.pump, context=context)
-    return kind(setup).run()
+    session = kind(SessionSetup(options=options, topology=topology, parts=parts, context=context))
+    return session.run()
 
 
 # ---------------------------------------------------------------- records of a start
