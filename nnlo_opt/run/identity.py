@@ -15,6 +15,13 @@ from nnlo_opt.training.options import option_name
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunRequest
 
+#: keys of an identity whose difference has words of its own
+_BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "training", "warm_start"}
+#: keys that follow from others; a run that gets more trials must keep its initial design
+_DERIVED = {"n_initial_points", "figure_of_merit"}
+#: options of the other keys, if their names differ
+_OPTIONS = {"figure_function": "--figure-of-merit", "point": "--from-run"}
+
 
 def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
     """Return the identity of the run that a command asks for, as plain data for the journal."""
@@ -45,7 +52,6 @@ def identity_of(options: Options, findings: Findings) -> dict[str, Json]:
         "seed": options.seed,
         "training": options.training.to_json(),
         "point": options.point,
-        # Kept, and not compared: a run that gets more trials must keep its initial design.
         "n_initial_points": design_size(findings.space, options.plan.num_iterations),
         "figure_of_merit": findings.figure,
         # Their observations are in the journal, so that the runs need not exist when this run is resumed.
@@ -100,24 +106,10 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
         return f"`--direction` differs: it was {before[0].direction}, now {now[0].direction}"
     if before != now:
         return f"`--objective` differs: it was {', '.join(map(str, before))}, now {', '.join(map(str, now))}"
-    for key, option in (
-        ("loss", "--loss"),
-        ("n_fold", "--n-fold"),
-        ("fold_by", "--fold-by"),
-        ("objective_epoch", "--objective-epoch"),
-        ("figure_function", "--figure-of-merit"),
-        ("pruner", "--pruner"),
-        ("fold_racing", "--fold-racing"),
-        ("seed", "--seed"),
-        ("point", "--from-run"),
-        ("features_name", "--features-name"),
-        ("labels_name", "--labels-name"),
-        ("class_weights", "--class-weights"),
-        ("sample_weights_name", "--sample-weights-name"),
-    ):
+    for key, value in asked.items():
         # An option that came later than the run is no difference.
-        if key in known and known[key] != asked.get(key):
-            return f"`{option}` differs: it was {known[key]}, now {asked.get(key)}"
+        if key in known and known[key] != value and key not in _BY_ITSELF | _DERIVED:
+            return f"`{_OPTIONS.get(key, option_name(key))}` differs: it was {known[key]}, now {value}"
     begun_with, begins_with = known.get("warm_start", []), asked.get("warm_start", [])
     if begins_with not in ([], begun_with):
         were = ", ".join(begun_with) or "not given"

@@ -4,6 +4,7 @@ The same reducer serves a live run and a replay of its journal, so a restored ru
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -324,26 +325,9 @@ class Ledger:
 _SIGNS = {"min": 1.0, "max": -1.0}
 
 
+#: event -> the method of its name, such as `_trial_failed` for TrialFailed
 _HANDLERS: dict[type[ev.Event], Callable[[Ledger, Any], None]] = {
-    ev.RunStarted: Ledger._run_started,
-    ev.RunCompleted: Ledger._run_completed,
-    ev.TrialSuggested: Ledger._trial_suggested,
-    ev.FoldAssigned: Ledger._fold_assigned,
-    ev.FoldBegan: Ledger._fold_began,
-    ev.EpochEnded: Ledger._epoch_ended,
-    ev.AssignmentFinished: Ledger._assignment_finished,
-    ev.AssignmentFailed: Ledger._assignment_failed,
-    ev.AssignmentStopped: Ledger._assignment_stopped,
-    ev.AssignmentPaused: Ledger._assignment_paused,
-    ev.RanksLost: Ledger._ranks_lost,
-    ev.AssignmentLost: Ledger._assignment_lost,
-    ev.AssignmentPreempted: Ledger._assignment_preempted,
-    ev.RunPreempted: Ledger._run_preempted,
-    ev.TrialCompleted: Ledger._trial_completed,
-    ev.TrialFailed: Ledger._trial_failed,
-    ev.TrialPaused: Ledger._trial_paused,
-    ev.TrialPromoted: Ledger._trial_promoted,
-    ev.TrialPruned: Ledger._trial_pruned,
+    kind: getattr(Ledger, re.sub("(?=[A-Z])", "_", kind.__name__).lower()) for kind in ev.Event.__subclasses__()
 }
 
 
