@@ -163,7 +163,8 @@ class Seat:
         self._group = group
         self._setup = setup
         self._world = group.world()
-        self._parts = RankParts.of(self._world, replace(setup, coordinate=self._work_within_call))
+        coordinate = None if group.rank else self._work_within_call
+        self._parts = RankParts.of(self._world, replace(setup, coordinate=coordinate))
         #: start of the run, on rank 0 while it coordinates
         self._session: Session | None = None
         #: run directory on rank 0; None without a run

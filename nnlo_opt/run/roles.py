@@ -53,7 +53,7 @@ class RoleSetup:
     writes_checkpoints: bool = True
     #: makes the user's callbacks on worker 1; None: there are none on any rank
     make_callbacks: Callable[[], EpochCallbacks] | None = None
-    #: lets the coordinator work while a call of the objective in its own process lasts; it never raises
+    #: lets the coordinator work while a call of the objective lasts, on rank 0; it never raises. None on any other rank
     coordinate: Callable[[], None] | None = None
     #: what a rank raises if another rank of its team has died; None: the team regroups
     ends_with_a_death: str | None = None
@@ -175,7 +175,7 @@ class RankRoles:
             objective=self._setup.workload.objective,
             make_comm=self._make_comm,
             clock=self._setup.clock,
-            coordinate=self._setup.coordinate if placement.world_rank == 0 else None,
+            coordinate=self._setup.coordinate,
             comparison=self._setup.comparison,
             before=before,
         )

@@ -122,6 +122,7 @@ class Session(ABC):
         self.options = setup.options
         self.topology = setup.topology
         self.script = setup.script
+        self._keeps_files = setup.script is None or setup.script.keeps_files
         self._ranks = ServingRanks(setup.parts.ranks, setup.parts.pump, setup.context.preemption, setup.options.grace_s)
         self._context = setup.context
         self._timeline = setup.context.timeline
@@ -314,8 +315,7 @@ class Session(ABC):
         name, remark = choose_name(self.options.run, findings.model, self.program)
         if remark:
             self.say(remark)
-        script = self.script
-        directory = open_run(self.options.run, name, syncs=script is None or script.keeps_files)
+        directory = open_run(self.options.run, name, syncs=self._keeps_files)
         self._ledger = directory.ledger
         try:
             plan, search = self._open(directory, findings)
@@ -330,7 +330,7 @@ class Session(ABC):
         options, ledger = self.options, directory.ledger
         identity = identity_of(options, findings)
         if ledger.sessions:
-            refuse_existing(replace(options.run, name=directory.name))
+            refuse_existing(replace(options.run, name=directory.path.name))
             check_same(ledger.identity, identity, str(directory.shown), options.run)
             if n_cut := directory.journal.n_cut:
                 self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal, which no write had completed.")
@@ -348,8 +348,7 @@ class Session(ABC):
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        is_temporary = self.script is not None and not self.script.keeps_files
-        settings = {"kind": findings.kind, "least_children": least, "is_temporary": is_temporary}
+        settings = {"kind": findings.kind, "least_children": least, "is_temporary": not self._keeps_files}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
@@ -466,7 +465,7 @@ class Session(ABC):
             coordinator.complete(test)
         if not self.is_one_training:
             remove_stale_checkpoints(directory.path, directory.ledger)
-        if self.script is None or self.script.keeps_files:
+        if self._keeps_files:
             write_last_reports(run.reporter, directory, self.say)
         self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
@@ -511,7 +510,7 @@ def run_command(
         workload=ModuleWorkload(options, context, searches=not kind.is_one_training),
         context=context,
         is_one_training=kind.is_one_training,
-        coordinate=coordinate,
+        coordinate=None if world.rank else coordinate,
     )
     parts = RankParts.of(world, roles)
     if world.rank:

@@ -107,43 +107,33 @@ def abandon(temporary: Path | None) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def save_local(temporary: Path, worker: int, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the state of the update rule of `worker` to a folder of `begin`; return name -> fingerprint for `save`."""
-    return _save_state(temporary / f"worker-{worker}.npz", state)
+def save_state(temporary: Path, workers: int | range, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the state of an update rule to a folder of `begin`; return name -> fingerprint for `save`.
 
-
-def load_local(place: Path, worker: int) -> dict[str, Any] | None:
-    """Return the state that `save_local` wrote, scalars as Python numbers; None without a file."""
-    return _load_state(place / f"worker-{worker}.npz")
-
-
-def save_group(temporary: Path, workers: range, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the state of the sub-master of `workers`, as `save_local` does for a worker."""
-    return _save_state(temporary / _group_file(workers[0], workers[-1]), state)
-
-
-def load_group(place: Path, workers: range) -> dict[str, Any] | None:
-    """Return the state that `save_group` wrote for the same `workers`; None without it."""
-    return _load_state(place / _group_file(workers[0], workers[-1]))
-
-
-def _group_file(first: int, last: int) -> str:
-    return f"group-{first}-{last}.npz"
-
-
-def _save_state(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    Args:
+        temporary: folder of `begin`.
+        workers: number of the worker that has the state; for a sub-master the numbers of its workers.
+        state: arrays and numbers by name; without any, no file is written.
+    """
     if not state:
         return {}
+    path = temporary / _state_file(workers)
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **state)
     return {path.name: _synced(path)}
 
 
-def _load_state(path: Path) -> dict[str, Any] | None:
+def load_state(place: Path, workers: int | range) -> dict[str, Any] | None:
+    """Return the state that `save_state` wrote for the same `workers`, scalars as Python numbers; None without it."""
+    path = place / _state_file(workers)
     if not path.exists():
         return None
     arrays = _read_arrays(path)
     return {name: array if array.ndim else array.item() for name, array in arrays.items()}
+
+
+def _state_file(workers: int | range) -> str:
+    return f"worker-{workers}.npz" if isinstance(workers, int) else f"group-{workers[0]}-{workers[-1]}.npz"
 
 
 def save(

@@ -80,19 +80,10 @@ def _sound_lines(data: bytes, result: Salvage) -> dict[int, ev.Event]:
     lines = [line for line in data.split(b"\n") if line]
     run = _run_of(lines)
     for line in lines:
-        match = LINE_BEGIN.match(line)
-        try:
-            if match is None:
-                raise ValueError("no line of a journal")
-            seq = int(match[1])
-            event = decode_line(seq, line, run)
-        except ValueError:
-            result.n_damaged += 1
-            continue
-        if seq in sound:
-            result.n_damaged += 1
-        else:
-            sound[seq] = event
+        with suppress(ValueError):
+            if (match := LINE_BEGIN.match(line)) and int(match[1]) not in sound:
+                sound[int(match[1])] = decode_line(int(match[1]), line, run)
+    result.n_damaged = len(lines) - len(sound)
     return sound
 
 

@@ -129,11 +129,6 @@ class RunDirectory:
         except OSError as error:
             raise not_writable(self.path, error) from None
 
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self.path.name
-
     def write_config(self, config: dict[str, Any]) -> None:
         """Write `config.json` for people to read; a resume only relies on the journal."""
         atomic_write(self.path / "config.json", json.dumps(config, indent=2, default=str) + "\n")

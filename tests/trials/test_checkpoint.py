@@ -190,7 +190,7 @@ def test_no_changed_character_of_the_manifest_drops_the_state_of_a_worker(tmp_pa
     temporary = checkpoint.begin(tmp_path, 3)
     files = {}
     for worker in states:
-        files |= checkpoint.save_local(temporary, worker, {"momentum": np.ones(3)})
+        files |= checkpoint.save_state(temporary, worker, {"momentum": np.ones(3)})
     place = save(tmp_path, replace(checkpoint_of(3), workers=states), temporary, files)
     if not has_checksum:
         write_first_version(place, manifest_of(place)["files"])
@@ -289,8 +289,8 @@ def test_an_array_that_is_not_as_long_as_its_header_says_is_refused(tmp_path, ki
 
 def test_the_state_of_an_update_rule_comes_back_as_it_was(tmp_path):
     state = {"name": "sgd", "n_steps": 3, "rate": 0.1, "on": True, "slot": np.arange(4.0), "moved": np.ones((2, 3))}
-    checkpoint.save_local(tmp_path, 1, state)
-    found = checkpoint.load_local(tmp_path, 1)
+    checkpoint.save_state(tmp_path, 1, state)
+    found = checkpoint.load_state(tmp_path, 1)
     assert {name: np.asarray(value).tolist() for name, value in found.items()} == {
         name: np.asarray(value).tolist() for name, value in state.items()
     }
