@@ -16,7 +16,7 @@ from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.reporting.results import results_frame
-from nnlo_opt.run.embedded import SearchSetup, run_search
+from nnlo_opt.run.embedded import run_search
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
 from nnlo_opt.run.options import Options, optimization_options
 from nnlo_opt.runtime.environment import is_rank
@@ -139,15 +139,10 @@ def optimize(
         )
     definition = definition_of(target)
     checked = search_options(options, str(definition.source))
-    setup = SearchSetup(
-        options=checked,
-        space=space_of(space, definition, checked.fix),
-        model=definition,
-        comm=comm or job_communicator(),
-        keeps_files=options.get("checkpoint") is not None,
-        catch=catch,
+    full_space, keeps_files = space_of(space, definition, checked.fix), options.get("checkpoint") is not None
+    ledger, directory = run_search(
+        checked, full_space, definition, comm or job_communicator(), keeps_files=keeps_files, catch=catch
     )
-    ledger, directory = run_search(setup)
     return SearchResult(ledger, checked.plan.direction, directory)
 
 

@@ -28,7 +28,7 @@ OPTIONS = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write NAME_arch.json, and with `--weights` NAME.weights.h5; return the exit code."""
     parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model as JSON.")
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
@@ -106,7 +106,3 @@ def _write(
         model.save_weights(temporary)
         atomic_write(weights, temporary.read_bytes())
     return [out, weights]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

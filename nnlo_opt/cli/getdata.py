@@ -34,18 +34,14 @@ DATA_SETS = (*sorted(IMAGE_SHAPES), _FROM_ARRAYS)
 # fmt: off
 #: options of `GetData`
 OPTIONS = (
-    Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits",
-        help="folder to write to"),
+    Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits", help="folder to write to"),
     Option("source", "auto|keras|bundled|FILE", TEXT, default="auto", example="mnist.npz",
         help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; FILE: a .npz "
              "file as Keras's mnist.npz, or cifar-10-binary.tar.gz"),
-    Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8",
-        help="files to train on"),
-    Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2",
-        help="files to test with"),
+    Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8", help="files to train on"),
+    Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="files to test with"),
     replace(SEED, help="seed of the order of the samples"),
-    Option("n_samples", "N", whole(2), example="500",
-        help="most samples in all files together"),
+    Option("n_samples", "N", whole(2), example="500", help="most samples in all files together"),
 )
 #: options of `GetData from-arrays`
 ARRAY_OPTIONS = (
@@ -57,10 +53,9 @@ ARRAY_OPTIONS = (
 # fmt: on
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the files and their lists; return the exit code."""
     try:
-        argv = sys.argv[1:] if argv is None else argv
         arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
         _check_folder(arguments.out)
         images = _load(arguments)
@@ -83,7 +78,7 @@ def _say(line: str) -> None:
     print(line, flush=True)  # also into a pipe at once
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         OPTIONS, prog="GetData", description="Write MNIST, CIFAR-10 or arrays as HDF5 files of features and labels."
     )
@@ -201,7 +196,3 @@ def _unwritable(out: Path, error: OSError) -> ConfigurationError:
         f"`--out` must be a folder that can be written to, with room for the files. Received: {out} "
         f"({error.strerror or error}). Name another folder."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -171,10 +171,7 @@ def _supervise(
     arguments: argparse.Namespace,
     preemption: Preemption,
 ) -> int:
-    supervisor = Supervisor(
-        max_restarts=arguments.max_restarts,
-        max_attempts=driver.max_attempts,
-    )
+    supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = standing(driver.directory)
     again = False
     while True:

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
@@ -43,26 +44,22 @@ def training_driver() -> NoReturn:
 
 def get_data() -> NoReturn:
     """Run `GetData`, in one process."""
-    _begin()
-    from nnlo_opt.cli import getdata
-
-    sys.exit(getdata.main())
+    _run("getdata")
 
 
 def build_model() -> NoReturn:
     """Run `BuildModel`, in one process."""
-    _begin()
-    from nnlo_opt.cli import buildmodel
-
-    sys.exit(buildmodel.main())
+    _run("buildmodel")
 
 
 def tool() -> NoReturn:
     """Run `nnlo-opt`, in one process."""
-    _begin()
-    from nnlo_opt.cli import tool as module
+    _run("tool")
 
-    sys.exit(module.main())
+
+def _run(name: str) -> NoReturn:
+    _begin()
+    sys.exit(import_module(f"nnlo_opt.cli.{name}").main(sys.argv[1:]))
 
 
 def horovodrun() -> NoReturn:

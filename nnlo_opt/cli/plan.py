@@ -17,12 +17,10 @@ from nnlo_opt.update_rules.registry import RULES
 _KNOWN = Memory()
 #: options of `nnlo-opt plan`
 OPTIONS = (
-    Option("n_ranks", "RANKS", whole(), short="-n", also="-np", example="129",
-        help="ranks of the job; required"),
+    Option("n_ranks", "RANKS", whole(), short="-n", also="-np", example="129", help="ranks of the job; required"),
     *(replace(BY_NAME[name], group="") for name in ("block_size", "n_fold", "n_masters", "n_processes")),
     replace(BY_NAME["mode"], kind=one_of(*MODES), group=""),
-    Option("node_cores", "CORES", whole(), default=64, example="128",
-        help="ranks on a node"),
+    Option("node_cores", "CORES", whole(), default=64, example="128", help="ranks on a node"),
     Option("walltime", "TIME", duration(LEAST_S), default=14400.0, shown="4h", example="90m",
         help="time of one allocation, in seconds or as 90m, 2h or 1:30:00"),
     Option("scheduler", "NAME", one_of(*SCHEDULERS), shown="none", example=SCHEDULERS[0],

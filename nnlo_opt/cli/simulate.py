@@ -34,8 +34,7 @@ from nnlo_opt.trials.run_directory import JOURNAL_NAME
 OPTIONS = (
     Option("blocks", "N", many(whole(), "extend"), default=(10,), shown="10", example="10",
         help="numbers of blocks, one simulation each"),
-    Option("trials", "TRIALS", whole(), default=100, example="500",
-        help="trials of a search, failed ones included"),
+    Option("trials", "TRIALS", whole(), default=100, example="500", help="trials of a search, failed ones included"),
     replace(BY_NAME["hyper_opt"], default="random", group=""),
     Option("objective", "FUNCTION", TEXT, default="hartmann6", example="branin",
         help="function that a trial measures: hartmann6, branin, or a function of a point, FILE.py:FUNCTION or "
@@ -51,8 +50,7 @@ OPTIONS = (
         help="time from the assignment to the start of a training"),
     Option("epochs", "EPOCHS", whole(), default=1, example="10",
         help="reports of a trial whose objective returns a number"),
-    Option("failures", "SHARE", SHARE, default=0.0, example="0.05",
-        help="probability that an attempt at a fold fails"),
+    Option("failures", "SHARE", SHARE, default=0.0, example="0.05", help="probability that an attempt at a fold fails"),
     replace(BY_NAME["n_fold"], help="folds of a trial", group=""),
     replace(BY_NAME["block_size"], default=1, help="ranks of a block; folds share a block of 2 * FOLDS", group=""),
     replace(BY_NAME["direction"], default="min", help="minimise (min) or maximise (max) the figure of merit", group=""),
@@ -66,8 +64,7 @@ OPTIONS = (
         help="wait for the disk as a run does; without this option nothing is synced"),
     Option("out", "DIRECTORY", PATH, example="simulated",
         help="keep the journal in this directory, for `nnlo-opt show`"),
-    Option("json", "", FLAG, default=False,
-        help="print one JSON object for each number of blocks"),
+    Option("json", "", FLAG, default=False, help="print one JSON object for each number of blocks"),
 )
 # fmt: on
 

@@ -46,9 +46,8 @@ SPACE_OPTIONS = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
     run = _COMMANDS[argv[0]][1] if argv and argv[0] in _COMMANDS else None
     try:
         return _look(_parser().parse_args(argv)) if run is None else run(argv[1:])

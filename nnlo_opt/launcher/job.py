@@ -167,7 +167,7 @@ class Job:
 
     def _has_ranks(self) -> bool:
         """Return True if a process of the job lives on this node besides those that start ranks."""
-        found = any(not self._is_starter(process) for process in self._processes())
+        found = any(not self._is_starter(process) for process in _processes(self._number, self.pid))
         self._had_ranks = self._had_ranks or found
         return found
 
@@ -182,16 +182,13 @@ class Job:
         """
         if self._sign is None or time.monotonic() >= self._mpi_begins_by_s or not self._sign.exists():
             return False
-        processes = self._processes()
+        processes = _processes(self._number, self.pid)
         starters = {process.pid for process in processes if self._is_starter(process)} | {self.pid}
         ranks = [process for process in processes if process.info["ppid"] in starters and process.pid not in starters]
         return bool(ranks) and len(ranks) < int(_variable(ranks[0], _LOCAL_SIZE) or 0)
 
     def _is_starter(self, process: psutil.Process) -> bool:
         return process.pid == self.pid or process.info["name"].startswith(_STARTERS)
-
-    def _processes(self) -> list[psutil.Process]:
-        return _processes(self._number, self.pid)
 
 
 def _claim(sign: Path, number: str) -> bool:

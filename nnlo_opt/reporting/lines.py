@@ -64,7 +64,8 @@ _TrialEnd: TypeAlias = ev.TrialCompleted | ev.TrialFailed | ev.TrialPruned
 class _Lines(ABC):
     """Turns the journal events that searches and trainings have in common into lines."""
 
-    def __init__(self, n_fold: int) -> None:
+    def __init__(self, write: Callable[..., None], n_fold: int) -> None:
+        self._write = write
         #: folds of a trial; names of folds are shown if there are several
         self._n_fold = n_fold
 
@@ -83,9 +84,9 @@ class _Lines(ABC):
     def _fold(self, number: int, ledger: Ledger) -> str:
         """Return the name of the fold that assignment `number` trains."""
 
-    @abstractmethod
     def _line(self, event: ev.Event, text: str, style: str = "") -> None:
         """Print the line of an event."""
+        self._write(text)
 
 
 class ProgressLines(_Lines):
@@ -97,8 +98,7 @@ class ProgressLines(_Lines):
     """
 
     def __init__(self, write: Callable[..., None], state: CoordinatorState) -> None:
-        super().__init__(state.plan.n_fold)
-        self._write = write
+        super().__init__(write, state.plan.n_fold)
         self._plan = state.plan
         self._policy = state.policy
         #: time at which this start began, in seconds since the first start
@@ -210,8 +210,7 @@ class TrainingLines(_Lines):
     """
 
     def __init__(self, write: Callable[[str], None], training: TrainingOptions, n_fold: int = 1) -> None:
-        super().__init__(n_fold)
-        self._write = write
+        super().__init__(write, n_fold)
         self._n_epochs = training.epochs
         #: True if a rule may end the training before its last epoch
         self._may_end = bool(training.early_stopping or training.target_metric)
@@ -223,11 +222,9 @@ class TrainingLines(_Lines):
         match event:
             case ev.FoldBegan():
                 self._began[event.assignment] = event.time_s, event.epoch
-                super().observe(event, ledger)
             case ev.EpochEnded():
                 self._line(event, self._epoch(event, ledger))
-            case _:
-                super().observe(event, ledger)
+        super().observe(event, ledger)
 
     def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> str:
         began_s, n_before = self._began[event.assignment]
@@ -239,9 +236,6 @@ class TrainingLines(_Lines):
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         return f"fold {ledger.assignments[number].fold}" if self._n_fold > 1 else "training"
-
-    def _line(self, event: ev.Event, text: str, style: str = "") -> None:
-        self._write(text)
 
 
 def _outcome_for_block(n_alive: int, n_ranks: int) -> str:

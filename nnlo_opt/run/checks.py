@@ -138,7 +138,7 @@ def check_space(space: Space, definition: ModelDefinition, options: Options) -> 
             for point in _corner_points(space, pair):
                 error = _error_at(point, options)
                 if error is not None:
-                    values = ", ".join(f"{name}={value!r}" for name, value in _training_part(point).items())
+                    values = ", ".join(f"{k}={v!r}" for k, v in point.items() if k.startswith(TRAIN_PREFIX))
                     raise ConfigurationError(
                         f"Every point of a search space must give valid training options; {values} does not: {error} "
                         "Give one of the parameters a condition, `condition=When(...)`, or write a function `feasible`."
@@ -172,10 +172,6 @@ def _error_at(point: Point, options: Options) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
-
-
-def _training_part(point: Point) -> Point:
-    return {name: value for name, value in point.items() if name.startswith(TRAIN_PREFIX)}
 
 
 def _corner_points(space: Space, names: Iterable[str]) -> Iterator[Point]:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,25 +33,18 @@ if TYPE_CHECKING:
 _RANK_DIED = "A rank has died: the run ends here; start again from its folder, if it has one."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSetup:
-    """Everything that a search in a user's own process is made from; the same on every rank."""
+def run_search(
+    options: Options, space: Space, model: ModelDefinition, comm: "Communicator | None", keeps_files: bool, catch: bool
+) -> tuple[Ledger, Path | None]:
+    """Search in this process; with a communicator, every rank of it calls this together, with the same arguments.
 
-    #: of these count what says how is searched and trained; `run` counts if `keeps_files`
-    options: Options
-    space: Space
-    #: the user's model or objective
-    model: ModelDefinition
-    #: communicator of mpi4py, which is duplicated; None: this process alone, without MPI
-    comm: "Communicator | None" = None
-    #: if False, the journal is temporary, and nothing is left on disk
-    keeps_files: bool = False
-    #: if False, the first trial that fails ends the search, and its error is raised
-    catch: bool = True
-
-
-def run_search(setup: SearchSetup) -> tuple[Ledger, Path | None]:
-    """Search in this process; with a communicator, every rank of it calls this together.
+    Args:
+        options: all that says how is searched and trained; `run` counts if `keeps_files`.
+        space: search space.
+        model: the user's model or objective.
+        comm: communicator of mpi4py, which is duplicated; None: this process alone, without MPI.
+        keeps_files: if False, the journal is temporary, and nothing is left on disk.
+        catch: if False, the first trial that fails ends the search, and its error is raised.
 
     Returns:
         The ledger, equal on every rank, and the run directory, None if nothing was kept.
@@ -61,21 +54,12 @@ def run_search(setup: SearchSetup) -> tuple[Ledger, Path | None]:
         TrialError: a trial has failed, and `catch` is False. On the rank on which the objective raised its own
             exception is raised instead.
     """
-    group = RankGroup(setup.comm)
-    forgive = abort_on_error(setup.comm)
-    found = _search(group, setup)
-    forgive()
-    group.close()
-    return found
-
-
-def _search(group: RankGroup, setup: SearchSetup) -> tuple[Ledger, Path | None]:
-    options = setup.options
+    group, forgive = RankGroup(comm), abort_on_error(comm)
     topology = group.attempt(lambda: plan_search(group.size, options))
-    is_objective = setup.model.kind == "objective"
+    is_objective = model.kind == "objective"
     with noting_environment() as undo:
         context = ProcessContext() if is_objective else ProcessContext().settled(group, topology, options)
-    workload = ScriptWorkload(options, context, searches=True, given=setup.model)
+    workload = ScriptWorkload(options, context, searches=True, given=model)
     roles = RoleSetup(
         topology=topology,
         training=options.training,
@@ -87,23 +71,24 @@ def _search(group: RankGroup, setup: SearchSetup) -> tuple[Ledger, Path | None]:
     )
     script = Script(
         program="nnlo_opt.optimize",
-        space=setup.space,
-        findings=group.attempt(lambda: workload.inspect(setup.space)) if is_objective else None,
-        keeps_files=setup.keeps_files,
-        saves_model=setup.keeps_files,
-        catch=setup.catch,
+        space=space,
+        findings=group.attempt(lambda: workload.inspect(space)) if is_objective else None,
+        keeps_files=keeps_files,
+        saves_model=keeps_files,
+        catch=catch,
     )
     try:
         with temporary_run() as temporary:
-            if not setup.keeps_files:
-                options = replace(options, run=temporary)
-            return _start(group, roles, options, script)
+            found = _start(group, roles, options if keeps_files else replace(options, run=temporary), script)
     except (TrialError, FailedElsewhereError):
         if workload.raised is not None:
             raise workload.raised from None
         raise
     finally:
         undo()
+    forgive()
+    group.close()
+    return found
 
 
 def _start(group: RankGroup, roles: RoleSetup, options: Options, script: Script) -> tuple[Ledger, Path | None]:

@@ -173,14 +173,6 @@ def _start_point(value: Any) -> Point:
     return parse_start_point(value) if isinstance(value, str) else _dictionary(value)
 
 
-def _objective(value: Any) -> Objective:
-    return Objective.parse(_text(value))
-
-
-def _class_weights(value: Any) -> ClassWeights:
-    return parse_class_weights(str(value))
-
-
 TEXT = Kind(rule="text", type=str, convert=_text)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
 #: on if it is given; it has no value on the command line
@@ -193,7 +185,11 @@ POSITIVE = Kind(
 SHARE = Kind(rule="a number from 0 to 1", type=float, convert=lambda value: _within(_finite(value), 0, 1))
 TIME = duration()
 DICTIONARY = Kind(rule="a dictionary such as \"{'momentum': 0.9}\"", type=Mapping[str, Any], convert=_dictionary)
-CLASS_WEIGHTS = Kind(rule="balanced, or a dictionary", type=ClassWeights, convert=_class_weights)
-OBJECTIVE = Kind(rule="a metric and its direction, such as val_loss:min", type=str, convert=_objective)
+CLASS_WEIGHTS = Kind(
+    rule="balanced, or a dictionary", type=ClassWeights, convert=lambda value: parse_class_weights(str(value))
+)
+OBJECTIVE = Kind(
+    rule="a metric and its direction, such as val_loss:min", type=str, convert=lambda text: Objective.parse(_text(text))
+)
 START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
 FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")

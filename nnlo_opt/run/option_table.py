@@ -101,11 +101,6 @@ class Option:
         more = ", ".join(f"{name}: {text}" for name, text in known.items() if text)
         return f"{self.help} ({more})" if more else self.help
 
-    @property
-    def python_type(self) -> Any:
-        """Type of the value as an argument in Python."""
-        return self.kind.type | None if self.default is None else self.kind.type
-
     def read(self, value: object) -> Any:
         """Return the value for a text, or for a value given in Python; ConfigurationError if it is wrong."""
         try:
@@ -163,13 +158,11 @@ MODEL_AND_DATA = _group(
     Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
         help="data set of the labels; for several outputs a group, or names separated by commas"),
     _training("loss", "NAME", TEXT, shown="get_loss of the model module, else inferred and announced",
-        example="mean_squared_error",
-        help="Keras name of the loss"),
+        example="mean_squared_error", help="Keras name of the loss"),
     Option("backend", "NAME", one_of("keras", "torch"), shown="as the model module says", example="torch",
         help="library the model is made with: keras, or torch for a torch.nn.Module"),
     Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
-        example="jax",
-        help="library Keras computes with: tensorflow, jax or torch"),
+        example="jax", help="library Keras computes with: tensorflow, jax or torch"),
 )
 READING = _group(
     "reading and weighting samples",
@@ -224,8 +217,7 @@ TRAINING = _group(
              "weights; ~< compares means over as many epochs; a metric of one output or model is name:metric, such as "
              "energy:val_loss"),
     _training("target_metric", "RULE", TEXT, example="val_accuracy,>,0.97",
-        help="metric,>,value: stop when the metric is past the value; a metric of one output or model is "
-             "name:metric"),
+        help="metric,>,value: stop when the metric is past the value; a metric of one output or model is name:metric"),
     Option("n_processes", "RANKS", whole(unit="ranks"), default=1, example="2",
         help="ranks of each worker, which average their gradients before they push; not searchable"),
     Option("n_masters", "MASTERS", whole(unit="masters"), default=1, example="3",
@@ -235,8 +227,7 @@ TRAINING = _group(
         help="auto: workers that are all on their master's node update its weights themselves, in shared memory, "
              "unless they wait for each other; in allreduce each rank updates a part of them; messages: everything "
              "is sent"),
-    _training("overlap", "", SWITCH,
-        shown="on if updates are sent as messages and workers do not wait for each other",
+    _training("overlap", "", SWITCH, shown="on if updates are sent as messages and workers do not wait for each other",
         help="a worker computes its next batch while the master answers, so that its gradients are a batch older; "
              "implies --exchange messages"),
     _training("staleness", "POLICY", TEXT, example="drop:8",
@@ -254,19 +245,16 @@ TRAINING = _group(
         help="easgd: Nesterov momentum of the workers' own steps (EAMSGD)"),
     _training("gem_lr", "RATE", _NUMBER, example="0.05",
         help="gem: learning rate of a worker; an update is scaled by up to 5"),
-    _training("gem_momentum", "MU", _NUMBER, example="0.5",
-        help="gem: momentum of a worker"),
+    _training("gem_momentum", "MU", _NUMBER, example="0.5", help="gem: momentum of a worker"),
     _training("gem_kappa", "KAPPA", _NUMBER, example="1.5",
         help="gem: how much faster than one worker alone all workers together may move the weights"),
-    Option("no_shuffle", "", FLAG, default=False,
-        help="keep the order of samples in every epoch"),
+    Option("no_shuffle", "", FLAG, default=False, help="keep the order of samples in every epoch"),
 )
 RUN = _group(
     "run",
     Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run", common=True,
         help=f"name of the run; its directory is {RUNS}/NAME, and a path names another"),
-    Option("trial_name", "NAME", TEXT, shown="train", example="first",
-        help="name of the run in its files"),
+    Option("trial_name", "NAME", TEXT, shown="train", example="first", help="name of the run in its files"),
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),
     GRACE,
@@ -278,8 +266,7 @@ RUN = _group(
     Option("max_attempts", "N", whole(), default=3, example="5",
         help="fail a trial if one of its folds loses ranks of its block (killed, out of memory, ended by "
              "--hang-timeout) so many times in a row without completing another epoch"),
-    Option("overwrite", "", FLAG, default=False, common=True,
-        help="replace a run of the same name"),
+    Option("overwrite", "", FLAG, default=False, common=True, help="replace a run of the same name"),
     SEED,
     Option("quiet", "", FLAG, default=False, python=False, common=True,
         help="write only errors and the end to the terminal; the end is the table and the sentences below it, and "
@@ -289,8 +276,7 @@ RUN = _group(
              "imply --quiet"),
     Option("log_file", "FILE", PATH, example="search.log", python=False,
         help="also write the lines of rank 0 to this file"),
-    Option("verbose", "", FLAG, default=False, python=False,
-        help="the same as --log-level debug"),
+    Option("verbose", "", FLAG, default=False, python=False, help="the same as --log-level debug"),
 )
 MACHINE = _group(
     "devices and monitoring",
@@ -336,8 +322,7 @@ SEARCH = _group(
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
         help="unit folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
              "values stay together"),
-    Option("opt_restore", "", FLAG, default=False, common=True,
-        help="resume the run from where it stopped"),
+    Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
         help="builtin model (mnist, cifar10) if no --model is given"),
 )
@@ -404,8 +389,7 @@ BUDGET = _group(
 RESTORE = _group(
     "training driver",
     Option("restore", "NAME", TEXT, shown="name: that of --checkpoint or --trial-name", example="my-run", bare="",
-        common=True,
-        help="resume from the last checkpoint of the run NAME"),
+        common=True, help="resume from the last checkpoint of the run NAME"),
     Option("from_run", "RUN[:TRIAL]", TEXT, example="checkpoints/my-run:7", python=False,
         help="train the best trial of a run, or the trial TRIAL, again: with the options of the run unless others are "
              "given, on all its data, training and validation together, unless --train-data or --val-data is given; "

@@ -64,12 +64,7 @@ class Endpoints:
             ranks = comms[1] if team.groups else comms[0]
             ring = MpiCollective(_made(ranks.Split(-(-ranks.Get_rank() // team.ranks_per_worker), rank), made))
         return cls(
-            team=team,
-            master_end=end if rank == 0 else None,
-            above=above,
-            worker_end=end,
-            together=together,
-            ring=ring,
+            team=team, master_end=end if rank == 0 else None, above=above, worker_end=end, together=together, ring=ring
         )
 
     @property

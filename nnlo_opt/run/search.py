@@ -115,14 +115,9 @@ class SearchSession(Session):
                 "objectives. Drop `--warm-start`, or keep one `--objective`."
             )
         check_start_points(findings.search_space, self.options.search.start_points)
-        if self.options.plan.pruning is not None:
-            self._pruning = pruning_for(
-                self.options.plan.pruning,
-                comparison,
-                self.options.training.epochs,
-                self.topology.world_size,
-                findings,
-            )
+        if (plan := self.options.plan.pruning) is not None:
+            epochs, n_ranks = self.options.training.epochs, self.topology.world_size
+            self._pruning = pruning_for(plan, comparison, epochs, n_ranks, findings)
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger

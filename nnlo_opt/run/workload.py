@@ -69,12 +69,7 @@ class ModuleWorkload:
     """Model and data of this rank, or its objective; a `Workload` of its server."""
 
     def __init__(
-        self,
-        options: Options,
-        context: ProcessContext,
-        *,
-        searches: bool,
-        given: ModelDefinition | None = None,
+        self, options: Options, context: ProcessContext, *, searches: bool, given: ModelDefinition | None = None
     ) -> None:
         """`searches`: there is a search space (OptimizationDriver); else the model is built as it is.
 

@@ -23,8 +23,6 @@ MEASURED = {
     "train_s": "seconds of training and validation",
     "epoch_s": "the same for an epoch",
 }
-#: values of every call of an objective module besides those that it returns
-MEASURED_OF_CALL = (FIGURE, "value", "train_s")
 EPOCHS = ("last", "best")
 
 

@@ -36,8 +36,8 @@ def points(result):
 
 
 def test_the_arguments_are_the_options_of_the_table_with_their_types():
-    wanted = {option.name: option.python_type for option in OPTIMIZATION_OPTIONS if option.python}
-    assert get_type_hints(SearchArguments) == wanted
+    types = {o.name: o.kind.type | None if o.default is None else o.kind.type for o in OPTIMIZATION_OPTIONS if o.python}
+    assert get_type_hints(SearchArguments) == types
 
 
 def test_editors_see_every_name_of_the_package():

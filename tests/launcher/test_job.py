@@ -83,7 +83,7 @@ def impatient(monkeypatch):
 def test_ranks_that_wait_for_one_that_died_before_mpi_began_are_ended(impatient, tmp_path, first_s):
     job = Job(["sh", "-c", f"{TWO_RANKS} sleep {first_s} & sleep 1000 & wait"], sign=tmp_path / "begins")
     assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
-    assert not job._processes()
+    assert not module._processes(job._number, job.pid)
 
 
 def test_ranks_that_go_on_when_mpi_has_begun_are_left_alone(impatient, tmp_path):

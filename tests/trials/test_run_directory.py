@@ -192,7 +192,7 @@ def test_what_is_no_run_or_was_asked_for_is_not_refused(tmp_path):
 def test_a_run_is_made_with_its_parents_and_found_again_with_its_ledger(tmp_path):
     root = tmp_path / "deep" / "place"
     run = open_run(request(root, "a"), "a")
-    assert (run.name, run.path) == ("a", root / "a")
+    assert run.path == root / "a"
     assert run.ledger.sessions == []
     run.journal.append([STARTED, ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 1})])
     run.close()
