@@ -26,7 +26,7 @@ from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.run.roles import RankParts
 from nnlo_opt.run.search import SearchSession
-from nnlo_opt.run.session import LONG_S, Script, SessionSetup
+from nnlo_opt.run.session import LONG_S, Script
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
@@ -114,10 +114,7 @@ class Study:
         #: number of trials that may be under way
         self._n_wanted = 0
         self._is_closed = False
-        parts, context = RankParts(ranks=network.end(0)), ProcessContext()
-        self._session = SearchSession(
-            SessionSetup(options=checked, topology=topology, parts=parts, context=context, script=script)
-        )
+        self._session = SearchSession(checked, topology, RankParts(ranks=network.end(0)), ProcessContext(), script)
         try:
             self._run = self._session.begin()
         except BaseException:

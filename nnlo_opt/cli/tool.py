@@ -13,9 +13,8 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
-from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trials_table
+from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import fitted, line_width
-from nnlo_opt.reporting.trial_page import trial_page
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
 from nnlo_opt.training.options import searchable

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -89,35 +90,30 @@ class Console:
                 log.close()
 
 
+@dataclass(slots=True)
 class WaitForSpace:
     """Says that the disk is full, then waits: no message is sent before the event that justifies it is written."""
 
-    def __init__(
-        self,
-        place: Path,
-        say: Callable[[str, TextIO], None],
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._place = place
-        self._say = say
-        self._clock = clock or SystemClock()
-        self._sleep = sleep
-        #: monotonic times of the last line, and of the last attempt, in seconds
-        self._said_at_s = self._tried_at_s = -SAY_S
+    place: Path
+    say: Callable[[str, TextIO], None]
+    clock: Clock = field(default_factory=SystemClock)
+    sleep: Callable[[float], None] = time.sleep
+    #: monotonic times of the last line, and of the last attempt, in seconds
+    _said_at_s: float = field(default=-SAY_S, init=False)
+    _tried_at_s: float = field(default=-SAY_S, init=False)
 
     def __call__(self, error: OSError) -> None:
         """Wait before each further attempt to write."""
         PULSE.ticks += 1
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         is_new = now_s - self._tried_at_s > 2 * ROOM_S
         if is_new or now_s - self._said_at_s >= SAY_S:
             self._said_at_s = now_s
-            self._say(
-                f"`{self._place}` cannot be written ({error.strerror or error}): free some space. The search waits and "
+            self.say(
+                f"`{self.place}` cannot be written ({error.strerror or error}): free some space. The search waits and "
                 f"tries again every {ROOM_S:g} s; ranks train on, and nothing is lost, also if you end the job and go "
                 "on later.",
                 sys.stderr,
             )
-        self._sleep(ROOM_S)
-        self._tried_at_s = self._clock.monotonic_s()
+        self.sleep(ROOM_S)
+        self._tried_at_s = self.clock.monotonic_s()

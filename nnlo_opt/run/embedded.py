@@ -18,7 +18,7 @@ from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
 from nnlo_opt.run.search import SearchSession, plan_search
-from nnlo_opt.run.session import Script, Session, SessionSetup
+from nnlo_opt.run.session import Script, Session
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event
@@ -165,15 +165,13 @@ class Seat:
         if server.is_orphaned:
             raise NnloError(_RANK_DIED)
 
-    def coordinate(self, options: Options, script: Script, kind: Callable[[SessionSetup], Session]) -> None:
+    def coordinate(self, options: Options, script: Script, kind: type[Session]) -> None:
         """See the run through, on rank 0; an error with which it ends in good order is raised by `end`.
 
         Raises:
             NnloError: the run has broken down, and other ranks may still be at work: end the job.
         """
-        topology, context = self._setup.topology, self._setup.context
-        setup = SessionSetup(options=options, topology=topology, parts=self._parts, context=context, script=script)
-        self._session = session = kind(setup)
+        self._session = session = kind(options, self._setup.topology, self._parts, self._setup.context, script)
         try:
             self._directory = session.run_in_script()
         except (ConfigurationError, TrialError) as error:

@@ -22,18 +22,8 @@ from nnlo_opt.block.task import TaskFactory
 from nnlo_opt.block.worker.group import WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
+from nnlo_opt.comm import run_messages as run_msg
 from nnlo_opt.comm.messages import Json
-from nnlo_opt.comm.run_messages import (
-    Check,
-    ExportModel,
-    Inspect,
-    Inspected,
-    ModelExported,
-    OpenRun,
-    PreemptionHeard,
-    Prepared,
-    Shutdown,
-)
 from nnlo_opt.comm.topology import Team
 from nnlo_opt.comm.transport import RanksLost, Received, Transport, receive
 from nnlo_opt.errors import EXIT_FAILURE, NnloError, ProtocolError
@@ -105,20 +95,20 @@ class Regrouped:
 class Roles(Protocol):
     """Makes the roles of this rank once the run is open, and once more when its team has been regrouped."""
 
-    def open(self, run: OpenRun) -> None:
+    def open(self, run: run_msg.OpenRun) -> None:
         """Take note that the run is open, before the first role is made."""
 
-    def regroup(self, run: OpenRun) -> Regrouped:
+    def regroup(self, run: run_msg.OpenRun) -> Regrouped:
         """Regroup the ranks of the team that live. Collective: each of them; the call waits for all."""
 
-    def master(self, run: OpenRun) -> Master | None: ...
+    def master(self, run: run_msg.OpenRun) -> Master | None: ...
 
-    def worker(self, run: OpenRun, memory: Memory | None) -> Worker | None:
+    def worker(self, run: run_msg.OpenRun, memory: Memory | None) -> Worker | None:
         """The worker of this rank; `memory`: what the one before it remembers, if ranks of the team have died."""
 
-    def follower(self, run: OpenRun) -> WorkerGroupMember | SubMaster | None: ...
+    def follower(self, run: run_msg.OpenRun) -> WorkerGroupMember | SubMaster | None: ...
 
-    def objective(self, run: OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None: ...
+    def objective(self, run: run_msg.OpenRun, before: ObjectiveRank | None) -> ObjectiveRank | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +148,7 @@ class RankServer:
         #: True if the coordinator has died
         self.is_orphaned = False
         #: message that opened the run; None before
-        self._run: OpenRun | None = None
+        self._run: run_msg.OpenRun | None = None
         #: results that this rank has sent and the coordinator has not recorded
         self._results: list[Results] = []
         #: the last messages taken in, each with its sender, for the report of a failure
@@ -172,7 +162,7 @@ class RankServer:
         while not self.is_orphaned and (self.exit_code is None or self._is_busy):
             if self._has_to_tell():
                 self._has_told = True
-                self._orders.send(COORDINATOR, PreemptionHeard())
+                self._orders.send(COORDINATOR, run_msg.PreemptionHeard())
             if not self.step():
                 try:
                     self._await_message()
@@ -235,16 +225,16 @@ class RankServer:
     def _take_order(self, received: Received) -> None:
         message = received.message
         match message:
-            case Shutdown():
+            case run_msg.Shutdown():
                 self.exit_code = message.exit_code
-            case Check():
+            case run_msg.Check():
                 self._answer(message.space, self._workload.check)
-            case Inspect():
+            case run_msg.Inspect():
                 with self._timeline.span("look at model and data", "data"):
                     self._inspect(message)
-            case ExportModel():
+            case run_msg.ExportModel():
                 self._export(message)
-            case OpenRun():
+            case run_msg.OpenRun():
                 self._open(message)
             case _:
                 if self._objective is not None:
@@ -255,14 +245,14 @@ class RankServer:
                 else:
                     raise ProtocolError(f"{type(message).__name__} came before the run was open.")
 
-    def _open(self, run: OpenRun) -> None:
+    def _open(self, run: run_msg.OpenRun) -> None:
         self._run = run
         self._roles.open(run)
         self._master = self._roles.master(run)
         self._objective = self._roles.objective(run, None)
         self._stand(run, self._team_ends)
 
-    def _stand(self, run: OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
+    def _stand(self, run: run_msg.OpenRun, ends: Sequence[Transport], memory: Memory | None = None) -> None:
         """Make the roles that work with other ranks of the team."""
         self._worker = self._roles.worker(run, memory)
         self._follower = self._roles.follower(run)
@@ -291,7 +281,7 @@ class RankServer:
         if group.leads:
             self._orders.send(COORDINATOR, answers)
 
-    def _answer_again(self, run: OpenRun, group: Regrouped) -> msg.TeamReformed:
+    def _answer_again(self, run: run_msg.OpenRun, group: Regrouped) -> msg.TeamReformed:
         """Make the role that answers the coordinator, if it is on this rank; return the message about the new team."""
         taken = goes_on = -1
         if self._objective is not None:
@@ -336,7 +326,7 @@ class RankServer:
 
     # ------------------------------------------------------------ model and data
 
-    def _inspect(self, message: Inspect) -> None:
+    def _inspect(self, message: run_msg.Inspect) -> None:
         if message.report:
             self._answer(message.space, self._prepared_findings)
             return
@@ -354,32 +344,32 @@ class RankServer:
         PULSE.expect(SLOW)
         try:
             found = look(None if space is None else Space.from_json(space))
-            answer = Inspected(findings={} if found is None else found.to_json())
+            answer = run_msg.Inspected(findings={} if found is None else found.to_json())
         except NnloError as error:
-            answer = Inspected(error=str(error))
+            answer = run_msg.Inspected(error=str(error))
         except PASSED_ON:
             raise
         except BaseException as error:
             logger.exception("could not read model or data")
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = "" if place_of(error) else f" (`{last.filename}`, line {last.lineno})"
-            answer = Inspected(error=f"Model or data could not be read: {reason_of(error)}{where}.")
+            answer = run_msg.Inspected(error=f"Model or data could not be read: {reason_of(error)}{where}.")
         self._orders.send(COORDINATOR, answer)
 
     def _prepare(self) -> None:
         self._workload.prepare()
-        self._orders.send(COORDINATOR, Prepared())
+        self._orders.send(COORDINATOR, run_msg.Prepared())
 
-    def _export(self, message: ExportModel) -> None:
+    def _export(self, message: run_msg.ExportModel) -> None:
         PULSE.expect(SLOW)
         try:
             with self._timeline.span("save the best model", "data"):
                 weights, path = Path(message.weights_path), Path(message.path)
                 path, metrics = self._workload.export(message.point, weights, path, measure=message.measure)
-            answer = ModelExported(path=str(path), metrics=metrics)
+            answer = run_msg.ModelExported(path=str(path), metrics=metrics)
         except PASSED_ON:
             raise
         except BaseException as error:
             logger.exception("could not save the best model")
-            answer = ModelExported(path="", error=reason_of(error))
+            answer = run_msg.ModelExported(path="", error=reason_of(error))
         self._orders.send(COORDINATOR, answer)

@@ -87,19 +87,6 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSetup:
-    """Everything that a start of a run is made from, on world rank 0."""
-
-    options: Options
-    topology: Topology
-    #: of this rank, with the transport to all ranks that serve the start
-    parts: RankParts
-    context: ProcessContext
-    #: what a user's own script asks for; None: this is a command, which owns its process
-    script: Script | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSearch:
     """An open run whose coordinator is at work."""
 
@@ -111,27 +98,37 @@ class RunningSearch:
 
 
 class Session(ABC):
-    """One start of a run. The other ranks serve it (`run.server`) until it tells them to leave."""
+    """One start of a run on world rank 0. The other ranks serve it (`run.server`) until it tells them to leave.
+
+    Args:
+        options: of the run.
+        topology: plan of all ranks.
+        parts: of this rank, with the transport to all ranks that serve the start.
+        context: of this process.
+        script: what a user's own script asks for; None: this is a command, which owns its process.
+    """
 
     #: the command, for the journal
     program: ClassVar[str]
     #: all trials are pieces of one training, whose checkpoints stay when a fold has ended: it may be continued
     is_one_training: ClassVar[bool] = False
 
-    def __init__(self, setup: SessionSetup) -> None:
-        self.options = setup.options
-        self.topology = setup.topology
-        self.script = setup.script
-        self._keeps_files = setup.script is None or setup.script.keeps_files
-        self._ranks = ServingRanks(setup.parts.ranks, setup.parts.pump, setup.context.preemption, setup.options.grace_s)
-        self._context = setup.context
-        self._timeline = setup.context.timeline
-        self._preemption = setup.context.preemption
-        self._asked_because = PREEMPTED if setup.context.exit_code_file is None else ASKED
+    def __init__(
+        self, options: Options, topology: Topology, parts: RankParts, context: ProcessContext, script: Script | None
+    ) -> None:
+        self.options = options
+        self.topology = topology
+        self.script = script
+        self._keeps_files = script is None or script.keeps_files
+        self._ranks = ServingRanks(parts.ranks, parts.pump, context.preemption, options.grace_s)
+        self._context = context
+        self._timeline = context.timeline
+        self._preemption = context.preemption
+        self._asked_because = PREEMPTED if context.exit_code_file is None else ASKED
         self._clock = SystemClock()
         #: when this start began; a walltime counts from here
         self.began_unix_s = self._clock.unix_s()
-        self._console = Console(prints=setup.script is None, quiet=setup.options.quiet)
+        self._console = Console(prints=script is None, quiet=options.quiet)
         #: prints a line for a person
         self.say = self._console.say
         #: observations of other runs with which the search begins; known when it has been started
@@ -516,7 +513,7 @@ def run_command(
     if world.rank:
         assert parts.server is not None
         return parts.server.serve()
-    session = kind(SessionSetup(options=options, topology=topology, parts=parts, context=context))
+    session = kind(options, topology, parts, context, script=None)
     return session.run()
 
 

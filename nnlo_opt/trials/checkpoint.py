@@ -33,12 +33,11 @@ from nnlo_opt.files import atomic_path, make_directory, parse_object, regular, s
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
-_GROUP = re.compile(r"group-(\d+)-(\d+)\.npz")
 _MASTER_FILES = {"master.npz", "master.json"}
 #: name -> (dimensions, type) of the arrays of `weights.npz`
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
-#: names of the files that a manifest may name
-_PART = re.compile(r"(?:master|worker-\d+)\.(?:json|npz)|group-\d+-\d+\.npz")
+#: names of the files that a manifest may name: number of a worker, ending; first and last worker of a group
+_PART = re.compile(r"master\.(?:json|npz)|worker-(\d+)\.(json|npz)|group-(\d+)-(\d+)\.npz")
 #: names in a manifest of the first version, which had no checksum
 _FIRST_MANIFEST = frozenset({"epoch", "files"})
 
@@ -195,13 +194,8 @@ def load(place: Path) -> Checkpoint:
         if arrays.get("best", arrays["central"]).shape != arrays["central"].shape:
             raise CheckpointError(f"`{place}` holds best weights of another shape than its weights")
         master = parse_object((place / "master.json").read_bytes())
-        workers = {
-            int(name.removeprefix("worker-").removesuffix(".json")): parse_object((place / name).read_bytes())
-            for name in sorted(files.keys() - _MASTER_FILES)
-            if name.endswith(".json")
-        }
-        remembering = frozenset(number for number in workers if f"worker-{number}.npz" in files)
-        groups = (match for name in files if (match := _GROUP.fullmatch(name)))
+        parts = [part for name in sorted(files) if (part := _PART.fullmatch(name))]
+        workers = {int(part[1]): parse_object((place / part[0]).read_bytes()) for part in parts if part[2] == "json"}
         return Checkpoint(
             epoch=master.pop("epoch"),
             n_samples_inside=master.pop("n_samples_inside", 0),
@@ -209,8 +203,8 @@ def load(place: Path) -> Checkpoint:
             master=master,
             workers=workers,
             place=place,
-            remembering=remembering,
-            groups_remembering=frozenset((int(match[1]), int(match[2])) for match in groups),
+            remembering=frozenset(int(part[1]) for part in parts if part[2] == "npz") & workers.keys(),
+            groups_remembering=frozenset((int(part[3]), int(part[4])) for part in parts if part[3]),
         )
     except CheckpointError:
         raise

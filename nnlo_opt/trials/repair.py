@@ -11,7 +11,7 @@ named by their numbers.
 
 import hashlib
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import LINE_BEGIN, decode_line, encode_line, read_events, run_of, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.run_lock import hold
+from nnlo_opt.trials.run_lock import RunLock
 from nnlo_opt.trials.sync_mark import read_mark
 
 
@@ -193,7 +193,7 @@ def repair(run: Path) -> tuple[Salvage, Path] | None:
         ConfigurationError: a coordinator holds the run.
         JournalError: nothing can be kept.
     """
-    with hold(run):
+    with closing(RunLock(run, timeout_s=0.0)):
         path = run / JOURNAL_NAME
         mark = read_mark(path)
         data = path.read_bytes()

@@ -107,7 +107,7 @@ class RunDirectory:
         #: absolute path, and the path as the command has it, for messages
         self.path, self.shown = path, shown
         self._closing = ExitStack()
-        self._closing.callback(lock.release)
+        self._closing.callback(lock.close)
         self._open = partial(Journal, path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
         #: the trials of the run, after all events of earlier sessions
         self.ledger = Ledger()
@@ -228,7 +228,7 @@ def open_run(
         try:
             make_directory(path)
             lock = RunLock(path, lock_timeout_s)
-            on_error.callback(lock.release)
+            on_error.callback(lock.close)
             run = RunDirectory(path, request.root / name, lock, syncs=syncs, replaces=request.overwrite)
         except OSError as error:
             raise not_writable(path, error) from None

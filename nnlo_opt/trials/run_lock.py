@@ -124,23 +124,13 @@ class RunLock:
         if self._lost_to or _now_s() - self._seen_at_s > 2 * BEAT_S:
             self._look()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release the run."""
         self._released.set()
         with suppress(OSError):  # the directory may be gone, or read-only by now: the lock says enough here
             self._look()
             self._owner.unlink()
         self._lock.release()
-
-
-@contextmanager
-def hold(run: Path) -> Iterator[None]:
-    """Hold an existing run during a `with` block; ConfigurationError if another process has it."""
-    lock = RunLock(run, timeout_s=0.0)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def forget_owner(run: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -9,7 +10,7 @@ from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
-from nnlo_opt.trials.run_lock import hold
+from nnlo_opt.trials.run_lock import RunLock
 
 EVENTS = [
     ev.RunStarted(
@@ -58,7 +59,7 @@ def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, ca
 def test_show_knows_from_the_owner_whether_anybody_is_at_work(run, tmp_path, capsys):
     assert tool.main(["show", str(run(EVENTS[:-3]))]) == EXIT_OK
     assert "Not finished: 1 in progress when it was interrupted." in capsys.readouterr().out
-    with hold(tmp_path):
+    with closing(RunLock(tmp_path, 0.0)):
         assert tool.main(["show", str(tmp_path)]) == EXIT_OK
     assert "Not finished: 1 running." in capsys.readouterr().out
 

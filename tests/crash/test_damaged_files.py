@@ -131,4 +131,4 @@ def test_a_damaged_note_of_the_owner_never_lets_two_in_and_never_keeps_one_out_o
         RunLock(run, 0.0)
     one_sentence(str(refused.value))
     lock.release()
-    RunLock(run, 0.0).release()
+    RunLock(run, 0.0).close()

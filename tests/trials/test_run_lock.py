@@ -2,6 +2,7 @@ import json
 import os
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -10,7 +11,7 @@ from nnlo_opt.files import with_checksum
 from nnlo_opt.trials import run_lock
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.run_directory import RunRequest, open_run
-from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, hold, read_owner, this_process
+from nnlo_opt.trials.run_lock import LOCK_NAME, OWNER_NAME, RunLock, forget_owner, read_owner, this_process
 
 
 def owned_by(run, **changes):
@@ -18,12 +19,12 @@ def owned_by(run, **changes):
 
 
 def check_can_be_held(run):
-    with hold(run):
+    with closing(RunLock(run, 0.0)):
         assert read_owner(run / OWNER_NAME) == this_process()
 
 
 def test_the_owner_is_named_while_it_holds_the_run_and_gone_afterwards(tmp_path):
-    with hold(tmp_path):
+    with closing(RunLock(tmp_path, 0.0)):
         assert read_owner(tmp_path / OWNER_NAME)["pid"] == os.getpid()
         with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .*wait for it to end"):
             RunLock(tmp_path, timeout_s=0.0)
@@ -55,7 +56,7 @@ def test_an_owner_on_another_machine_that_gives_no_signs_of_life_is_refused_with
     assert read_owner(tmp_path / OWNER_NAME)["pid"] == 4711
     forget_owner(tmp_path)
     forget_owner(tmp_path)
-    RunLock(tmp_path, timeout_s=0.0).release()
+    RunLock(tmp_path, timeout_s=0.0).close()
 
 
 @pytest.mark.usefixtures("_quick")
@@ -100,7 +101,7 @@ def test_an_old_owner_is_followed_at_once(tmp_path):
 
 @pytest.mark.usefixtures("_quick")
 def test_an_owner_shows_that_it_is_alive(tmp_path):
-    with hold(tmp_path):
+    with closing(RunLock(tmp_path, 0.0)):
         owner = tmp_path / OWNER_NAME
         os.utime(owner, (1e9, 1e9))
         deadline = time.monotonic() + 30
@@ -133,7 +134,7 @@ def test_a_note_that_is_no_regular_file_names_nobody(tmp_path, irregular):
 
 
 def test_a_run_that_was_let_go_of_can_be_held_again(tmp_path):
-    RunLock(tmp_path, timeout_s=0.0).release()
+    RunLock(tmp_path, timeout_s=0.0).close()
     check_can_be_held(tmp_path)
 
 
