@@ -1,4 +1,4 @@
-"""Text about trials, printed when a search ends or by `nnlo-opt show`: tables, and all of one trial."""
+"""Text about trials, printed when a search ends or by `nnlo-opt show`."""
 
 import io
 import re

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import check_refused
 
 import nnlo_opt
 from nnlo_opt.errors import ConfigurationError, TrialError
@@ -73,8 +74,7 @@ def test_the_model_that_is_saved_is_the_one_that_was_validated(tmp_path):
     x, y = validation_samples()
     for model in (keras.models.load_model(tmp_path / "net.keras"), manager.model):
         assert np.mean(np.argmax(model.predict(x, verbose=0), 1) == y) == pytest.approx(accuracy)
-    with pytest.raises(ConfigurationError, match="saved as"):
-        manager.save(tmp_path / "net.txt")
+    check_refused("saved as", manager.save, tmp_path / "net.txt")
     manager.close()
 
 
@@ -103,9 +103,7 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path):
 
 
 def test_an_endless_generator_is_an_error_that_says_so():
-    with pytest.raises(ConfigurationError, match="`generate_data` must return after one epoch") as caught:
-        manager_of(data=Endless(20))
-    assert "\n" not in str(caught.value)
+    check_refused("`generate_data` must return after one epoch", manager_of, data=Endless(20))
 
 
 def test_one_that_counts_itself_is_found_out_while_it_trains():
@@ -198,10 +196,8 @@ def test_a_model_from_json(tmp_path):
     own = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(2, "softmax")])
     builder = nnlo_opt.ModelFromJson(None, json_str=own.to_json(), custom_objects={"Doubled": Doubled})
     manager_of(builder=builder).train()
-    with pytest.raises(ConfigurationError, match="not both"):
-        nnlo_opt.ModelFromJson(None)
-    with pytest.raises(ConfigurationError, match=r"none\.json"):
-        nnlo_opt.ModelFromJson(None, filename="none.json")
+    check_refused("not both", nnlo_opt.ModelFromJson, None)
+    check_refused("none.json", nnlo_opt.ModelFromJson, None, filename="none.json")
 
 
 @pytest.mark.needs("torch")
@@ -245,10 +241,8 @@ def test_what_goes_wrong_is_told_in_a_sentence():
     ):
         with pytest.raises(ConfigurationError, match=received):
             manager_of(**changes)
-    with pytest.raises(ConfigurationError, match="at least one batch"):
-        nnlo_opt.MPIManager(None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, [], [])
-    with pytest.raises(ConfigurationError, match="`NFolds`"):
-        nnlo_opt.MPIKFoldManager(0, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, FILES)
+    check_refused("at least one batch", nnlo_opt.MPIManager, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, [], [])
+    check_refused("`NFolds`", nnlo_opt.MPIKFoldManager, 0, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, FILES)
 
 
 # ---------------------------------------------------------------- callbacks

@@ -1,12 +1,13 @@
 import json
 
 import pytest
+from refusals import check_refused
+from stories import START, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import parse_training
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
 POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
@@ -23,15 +24,13 @@ def run(tmp_path):
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
         identity["model"] = {"name": "net", "sha256": "0"}
         events = [
-            ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity=identity, settings=settings),
+            START.replaced(identity=identity, settings=settings),
             ev.TrialSuggested(time_s=1.0, trial=0, point=POINT),
             *(ev.FoldAssigned(time_s=1.0, assignment=fold, **folds[fold]) for fold in (0, 1)),
             *(ev.AssignmentFinished(time_s=2.0, assignment=n, n_epochs=6 + 3 * n, **result) for n in (0, 1)),
             ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
         ]
-        journal = Journal(tmp_path / "journal.jsonl")
-        journal.append(events[:n_events])
-        journal.close()
+        write_journal(tmp_path, events[:n_events])
         for fold in (0, 1):
             place = tmp_path / f"trials/0000/fold{fold}"
             place.mkdir(parents=True)
@@ -73,15 +72,8 @@ def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_p
     search = run()
     settings = {"command_line": ["TrainingDriver", "--from-run", str(search), "--batch", "7"]}
     (tmp_path / "again").mkdir()
-    journal = Journal(tmp_path / "again/journal.jsonl")
-    identity = {"search_space": None}
-    journal.append(
-        [
-            ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity=identity, settings=settings),
-            ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8}),
-        ]
-    )
-    journal.close()
+    suggested = ev.TrialSuggested(time_s=1.0, trial=0, point={"n_units": 8})
+    write_journal(tmp_path / "again", [START.replaced(identity={"search_space": None}, settings=settings), suggested])
     options = parse_training(["--from-run", str(tmp_path / "again")])
     assert (options.model, options.point, options.training.batch, options.seed) == ("mnist", {"n_units": 8}, 7, 5)
 
@@ -100,8 +92,7 @@ def test_a_run_without_such_a_trial_is_refused(run, written, number, words):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    with pytest.raises(ConfigurationError, match="`--from-run` must name a run directory"):
-        parse_training(["--from-run", str(tmp_path)])
+    check_refused("`--from-run` must name a run directory", parse_training, ["--from-run", str(tmp_path)])
     assert tool.main(["best-model", str(tmp_path)]) == 2
 
 

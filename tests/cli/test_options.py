@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import check_refused
 
 from nnlo_opt.cli.arguments import (
     HelpRequested,
@@ -628,8 +629,7 @@ FOUND = Findings(
 )
 def test_a_figure_that_no_epoch_shows_cannot_prune(comparison, figure, words):
     plan = search("--pruner", "asha").plan.pruning
-    with pytest.raises(ConfigurationError, match=re.escape(words)):
-        pruning_for(plan, comparison, 9, 3, replace(FOUND, figure=figure))
+    check_refused(words, pruning_for, plan, comparison, 9, 3, replace(FOUND, figure=figure))
 
 
 def test_epochs_of_a_metric_that_was_asked_for_can_prune_even_of_the_training_loss():

@@ -4,41 +4,22 @@ import sys
 from contextlib import closing
 
 import pytest
+from stories import START, trial, write_journal
 
 import nnlo_opt
 from nnlo_opt.cli import main, tool
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.run_lock import RunLock
 
-EVENTS = [
-    ev.RunStarted(
-        time_s=0.0,
-        unix_s=0.0,
-        n_ranks=3,
-        n_blocks=1,
-        identity={"direction": "min", "figure_of_merit": "1 - val_acc"},
-    ),
-    ev.TrialSuggested(time_s=1.0, trial=0, point={"n_filters": 12}),
-    ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-    ev.AssignmentFinished(time_s=2.0, assignment=0, figure_of_merit=0.25, metrics={}, n_epochs=2, train_s=1.0),
-    ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.25, figure_of_merit_std=0.0),
-    ev.RunCompleted(time_s=3.0, reason="all 1 trials are done"),
-]
+STARTED = START.replaced(identity={"direction": "min", "figure_of_merit": "1 - val_acc"})
+EVENTS = [STARTED, *trial(0, 0.25), ev.RunCompleted(time_s=3.0, reason="all 1 trials are done")]
 
 
 @pytest.fixture
 def run(tmp_path):
     """Writes a journal of these events; returns the run directory."""
-
-    def write(events=EVENTS):
-        journal = Journal(tmp_path / "journal.jsonl")
-        journal.append(events)
-        journal.close()
-        return tmp_path
-
-    return write
+    return lambda events=EVENTS: write_journal(tmp_path, events)
 
 
 def files_of(path):
@@ -51,7 +32,7 @@ def test_show_prints_the_table_and_how_the_run_stands_and_writes_nothing(run, ca
     assert tool.main(["show", str(path)]) == EXIT_OK
     text = capsys.readouterr().out
     assert "Figure of merit: 1 - val_acc, minimised." in text
-    for words in ("figure of merit", "n_filters", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
+    for words in ("figure of merit", "train s  x\n", "0.25", "best", "Finished (all 1 trials are done): 1 complete."):
         assert words in text
     assert files_of(path) == before
 
@@ -66,15 +47,7 @@ def test_show_knows_from_the_owner_whether_anybody_is_at_work(run, tmp_path, cap
 
 def long_run():
     """60 trials, of which the best is the last; the first has failed, on rank 2, after two epochs."""
-    started = ev.RunStarted(
-        time_s=0.0,
-        unix_s=0.0,
-        n_ranks=5,
-        n_blocks=2,
-        identity={"direction": "max", "figure_of_merit": "val_acc"},
-        settings={"block_size": 2},
-    )
-    events = [started]
+    events = [START.replaced(identity={"direction": "max", "figure_of_merit": "val_acc"}, settings={"block_size": 2})]
     for n in range(60):
         about = {"time_s": 1.0, "trial": n}
         events += [
@@ -89,13 +62,8 @@ def long_run():
         for epoch in (1, 2):
             report = {"metrics": {"val_loss": 0.5 / epoch}, "figure_of_merit": 0.1 * epoch}
             events.append(ev.EpochEnded(time_s=2.0, assignment=0, epoch=epoch, **report))
-        failure = {
-            "reason": "ValueError: no",
-            "traceback": "Traceback:\n  net.py, line 3\n",
-            "world_rank": 2,
-            "host": "h",
-        }
-        events.append(ev.AssignmentFailed(time_s=3.0, assignment=0, **failure))
+        where = {"traceback": "Traceback:\n  net.py, line 3\n", "world_rank": 2, "host": "h"}
+        events.append(ev.AssignmentFailed(time_s=3.0, assignment=0, reason="ValueError: no", **where))
         events.append(ev.TrialFailed(time_s=3.0, trial=0, reason="ValueError: no"))
     return events
 

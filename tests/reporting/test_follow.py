@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from stories import write_journal
 
 from nnlo_opt.reporting.follow import JournalFollower, Reporter
 from nnlo_opt.trials import events as ev
@@ -65,17 +66,10 @@ reporter = Reporter(Path(sys.argv[1]))
 print(reporter._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.append([STARTED, suggested(0)])
+    write_journal(tmp_path, [STARTED, suggested(0)])
     # Reading its output to the end waits for the reporter too, which has inherited it.
     subprocess.run([sys.executable, "-c", coordinator, str(tmp_path)], stdout=subprocess.PIPE, check=False)
     assert reports_of(tmp_path) == (1, 1)
-
-
-def test_a_reporter_that_failed_says_so(tmp_path):
-    (tmp_path / "journal.jsonl").write_bytes(b"damaged\n")
-    assert not Reporter(tmp_path).finish()
-    assert not (tmp_path / "results.csv").exists()
 
 
 #: leaves a child that holds all that it had open, but its output; then finishes, or dies
@@ -98,8 +92,7 @@ print(reporter.finish(20.0))
 
 @pytest.mark.parametrize("how", ["finishes", "dies"])
 def test_the_reporter_ends_though_a_child_of_the_coordinator_holds_its_input_open(tmp_path, how):
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.append([STARTED, suggested(0)])
+    write_journal(tmp_path, [STARTED, suggested(0)])
     words = [sys.executable, "-c", LEAVES_A_CHILD, str(tmp_path), how]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
     child, *finished = done.stdout.split()
@@ -113,4 +106,5 @@ def test_a_reporter_of_a_run_that_is_gone_or_damaged_fails_without_a_traceback(t
     if content is not None:
         (tmp_path / "journal.jsonl").write_bytes(content)
     assert not Reporter(tmp_path).finish()
+    assert not (tmp_path / "results.csv").exists()
     assert capfd.readouterr().err == ""

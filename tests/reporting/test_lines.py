@@ -40,6 +40,23 @@ def test_points_and_metrics_are_one_line():
     assert metrics_text({"loss": 0.5, "acc": 1.0}) == "loss 0.5000 acc 1.0000"
 
 
+def started(trial=0, time_s=1.0, point=None, fold=0, attempt=1, block=1):
+    """The first events of a trial, whose assignment has its number."""
+    about = {"assignment": trial, "fold": fold, "attempt": attempt, "block": block, "team": 0, "n_ranks": 2}
+    suggested = ev.TrialSuggested(time_s=time_s, trial=trial, point=point or {})
+    return [suggested, ev.FoldAssigned(time_s=time_s, trial=trial, **about)]
+
+
+def ended(trial=0, figure=1.0, time_s=20.0, std=0.0):
+    """The last events of such a trial."""
+    result = {"figure_of_merit": figure, "metrics": {}, "n_epochs": 1, "train_s": 1.0}
+    finished = ev.AssignmentFinished(time_s=time_s, assignment=trial, **result)
+    return [
+        finished,
+        ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std),
+    ]
+
+
 class Screen:
     """A search as rank 0 shows it."""
 
@@ -70,39 +87,27 @@ class Screen:
 
     def trial(self, number, figure=0.5, time_s=10.0):
         """A whole trial; the line of its end."""
-        about, result = {"time_s": time_s, "trial": number}, {"figure_of_merit": figure}
-        self(
-            ev.TrialSuggested(**about, point={"n": number}),
-            ev.FoldAssigned(**about, assignment=number, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        )
-        return self(
-            ev.AssignmentFinished(time_s=time_s, assignment=number, metrics={}, n_epochs=1, train_s=1.0, **result),
-            ev.TrialCompleted(**about, **result, figure_of_merit_std=0.25),
-        )[-1]
+        self(*started(number, time_s, {"n": number}))
+        return self(*ended(number, figure, time_s, std=0.25))[-1]
 
 
 def test_a_line_as_a_trial_starts_reports_and_ends():
     screen = Screen()
-    assert screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 3, "rate": 0.5}),
-        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=2, team=1, n_ranks=2),
-    ) == ["[      1.0 s] trial 0 starts on block 2: n=3 rate=0.5"]
+    assert screen(*started(point={"n": 3, "rate": 0.5}, block=2)) == [
+        "[      1.0 s] trial 0 starts on block 2: n=3 rate=0.5"
+    ]
     assert screen(ev.FoldBegan(time_s=2.0, assignment=0)) == []
     assert screen(ev.EpochEnded(time_s=3.0, assignment=0, epoch=1, metrics={"loss": 0.5})) == [
         "[      3.0 s] trial 0 epoch 1: loss 0.5000"
     ]
-    assert screen(
-        ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=0.125, metrics={}, n_epochs=1, train_s=1.0),
-        ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=0.125, figure_of_merit_std=0.0),
-    ) == ["[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"]
+    assert screen(*ended(figure=0.125)) == [
+        "[     20.0 s] trial 0 complete: 0.125 | new best | 1/3 done | about 0:00:40 left"
+    ]
 
 
 def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
     screen = Screen(num_iterations=1)
-    screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
-        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-    )
+    screen(*started())
     lines = screen(
         ev.AssignmentFailed(time_s=5.0, assignment=0, reason="no memory"),
         ev.TrialFailed(time_s=5.0, trial=0, reason="no memory"),
@@ -114,26 +119,15 @@ def test_a_failed_trial_says_why_and_that_there_is_no_figure_yet():
 def test_a_reason_is_printed_once():
     screen = Screen()
     for trial in range(2):
-        about = {"time_s": 1.0, "trial": trial}
-        screen(
-            ev.TrialSuggested(**about, point={}),
-            ev.FoldAssigned(**about, assignment=trial, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        )
-        line = screen(
-            ev.AssignmentFailed(time_s=1.0, assignment=trial, reason="no memory"),
-            ev.TrialFailed(**about, reason="no memory"),
-        )[-1]
+        failed = ev.AssignmentFailed(time_s=1.0, assignment=trial, reason="no memory")
+        line = screen(*started(trial), failed, ev.TrialFailed(time_s=1.0, trial=trial, reason="no memory"))[-1]
     assert "trial 1 failed as trial 0 did |" in line
 
 
 def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
     screen = Screen(n_fold=2)
-    lines = screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={"n": 1}),
-        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=1, attempt=2, block=1, team=0, n_ranks=2),
-        ev.FoldBegan(time_s=2.0, assignment=0, epoch=4),
-    )
-    assert lines == [
+    began = ev.FoldBegan(time_s=2.0, assignment=0, epoch=4)
+    assert screen(*started(point={"n": 1}, fold=1, attempt=2), began) == [
         "[      1.0 s] trial 0 starts again on block 1, attempt 2: n=1",
         "[      2.0 s] trial 0 fold 1 resumes after epoch 4",
     ]
@@ -144,16 +138,12 @@ def test_folds_are_named_and_their_spread_is_shown_only_where_there_are_folds():
 def test_a_training_has_a_line_for_each_epoch_with_the_time_left_and_none_of_a_search():
     screen = Screen()
     screen.progress = TrainingLines(screen.lines.append, TrainingOptions(epochs=3))
-    assigned = {"assignment": 0, "trial": 0, "fold": 0, "block": 1, "team": 0, "n_ranks": 2}
-    metrics = {"loss": 0.5}
     lines = screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
-        ev.FoldAssigned(time_s=1.0, attempt=1, **assigned),
+        *started(),
         ev.FoldBegan(time_s=4.0, assignment=0, epoch=1),
-        ev.EpochEnded(time_s=14.0, assignment=0, epoch=2, metrics=metrics),
-        ev.EpochEnded(time_s=20.0, assignment=0, epoch=3, metrics=metrics),
-        ev.AssignmentFinished(time_s=20.0, assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=3, train_s=16.0),
-        ev.TrialCompleted(time_s=20.0, trial=0, figure_of_merit=1.0, figure_of_merit_std=0.0),
+        ev.EpochEnded(time_s=14.0, assignment=0, epoch=2, metrics={"loss": 0.5}),
+        ev.EpochEnded(time_s=20.0, assignment=0, epoch=3, metrics={"loss": 0.5}),
+        *ended(),
     )
     assert lines == [
         "training resumes after epoch 1",
@@ -167,8 +157,7 @@ def test_folds_of_a_training_are_named_and_a_rule_may_end_them_early():
     training = TrainingOptions(epochs=9, early_stopping="loss,<,2")
     screen.progress = TrainingLines(screen.lines.append, training, n_fold=2)
     assert screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
-        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=1, attempt=2, block=1, team=0, n_ranks=2),
+        *started(fold=1, attempt=2),
         ev.FoldBegan(time_s=1.0, assignment=0),
         ev.EpochEnded(time_s=11.0, assignment=0, epoch=1, metrics={"loss": 0.5}),
     ) == ["fold 1, epoch 1/9: loss 0.5000, up to 0:01:20 left"]
@@ -208,13 +197,7 @@ def test_the_time_left_is_estimated_from_the_trials_of_this_start_alone():
 
 def test_a_trial_that_is_completed_in_the_first_step_of_a_start_is_one_of_this_start():
     screen = Screen(num_iterations=2)
-    line = screen(
-        ev.TrialSuggested(time_s=1.0, trial=0, point={}),
-        ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
-        ev.AssignmentFinished(time_s=4.0, assignment=0, figure_of_merit=1.0, metrics={}, n_epochs=1, train_s=1.0),
-        ev.TrialCompleted(time_s=4.0, trial=0, figure_of_merit=1.0, figure_of_merit_std=0.0),
-    )[-1]
-    assert "1/2 done" in line
+    assert "1/2 done" in screen(*started(), *ended())[-1]
 
 
 def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():

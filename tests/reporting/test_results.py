@@ -3,13 +3,13 @@ import io
 import json
 
 import pytest
+from stories import write_journal
 from told_runs import Story
 
 from nnlo_opt.errors import JournalError
 from nnlo_opt.reporting.results import read_ledger, results_frame, write_results
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.trials import events as ev
-from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
@@ -51,10 +51,7 @@ EVENTS = [
 
 @pytest.fixture
 def run_directory(tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.append(EVENTS)
-    journal.close()
-    return tmp_path
+    return write_journal(tmp_path, EVENTS)
 
 
 def rows_of(text):

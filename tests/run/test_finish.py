@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from told_runs import Story
 
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
@@ -9,25 +10,16 @@ from nnlo_opt.run.finish import BEST_MODEL, best_fold, end_if_stuck, remove_stal
 from nnlo_opt.run.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
-from nnlo_opt.trials.ledger import Ledger
 
 
 def ledger_with(*figures):
     """One trial, of which fold i has finished with the i-th figure of merit; its last fold is under way."""
-    ledger = Ledger()
-    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=3, n_blocks=1, identity={}))
-    ledger.apply(ev.TrialSuggested(time_s=0.0, trial=0, point={"n": 1}, suggest_s=0.0, suggest_cpu_s=0.0))
-    for fold in range(len(figures) + 1):
-        ledger.apply(
-            ev.FoldAssigned(time_s=0.0, assignment=fold, trial=0, fold=fold, attempt=1, block=1, team=0, n_ranks=2)
-        )
-    for fold, figure in enumerate(figures):
-        ledger.apply(
-            ev.AssignmentFinished(
-                time_s=1.0, assignment=fold, figure_of_merit=figure, metrics={}, n_epochs=1, train_s=1.0, reason=""
-            )
-        )
-    return ledger
+    story = Story()
+    trial = story.suggest(0.0, n=1)
+    assignments = [story.assign(0.0, trial, fold=fold) for fold in range(len(figures) + 1)]
+    for assignment, figure in zip(assignments, figures, strict=False):
+        story.finish(1.0, assignment, figure)
+    return story.ledger
 
 
 class Ranks:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from stories import lines_of
@@ -45,6 +46,13 @@ def path(tmp_path):
     return tmp_path / "journal.jsonl"
 
 
+@pytest.fixture
+def journal(path):
+    """A new journal, closed at the end."""
+    with closing(Journal(path)) as journal:
+        yield journal
+
+
 def set_mark(path, n_bytes, run=RUN):
     mark = SyncMark(path)
     mark.set(n_bytes, run)
@@ -74,13 +82,11 @@ def test_a_durable_write_waits_for_the_disk_unless_the_journal_was_opened_withou
     assert reopen(path) == EVENTS[:2]
 
 
-def test_what_was_appended_is_there_when_it_is_opened_again(path):
-    journal = Journal(path)
+def test_what_was_appended_is_there_when_it_is_opened_again(path, journal):
     assert journal.events == []
     journal.append(EVENTS[:2])
     journal.append(EVENTS[2:4], durable=False)
     journal.append([])
-    journal.close()
     journal = Journal(path)
     assert journal.events == EVENTS[:4]
     journal.append(EVENTS[4:])
@@ -89,12 +95,10 @@ def test_what_was_appended_is_there_when_it_is_opened_again(path):
     assert reopen(path) == EVENTS
 
 
-def test_every_append_is_in_the_file_when_it_returns(path):
-    journal = Journal(path)
+def test_every_append_is_in_the_file_when_it_returns(path, journal):
     for n, event in enumerate(EVENTS, start=1):
         journal.append([event], durable=n % 2 == 0)
         assert path.read_bytes() == b"".join(LINES[:n])
-    journal.close()
 
 
 @pytest.mark.parametrize("n_lines", [1, 3, len(LINES)], ids=lambda n: f"a write of {n} lines")
@@ -121,10 +125,8 @@ def test_a_last_line_that_never_reached_the_disk_whole_is_cut(path):
         assert path.read_bytes() == b"".join(LINES[:-1])
 
 
-def test_what_was_on_the_disk_and_is_not_there_is_refused_with_its_figures(path):
-    journal = Journal(path)
+def test_what_was_on_the_disk_and_is_not_there_is_refused_with_its_figures(path, journal):
     journal.append(EVENTS)
-    journal.close()
     for end in range(len(WHOLE)):  # a page that never came, a file cut short, at the end of a line too
         for rest in (bytes(len(WHOLE) - end), b""):
             path.write_bytes(WHOLE[:end] + rest)
@@ -140,13 +142,11 @@ def test_without_a_mark_no_more_than_a_page_of_nul_bytes_is_cut(path):
         Journal(path)
 
 
-def test_the_mark_follows_every_sync_and_what_is_written_without_may_be_torn(path):
-    journal = Journal(path)
+def test_the_mark_follows_every_sync_and_what_is_written_without_may_be_torn(path, journal):
     for n_synced, durable in ((2, True), (2, False), (4, True)):
         journal.append(EVENTS[journal._seq : journal._seq + 1 + (journal._seq == 0)], durable=durable)
         assert read_mark(path) == Mark(len(b"".join(LINES[:n_synced])), RUN)
     journal.append(EVENTS[4:], durable=False)
-    journal.close()
     path.write_bytes(b"".join(LINES[:4]) + bytes(9000))
     journal = Journal(path)
     journal.close()
@@ -272,15 +272,13 @@ def test_reading_says_how_many_bytes_are_sound():
     assert read_events(WHOLE + b'{"seq":', "j") == (EVENTS, len(WHOLE))
 
 
-def test_an_event_that_may_not_be_written_leaves_the_journal_as_it_was(path):
-    journal = Journal(path)
+def test_an_event_that_may_not_be_written_leaves_the_journal_as_it_was(path, journal):
     journal.append(EVENTS[:1])
     bad = ev.TrialCompleted(time_s=0.0, trial=0, figure_of_merit=float("nan"), figure_of_merit_std=0.0)
     with pytest.raises(ValueError, match="JSON compliant"):
         journal.append([EVENTS[1], bad])
     assert path.read_bytes() == LINES[0]
     journal.append(EVENTS[1:])
-    journal.close()
     assert path.read_bytes() == WHOLE
 
 
@@ -329,8 +327,7 @@ def no_room(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_where_the_disk_is_full_the_write_is_repeated_until_there_is_room(path, monkeypatch):
-    journal = Journal(path)
+def test_where_the_disk_is_full_the_write_is_repeated_until_there_is_room(path, journal, monkeypatch):
     journal.append(EVENTS[:2])
     tried = []
 
@@ -342,14 +339,12 @@ def test_where_the_disk_is_full_the_write_is_repeated_until_there_is_room(path, 
     journal.wait_for_room(on_full)
     monkeypatch.setattr(module, "write_fully", no_room)
     journal.append(EVENTS[2:])
-    journal.close()
     assert tried == [(errno.ENOSPC, b"".join(LINES[:2]))] * 3
     assert path.read_bytes() == WHOLE
 
 
-def test_what_a_failed_sync_may_have_lost_is_written_again(path, monkeypatch):
+def test_what_a_failed_sync_may_have_lost_is_written_again(path, journal, monkeypatch):
     # Network file systems find out only at the sync that there is no room, also for what was written before.
-    journal = Journal(path)
     journal.append(EVENTS[:2])
     journal.append(EVENTS[2:4], durable=False)
 
@@ -360,12 +355,10 @@ def test_what_a_failed_sync_may_have_lost_is_written_again(path, monkeypatch):
     journal.wait_for_room(lambda error: monkeypatch.undo())
     monkeypatch.setattr(os, "fsync", lose)
     journal.append(EVENTS[4:])
-    journal.close()
     assert path.read_bytes() == WHOLE
 
 
-def test_an_error_that_no_waiting_mends_is_raised_at_once(path, monkeypatch):
-    journal = Journal(path)
+def test_an_error_that_no_waiting_mends_is_raised_at_once(path, journal, monkeypatch):
     journal.wait_for_room(lambda error: pytest.fail("waits"))
 
     def read_only(*_):
@@ -376,20 +369,17 @@ def test_an_error_that_no_waiting_mends_is_raised_at_once(path, monkeypatch):
         journal.append(EVENTS[:1])
     monkeypatch.undo()
     journal.append(EVENTS)
-    journal.close()
     assert path.read_bytes() == WHOLE
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])
-def test_a_journal_that_is_no_longer_where_it_was_is_not_written_to_in_secret(path, what):
-    journal = Journal(path)
+def test_a_journal_that_is_no_longer_where_it_was_is_not_written_to_in_secret(path, journal, what):
     journal.append(EVENTS[:1])
     path.unlink()
     if what == "replaced":
         path.write_bytes(b"another")
     with pytest.raises(OSError, match=r"No such file|another file has taken its place"):
         journal.append(EVENTS[1:2])
-    journal.close()
 
 
 def test_a_directory_that_does_not_exist_is_said(tmp_path):

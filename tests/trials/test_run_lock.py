@@ -145,6 +145,6 @@ def test_a_run_that_vanished_can_be_let_go_of(tmp_path):
     for path in run.iterdir():
         path.unlink()
     run.rmdir()
-    lock.release()
+    lock.close()
     run.mkdir()
     check_can_be_held(run)
