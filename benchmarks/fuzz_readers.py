@@ -262,8 +262,8 @@ class Readers:
 
         def call(_: str) -> Any:
             found = checkpoint.load(folder)
-            local = {worker: checkpoint.load_local(folder, worker) for worker in found.remembering}
-            groups = {key: checkpoint.load_group(folder, range(key[0], key[1] + 1)) for key in found.groups_remembering}
+            local = {worker: checkpoint.load_state(folder, worker) for worker in found.remembering}
+            groups = {key: checkpoint.load_state(folder, range(key[0], key[1] + 1)) for key in found.groups_remembering}
             plain = [found.epoch, found.n_samples_inside, found.master, found.workers]
             return exact([plain, found.arrays, local, groups])
 
@@ -309,7 +309,7 @@ class Readers:
         def call(file: str) -> Any:
             found = run_lock.read_owner(run / file)
             if file == "run.owner" and found in (None, mine):  # the lock waits for a sign of life of anybody else
-                run_lock.RunLock(run, 0.0).release()
+                run_lock.RunLock(run, 0.0).close()
             # Nobody can tell whether a note without a checksum is as it was, or was one.
             is_plain = file == "first.owner" or (found is not None and found.keys() == first.keys())
             return None if is_plain else found

@@ -57,7 +57,9 @@ def main(argv: Sequence[str]) -> int:
     """Write the files and their lists; return the exit code."""
     try:
         arguments = _parse_arrays(argv) if _FROM_ARRAYS in argv else _parse(argv)
-        _check_folder(arguments.out)
+        # Before anything is downloaded for it.
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=arguments.out).close()
         images = _load(arguments)
         _say(f"Source: {images.source}")
         lists = _write(images, arguments)
@@ -69,7 +71,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"GetData: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST
     except OSError as error:
-        print(f"GetData: the output files must be writable. Received: {error}.", file=sys.stderr)
+        print(
+            f"GetData: `--out` must be a folder that can be written to, with room for the files. Received: "
+            f"{arguments.out} ({error.strerror or error}). Name another folder.",
+            file=sys.stderr,
+        )
         return EXIT_WRONG_REQUEST
     return EXIT_OK
 
@@ -106,15 +112,6 @@ def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
     arguments.out = Path(arguments.out or f"data/{arguments.name}")
     arguments.name = Path(arguments.name).name
     return arguments
-
-
-def _check_folder(out: Path) -> None:
-    """Create the folder `out` before anything is downloaded for it; ConfigurationError if it cannot be written to."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise _unwritable(out, error) from error
 
 
 def _load(arguments: argparse.Namespace) -> ImageSet:
@@ -158,20 +155,17 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     """Write data files and lists; return the paths of the lists."""
     parts = {"train": (images.train, arguments.n_train_files), "test": (images.test, arguments.n_test_files)}
     lists = {part: arguments.out / f"{part}_{arguments.name}.list" for part in parts}
-    try:
-        # No list names files of which some are of this run and some of another, should this one be interrupted.
-        for path in lists.values():
-            path.unlink(missing_ok=True)
-            sums_path(path).unlink(missing_ok=True)
-        files = {
-            part: _write_files(samples, arguments.out / f"{arguments.name}_{part}", n_files)
-            for part, (samples, n_files) in parts.items()
-        }
-        for part, path in lists.items():
-            write_sums(path, files[part])
-            write_list(path, files[part])
-    except OSError as error:
-        raise _unwritable(arguments.out, error) from error
+    # No list names files of which some are of this run and some of another, should this one be interrupted.
+    for path in lists.values():
+        path.unlink(missing_ok=True)
+        sums_path(path).unlink(missing_ok=True)
+    files = {
+        part: _write_files(samples, arguments.out / f"{arguments.name}_{part}", n_files)
+        for part, (samples, n_files) in parts.items()
+    }
+    for part, path in lists.items():
+        write_sums(path, files[part])
+        write_list(path, files[part])
     return list(lists.values())
 
 
@@ -189,10 +183,3 @@ def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
         if re.fullmatch(rf"{re.escape(stem.name)}_\d+\.h5", path.name) and path not in paths:
             path.unlink()
     return paths
-
-
-def _unwritable(out: Path, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"`--out` must be a folder that can be written to, with room for the files. Received: {out} "
-        f"({error.strerror or error}). Name another folder."
-    )

@@ -239,8 +239,7 @@ def test_what_goes_wrong_is_told_in_a_sentence():
         ({"epochs": 0}, "0"),
         ({"data": object()}, "object"),
     ):
-        with pytest.raises(ConfigurationError, match=received):
-            manager_of(**changes)
+        check_refused(received, manager_of, **changes)
     check_refused("at least one batch", nnlo_opt.MPIManager, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, [], [])
     check_refused("`NFolds`", nnlo_opt.MPIKFoldManager, 0, None, Circle(20), nnlo_opt.Algo("adam"), Net(), 1, FILES)
 

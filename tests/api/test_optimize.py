@@ -263,10 +263,9 @@ def refuse_early(directory, *arguments):
 
 def test_the_command_line_says_that_only_the_script_resumes_its_function(tmp_path):
     nnlo_opt.optimize(lambda p: p["x"], SPACE, checkpoint=tmp_path / "run", **FEW)
-    with pytest.raises(ConfigurationError) as refusal:
-        refuse_early(tmp_path / "run", "--model", str(tmp_path / "any.py"))
-    assert "`<lambda>` of the script" in str(refusal.value)
-    assert "`opt_restore=True`" in str(refusal.value)
+    any_file = str(tmp_path / "any.py")
+    sentence = check_refused("`<lambda>` of the script", refuse_early, tmp_path / "run", "--model", any_file)
+    assert "`opt_restore=True`" in sentence
 
 
 def test_what_stands_in_a_module_is_the_same_run_for_the_command_line(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ from stories import START, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import parse_training
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.trials import events as ev
 
 COMMAND = "--model mnist --epochs 20 --early val_loss,<,3 --train-data a.list --val-data b.list --seed 5 --checkpoint S"
@@ -87,8 +86,7 @@ def test_a_trial_that_was_trained_again_has_the_options_of_its_search(run, tmp_p
     ],
 )
 def test_a_run_without_such_a_trial_is_refused(run, written, number, words):
-    with pytest.raises(ConfigurationError, match=words):
-        parse_training(["--from-run", f"{run(**written)}{number}"])
+    check_refused(words, parse_training, ["--from-run", f"{run(**written)}{number}"])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):

@@ -2,10 +2,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from refusals import check_refused
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.launch import DriverCommand
-from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
 
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "L"]
 
@@ -62,8 +63,7 @@ def test_a_training_is_restored_by_its_own_option_once():
 def test_an_existing_run_is_refused_before_anything_starts():
     Path("checkpoints/R").mkdir(parents=True)
     Path("checkpoints/R/journal.jsonl").touch()
-    with pytest.raises(ConfigurationError, match=r"already exists\. Resume it"):
-        DriverCommand.parse(["OptimizationDriver", "--model", "m.py", "--checkpoint", "R"])
+    check_refused("already exists. Resume it", DriverCommand.parse, [*DRIVER[:-1], "R"])
 
 
 @pytest.mark.parametrize(

@@ -130,5 +130,5 @@ def test_a_damaged_note_of_the_owner_never_lets_two_in_and_never_keeps_one_out_o
     with pytest.raises(ConfigurationError) as refused:
         RunLock(run, 0.0)
     one_sentence(str(refused.value))
-    lock.release()
+    lock.close()
     RunLock(run, 0.0).close()

@@ -186,11 +186,7 @@ class Preloaded:
         # Whatever the folder of a test has beside it, the processes are the drivers that are installed.
         program = [sys.executable, "-P", str(Path(__file__).parent / "preloaded.py"), *LIGHT, *modules]
         self._process = subprocess.Popen(
-            program,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
         )
 
     def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:

@@ -168,10 +168,7 @@ BEFORE_A_FRAMEWORK = {
     "other signature": (["--model", "signature.py"], "'n_units'"),
     "data file is empty": (["--model", "model.py", "--train-data", "zero.list"], "zero.h5"),
     "files are unequal": (["--model", "model.py", "--train-data", "unequal.list"], "9 rows of 'labels'"),
-    "data are not finite": (
-        ["--model", "model.py", "--train-data", "nan.list"],
-        "nan.h5, first in sample 3",
-    ),
+    "data are not finite": (["--model", "model.py", "--train-data", "nan.list"], "nan.h5, first in sample 3"),
 }
 LATE = {
     "weights beside are torn": (["--model", "old.json", "--search-space", "rates.py"], "old.h5"),
@@ -218,26 +215,17 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
     return said, outcome
 
 
-@pytest.mark.parametrize("name", EARLY)
-def test_refused_before_anything_is_imported(tmp_path, digits, light, name):
-    options, word = EARLY[name]
+@pytest.mark.parametrize("name", EARLY | BEFORE_A_FRAMEWORK)
+def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, light, name):
+    options, word = (EARLY | BEFORE_A_FRAMEWORK)[name]
     said, outcome = refused(light.run, options, tmp_path, digits)
     assert word in said
-    assert not outcome.modules & HEAVY
-
-
-@pytest.mark.parametrize("name", BEFORE_A_FRAMEWORK)
-def test_refused_before_a_framework_is_imported(tmp_path, digits, light, name):
-    options, word = BEFORE_A_FRAMEWORK[name]
-    said, outcome = refused(light.run, options, tmp_path, digits)
-    assert word in said
-    assert not outcome.modules & PACKAGES
+    assert not outcome.modules & (HEAVY if name in EARLY else PACKAGES)
 
 
 @pytest.mark.keras
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.needs("torch")) if ".pt" in LATE[name][1] else name for name in LATE],
+    "name", [pytest.param(name, marks=pytest.mark.needs("torch")) if ".pt" in LATE[name][1] else name for name in LATE]
 )
 def test_refused_by_a_trainer_rank(tmp_path, digits, with_keras, name):
     options, word = LATE[name]

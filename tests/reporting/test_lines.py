@@ -51,10 +51,7 @@ def ended(trial=0, figure=1.0, time_s=20.0, std=0.0):
     """The last events of such a trial."""
     result = {"figure_of_merit": figure, "metrics": {}, "n_epochs": 1, "train_s": 1.0}
     finished = ev.AssignmentFinished(time_s=time_s, assignment=trial, **result)
-    return [
-        finished,
-        ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std),
-    ]
+    return [finished, ev.TrialCompleted(time_s=time_s, trial=trial, figure_of_merit=figure, figure_of_merit_std=std)]
 
 
 class Screen:
@@ -145,11 +142,7 @@ def test_a_training_has_a_line_for_each_epoch_with_the_time_left_and_none_of_a_s
         ev.EpochEnded(time_s=20.0, assignment=0, epoch=3, metrics={"loss": 0.5}),
         *ended(),
     )
-    assert lines == [
-        "training resumes after epoch 1",
-        "epoch 2/3: loss 0.5000, 0:00:10 left",
-        "epoch 3/3: loss 0.5000",
-    ]
+    assert lines == ["training resumes after epoch 1", "epoch 2/3: loss 0.5000, 0:00:10 left", "epoch 3/3: loss 0.5000"]
 
 
 def test_folds_of_a_training_are_named_and_a_rule_may_end_them_early():

@@ -183,10 +183,7 @@ def test_several_objectives_have_columns_between_the_documented_ones_and_the_par
 def test_the_summary_has_the_pareto_set(tmp_path):
     write_results(tmp_path, ledger_of_two_objectives())
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["objectives"] == [
-        {"name": "val_acc", "direction": "max"},
-        {"name": "n_weights", "direction": "min"},
-    ]
+    assert summary["objectives"] == [{"name": "val_acc", "direction": "max"}, {"name": "n_weights", "direction": "min"}]
     assert [(entry["trial"], entry["objectives"]) for entry in summary["pareto"]] == [
         (0, {"val_acc": 0.9, "n_weights": 100.0}),
         (1, {"val_acc": 0.8, "n_weights": 10.0}),

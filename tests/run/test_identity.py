@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import check_refused
 
 from nnlo_opt.cli.arguments import parse_optimization, parse_training
-from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.run.identity import check_same, identity_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -37,12 +37,8 @@ def check(known, asked, **request):
 
 
 def difference(known, asked, **request):
-    with pytest.raises(ConfigurationError) as refusal:
-        check(known, asked, **request)
-    sentence = str(refusal.value)
-    assert "`checkpoints/a`" in sentence
+    sentence = check_refused("`checkpoints/a`", check, known, asked, **request)
     assert "start a new run under another name" in sentence
-    assert "\n" not in sentence
     return sentence
 
 

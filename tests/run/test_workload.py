@@ -74,10 +74,7 @@ def test_several_inputs_outputs_and_losses(workplace):
     findings = workplace(FORKED, "--early-stopping", "val_kind_loss,<,2").inspect(None)
     assert findings.figure == "1 - val_acc"
     assert findings.loss == "sparse_categorical_crossentropy,mean_squared_error"
-    assert [remark.split(":")[0] for remark in findings.remarks] == [
-        "Loss of output 'kind'",
-        "Loss of output 'energy'",
-    ]
+    assert [remark.split(":")[0] for remark in findings.remarks] == ["Loss of output 'kind'", "Loss of output 'energy'"]
     own = "\ndef get_loss(): return {'energy': 'mae', 'kind': 'sparse_categorical_crossentropy'}"
     findings = workplace(FORKED + own).inspect(None)
     assert findings.loss == "sparse_categorical_crossentropy,mean_absolute_error"

@@ -12,6 +12,7 @@ def check_refused(words, call, *arguments, **keywords):
     sentence = str(error.value)
     assert words in sentence
     assert "\n" not in sentence
+    assert "Traceback" not in sentence
     return sentence
 
 
