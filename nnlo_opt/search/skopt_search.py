@@ -11,13 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from skopt import learning
 from skopt.acquisition import gaussian_ei, gaussian_lcb, gaussian_pi
-from skopt.learning import (
-    ExtraTreesRegressor,
-    GaussianProcessRegressor,
-    GradientBoostingQuantileRegressor,
-    RandomForestRegressor,
-)
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
 from nnlo_opt.search.base import History, TrialState
@@ -156,8 +151,8 @@ class _Surrogate:
             model.fit(columns[ended], values[ended])
             if not ended.all():
                 values[~ended] = model.predict(columns[~ended])
-                if isinstance(model, GaussianProcessRegressor):
-                    self._model = GaussianProcessRegressor(model.kernel_, alpha=model.noise_, optimizer=None)
+                if isinstance(model, learning.GaussianProcessRegressor):
+                    self._model = learning.GaussianProcessRegressor(model.kernel_, alpha=model.noise_, optimizer=None)
                 self._model.fit(columns, values)
 
     def acquisition(self, name: str, points: Sequence[Point]) -> np.ndarray:
@@ -192,7 +187,7 @@ class _Candidates:
         return [point for _, point in ranking[:n_points]]
 
 
-class _Boosting(GradientBoostingQuantileRegressor):
+class _Boosting(learning.GradientBoostingQuantileRegressor):
     """Boosting with a standard deviation; scikit-optimize 0.10 computes it by a function that NumPy 2.4 has removed."""
 
     def predict(self, columns: np.ndarray, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -203,10 +198,10 @@ class _Boosting(GradientBoostingQuantileRegressor):
 def _make_model(surrogate: str, width: int, seed: int) -> Any:
     """Return a regressor for `width` columns that predicts standard deviations."""
     if surrogate == "gp":
-        return GaussianProcessRegressor(_kernel(width), noise="gaussian", random_state=seed)
+        return learning.GaussianProcessRegressor(_kernel(width), noise="gaussian", random_state=seed)
     if surrogate == "gbrt":
         return _Boosting(random_state=seed)
-    forest = ExtraTreesRegressor if surrogate == "et" else RandomForestRegressor
+    forest = learning.ExtraTreesRegressor if surrogate == "et" else learning.RandomForestRegressor
     return forest(n_estimators=_N_TREES, min_samples_leaf=_LEAF_SIZE, random_state=seed, n_jobs=1)
 
 
