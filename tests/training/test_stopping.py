@@ -35,23 +35,13 @@ def test_early_stopping_is_read_from_metric_side_patience(text, expected):
     assert EarlyStopping.parse(text) == expected == EarlyStopping.parse(str(expected))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "val_loss",
-        "val_loss,<",
-        "val_loss,<,0",
-        "val_loss,<,-1",
-        "val_loss,<,2.5",
-        "val_loss,=,2",
-        ",<,2",
-        "val_loss,<,2,3",
-        "val_loss,<~,2",
-        "val_loss,~~<,2",
-        "val_loss,<,many",
-    ],
+NO_STOPPING = (
+    "val_loss val_loss,< val_loss,<,0 val_loss,<,-1 val_loss,<,2.5 val_loss,=,2 ,<,2 val_loss,<,2,3 "
+    "val_loss,<~,2 val_loss,~~<,2 val_loss,<,many"
 )
+
+
+@pytest.mark.parametrize("text", ["", *NO_STOPPING.split()])
 def test_an_early_stopping_that_is_none_is_refused_with_what_was_received(text):
     refusal(EarlyStopping.parse, text, says=("--early-stopping", repr(text)))
 
@@ -72,20 +62,10 @@ def test_a_target_is_read_from_metric_side_value(text, expected):
     assert TargetMetric.parse(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "val_acc",
-        "val_acc,>",
-        "val_acc,>,high",
-        "val_acc,>,nan",
-        "val_acc,>,inf",
-        "val_acc,~>,0.5",
-        ",>,0.5",
-        "val_acc,>,0.5,1",
-    ],
-)
+NO_TARGETS = "val_acc val_acc,> val_acc,>,high val_acc,>,nan val_acc,>,inf val_acc,~>,0.5 ,>,0.5 val_acc,>,0.5,1"
+
+
+@pytest.mark.parametrize("text", ["", *NO_TARGETS.split()])
 def test_a_target_that_is_none_is_refused_with_what_was_received(text):
     refusal(TargetMetric.parse, text, says=("--target-metric", repr(text)))
 
