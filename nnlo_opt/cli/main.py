@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
@@ -44,22 +43,26 @@ def training_driver() -> NoReturn:
 
 def get_data() -> NoReturn:
     """Run `GetData`, in one process."""
-    _run("getdata")
+    _begin()
+    from nnlo_opt.cli import getdata
+
+    sys.exit(getdata.main(sys.argv[1:]))
 
 
 def build_model() -> NoReturn:
     """Run `BuildModel`, in one process."""
-    _run("buildmodel")
+    _begin()
+    from nnlo_opt.cli import buildmodel
+
+    sys.exit(buildmodel.main(sys.argv[1:]))
 
 
 def tool() -> NoReturn:
     """Run `nnlo-opt`, in one process."""
-    _run("tool")
-
-
-def _run(name: str) -> NoReturn:
     _begin()
-    sys.exit(import_module(f"nnlo_opt.cli.{name}").main(sys.argv[1:]))
+    from nnlo_opt.cli import tool as module
+
+    sys.exit(module.main(sys.argv[1:]))
 
 
 def horovodrun() -> NoReturn:
