@@ -1,5 +1,6 @@
 """Agreement among the ranks of a user's own script, outside of a run."""
 
+import json
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -46,32 +47,41 @@ class RankGroup:
         except BaseException as raised:
             error = raised
         if self.comm is not None:
-            own = None if error is None or isinstance(error, FailedElsewhereError) else reason_of(error)
-            reasons = self.comm.allgather(own)
-            first = next((rank for rank, reason in enumerate(reasons) if reason is not None), self.rank)
-            if first != self.rank:  # one rank is enough to tell it
-                error = FailedElsewhereError(reasons[first])
+            states = np.zeros(self.size, np.int8)
+            own = 0 if error is None else 1 if not isinstance(error, FailedElsewhereError) else 2
+            self.comm.Allgather(np.array([own], np.int8), states)
+            if (states == 1).any():
+                first = int(np.argmax(states == 1))
+                reason = self.share_json(None if error is None else reason_of(error), first)
+                # One rank is enough to tell it.
+                error = error if self.rank == first else FailedElsewhereError(str(reason))
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
 
     def sum(self, vector: np.ndarray) -> np.ndarray:
         """Return the sum of int64 vectors of equal length."""
-        return vector if self.comm is None else self.comm.allreduce(vector)
+        if self.comm is None:
+            return vector
+        total = np.zeros_like(vector)
+        self.comm.Allreduce(vector, total)
+        return total
 
-    def share(self, data: np.ndarray | None, root: int = 0) -> np.ndarray:
-        """Return the float32 vector (n,) that rank `root` has."""
+    def share(self, data: np.ndarray | None, root: int = 0, kind: type[np.generic] = np.float32) -> np.ndarray:
+        """Return the vector (n,) of type `kind` that rank `root` has."""
         if self.comm is None:
             assert data is not None
             return data
-        n = self.comm.bcast(None if data is None else len(data), root)
-        buffer = data if data is not None and self.rank == root else np.empty(n, np.float32)
+        length = np.array([0 if data is None else len(data)], np.int64)
+        self.comm.Bcast(length, root)
+        buffer = data if data is not None and self.rank == root else np.empty(int(length[0]), kind)
         self.comm.Bcast(buffer, root)
         return buffer
 
     def share_json(self, value: Json, root: int = 0) -> Json:
         """Return the plain data that rank `root` has."""
-        return value if self.comm is None else self.comm.bcast(value, root)
+        text = np.frombuffer(bytearray(json.dumps(value), "ascii"), np.uint8)
+        return json.loads(self.share(text, root, np.uint8).tobytes())
 
     def on_node(self, given: bytes) -> dict[int, bytes]:
         """Return what each rank on this node gave; all give equally many bytes."""
