@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.errors import ConfigurationError, TrialError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.signature import objective_of
 from nnlo_opt.reporting.lines import counted
@@ -151,7 +151,7 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     if unknown := [name for name in given if name not in _NAMES]:
         raise ConfigurationError(
             f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which is none that a "
-            "search from Python has; docs/reference/options.md lists them."
+            f"search from Python has.{did_you_mean(unknown[0], _NAMES)} docs/reference/options.md lists them."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")

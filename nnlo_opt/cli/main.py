@@ -144,7 +144,8 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
     except BaseException as error:
         is_broken = isinstance(error, BrokenProcessError) or getattr(error, "errno", None) == errno.EBADF
         words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
-        output.tell_terminal(words)
+        if words:
+            output.tell_terminal(words)
         if is_broken:
             wait_until_read(sys.stdout)
             os._exit(code)  # MPI has lost its files, too, and may wait for ever
@@ -162,7 +163,8 @@ def _last_words(error: BaseException, world_rank: int) -> tuple[str, int]:
 
     match error:
         case KeyboardInterrupt():
-            return str(error) or NOTHING_BEGUN, _INTERRUPTED
+            # MPICH interrupts all ranks; rank 0 speaks for them.
+            return str(error) or NOTHING_BEGUN * (world_rank == 0), _INTERRUPTED
         case OutOfTimeError():
             return f"Preempted: {error}", error.exit_code
         case RanksLost():

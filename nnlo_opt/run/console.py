@@ -13,6 +13,7 @@ from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.reporting.terminal import fitted, styled
+from nnlo_opt.runtime.log import wait_until_read
 from nnlo_opt.runtime.pulse import PULSE
 
 #: seconds between two attempts to write, and between two lines that say so
@@ -47,6 +48,8 @@ class Console:
         Lines to another stream, which are errors, are printed although the console is quiet.
         """
         if self._prints and (stream or not self._is_quiet):
+            if stream:
+                wait_until_read(sys.stdout)  # mpirun shows two streams in any order
             with suppress(OSError, ValueError):  # code of a user may have closed it
                 stream = stream or sys.stdout
                 print(styled(fitted(text, stream), style, stream), file=stream, flush=True)

@@ -178,8 +178,8 @@ class SuccessiveHalving(Pruner):
 
 
 def _place(trial: int, epoch: int, standing: list[tuple[float, int]]) -> str:
-    ranks = [f"rank {i} of {len(standing)} " for i, (_, n) in enumerate(standing, 1) if n == trial]
-    return f"{''.join(ranks)}at epoch {epoch}"
+    places = [f"place {i} of {len(standing)} " for i, (_, n) in enumerate(standing, 1) if n == trial]
+    return f"{''.join(places)}at epoch {epoch}"
 
 
 def make_pruner(plan: PruningPlan) -> Pruner:

@@ -209,6 +209,7 @@ def test_without_catch_the_exception_reaches_the_caller():
         ("no_such.py", {}, "no_such.py"),
         (distance, {"num_iterations": 0}, "`--num-iterations` must be a whole number, at least 1. Received: 0."),
         (distance, {"n_iterations": 3}, "must be an option of OptimizationDriver. Received: `n_iterations`"),
+        (distance, {"num_iteration": 3}, "Did you mean `num_iterations`?"),
         (distance, {"hang_timeout": 3}, "Received: `hang_timeout`"),
         (distance, {"opt_restore": True}, "name it by `checkpoint`"),
         (distance, {"epochs": 3}, "Received: `--epochs`"),

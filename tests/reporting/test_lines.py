@@ -221,12 +221,12 @@ def test_a_search_with_rungs_says_each_thing_once_and_counts_what_is_paused():
         "trial 0 starts on block 1: n=0",
         "trial 0 fold 0 epoch 1: figure of merit 0.5",
         "trial 0 fold 1 epoch 1: figure of merit 0.5",
-        "trial 0 paused: 0.5, rank 1 of 1 at epoch 1 | about 0:00:30 left",
+        "trial 0 paused: 0.5, place 1 of 1 at epoch 1 | about 0:00:30 left",
         "trial 1 starts on block 1: n=1",
         "trial 1 fold 0 epoch 1: figure of merit 0.4",
         "trial 1 fold 1 epoch 1: figure of merit 0.4",
-        "trial 1 paused: 0.375, rank 1 of 2 at epoch 1 | about 0:00:30 left",
-        "trial 1 promoted to epoch 2 (rank 1 of 2 at epoch 1)",
+        "trial 1 paused: 0.375, place 1 of 2 at epoch 1 | about 0:00:30 left",
+        "trial 1 promoted to epoch 2 (place 1 of 2 at epoch 1)",
         "trial 1 complete: 0.25 ± 0.0000 | new best | 1/4 done, 1 paused | about 0:00:20 left",
     ]
 

@@ -1,4 +1,7 @@
 import errno
+import io
+import os
+import sys
 import threading
 
 from refusals import refusal
@@ -24,6 +27,21 @@ def test_a_full_disk_is_said_at_once_then_once_a_minute_and_at_once_when_it_is_f
     clock.advance(20.0)
     wait(FULL)
     assert [at_s for at_s, _ in said[3:]] == [2.5 * SAY_S + 20.0]
+
+
+def test_an_error_comes_after_the_lines_that_were_printed_before_it(monkeypatch):
+    reads, writes = os.pipe()
+    errors = io.StringIO()
+    with os.fdopen(reads, "rb", buffering=0) as reader, os.fdopen(writes, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        Console().say("a table")
+        speaking = threading.Thread(target=Console().say, args=("an error", errors))
+        speaking.start()
+        speaking.join(0.1)
+        assert errors.getvalue() == ""
+        assert reader.read(100) == b"a table\n"
+        speaking.join()
+        assert errors.getvalue() == "an error\n"
 
 
 def test_what_is_awaited_is_said_until_it_has_come(capsys):

@@ -167,7 +167,7 @@ def test_where_trials_cannot_be_paused_they_are_stopped():
     reports.add(1, 0, 10, 0.2)
     decision = pruner.decide(1, 0, 10, reports)
     assert decision.verdict is Verdict.PRUNE
-    assert decision.reason == "rank 2 of 2 at epoch 1"
+    assert decision.reason == "place 2 of 2 at epoch 1"
 
 
 # ---------------------------------------------------------------- hyperband
