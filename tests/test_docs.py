@@ -181,6 +181,8 @@ def test_python_in_pages_compiles(page):
 def programs() -> list:
     """Every Python block of the pages; those that search or train take seconds."""
     texts = [text for page in PAGES for language, text in FENCE.findall(page.read_text()) if language == "python"]
+    # `tests/mpi/test_controller_ranks.py` runs programs that need ranks.
+    texts = [text for text in texts if "mpirun" not in text.partition("\n")[0]]
     marks = {"print(": pytest.mark.proof, "\nimport keras": pytest.mark.keras, "MPIManager": pytest.mark.keras}
     return [pytest.param(text, marks=[mark for word, mark in marks.items() if word in f"\n{text}"]) for text in texts]
 

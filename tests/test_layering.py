@@ -42,6 +42,7 @@ ORDER = (
     "api",
     "cli",
     "allreduce",
+    "controller",
 )
 #: folder -> its modules that are only values, formulas and protocols, as all of `space` and `update_rules` are: no
 #: third-party package but NumPy, and msgspec at its door
@@ -196,7 +197,7 @@ def test_only_run_names_the_adapters_that_have_a_twin():
         for name in OF_THE_HOUSE
         for other in house_imports_of(name)
         if is_in(other, NAMED_BY_RUN)
-        and not is_in(name, ["run", "cli", "api", "allreduce"])
+        and not is_in(name, ["run", "cli", "api", "allreduce", "controller"])
         and other not in OWN_PACKAGE.get(name, [])
     ]
     assert not named

@@ -1,10 +1,13 @@
-"""Messages between the ranks of a block that runs a user's objective.
+"""Messages between ranks that run code of a user: an objective, or a controller with its workers.
 
 root -> another rank    CallObjective, ObjectiveProceed; FoldFailed if the call cannot succeed any more
 another rank -> root    ObjectiveArrived, ObjectiveReturned; FoldFailed if the objective raised
+
+worker -> controller    ControlRequest, ShareParams, Leave
+controller -> worker    ControlAnswer, ParamsShared, ParamsRefused, Dismissed
 """
 
-from nnlo_opt.comm.messages import AssignmentMessage, Json
+from nnlo_opt.comm.messages import AssignmentMessage, Json, Message
 
 
 class CallObjective(AssignmentMessage):
@@ -27,3 +30,53 @@ class ObjectiveProceed(AssignmentMessage):
 
 class ObjectiveReturned(AssignmentMessage):
     """Report that the objective has returned on this rank."""
+
+
+# ---------------------------------------------------------------- a controller and its workers
+
+
+class ControlRequest(Message):
+    """Ask the controller to handle a request; ControlAnswer is the reply.
+
+    Requests and answers are JSON in text, as a user's numbers need not be finite.
+    """
+
+    request: str
+    info: str
+
+
+class ControlAnswer(Message):
+    """Return the answer of the controller to a request, as JSON."""
+
+    answer: str
+
+
+class ShareParams(Message):
+    """Ask for shared parameters; with the bytes of the worker's own parameters, filled up, as the payload.
+
+    `layout`: type and shape of each array. `is_first`: the shared parameters begin as this worker's.
+    """
+
+    layout: Json
+    is_first: bool
+
+
+class ParamsShared(Message):
+    """Join the memory at `place`; with the bytes with which the shared parameters begin as the payload."""
+
+    place: list[int]
+
+
+class ParamsRefused(Message):
+    """Report that no parameters can be shared. `is_reported`: another worker reports the reason."""
+
+    reason: str
+    is_reported: bool
+
+
+class Leave(Message):
+    """Report that this worker makes no more requests."""
+
+
+class Dismissed(Message):
+    """Allow a worker to leave MPI, as every worker has left or died."""

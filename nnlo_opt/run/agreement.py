@@ -124,7 +124,9 @@ def abort_on_error(comm: "Communicator | None") -> Callable[[], None]:
         finally:
             wait_until_read(sys.stdout, sys.stderr)
         if is_on[0]:
-            comm.Abort(EXIT_WRONG_REQUEST if isinstance(error, ConfigurationError) else EXIT_FAILURE)
+            from nnlo_opt.comm.mpi.world import World
+
+            World(comm).abort(EXIT_WRONG_REQUEST if isinstance(error, ConfigurationError) else EXIT_FAILURE)
 
     def restore() -> None:
         # Another hook may stand before this one, which then only passes on.

@@ -1,0 +1,244 @@
+"""What ranks run in tests of controllers: `mpirun python controller_scripts.py NAME`, as a user's script."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+
+from nnlo_opt.controller import EASGD, Controller, Worker, channel, is_controller
+from nnlo_opt.errors import ConfigurationError
+
+TRUTH = np.array([1.0, -2.0, 3.0, 0.5])
+
+
+class UntilEnough(Controller):
+    """Trains a number of batches."""
+
+    n_batches = 0
+    enough = 3000
+
+    def handle_control(self, request, worker):
+        if request == "next":
+            return "train" if self.n_batches < self.enough else "stop"
+        if isinstance(request, dict) and "done" in request:
+            self.n_batches += request["done"]
+        return None
+
+
+class Regression:
+    """Learns `TRUTH` by NumPy."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.weights = self.rng.normal(size=(4, 1)).astype(np.float32)
+
+    def batch(self):
+        x = self.rng.normal(size=(16, 4))
+        self.weights -= 0.05 * x.T @ (x @ self.weights - (x @ TRUTH)[:, None]) / 16
+
+
+def quality(weights):
+    return "a good model" if np.allclose(weights.ravel(), TRUTH, atol=0.05) else f"a bad model {weights}"
+
+
+def trains():
+    if is_controller():
+        controller = UntilDone()
+        controller.serve()
+        enough = controller.n_batches >= controller.enough
+        print(f"controller: {3000 if enough else 0} batches, {quality(controller.shared_params[0])}")
+        return
+    worker = Worker()
+    model = Regression(worker.rank)
+    weights, total = model.weights, np.zeros(100)
+    worker.init_shared_params([weights, total], EASGD(0.5), cleanup=worker.rank == 3)
+    start = Regression(3).weights
+    mine = "my centre is yours" if (weights == start).all() else "my centre is my own"
+    while worker.send_request("next") == "train":
+        for _ in range(10):
+            model.batch()
+        worker.sync_params()
+        worker.send_request({"done": np.int64(10)})
+    total += worker.rank
+    for _ in range(500):
+        worker.sync_params()
+    # Each worker hands the centre the rest of its own: none is lost if exchanges do not mix.
+    worker.lock()
+    worker.shared_params[1] += total
+    worker.unlock()
+    worker.send_request("added")
+    while worker.send_request("who") != 3:
+        pass
+    kept = np.allclose(worker.shared_params[1], 6.0)
+    worker.copy_to_local()
+    sums = "the sum is kept" if kept else f"the sum is {worker.shared_params[1]}"
+    print(f"worker {worker.rank}: {quality(weights)}, {sums}, {mine}, {worker.send_request('unknown')}")
+
+
+class UntilDone(UntilEnough):
+    """Counts workers."""
+
+    n_added = 0
+
+    def handle_control(self, request, worker):
+        self.n_added += request == "added"
+        return self.n_added if request == "who" else super().handle_control(request, worker)
+
+
+def is_killed():
+    class Hearing(UntilEnough):
+        lost = False
+
+        def handle_control(self, request, worker):
+            return self.lost if request == "heard" else super().handle_control(request, worker)
+
+        def worker_lost(self, worker):
+            self.lost = True
+            print(f"controller: lost {worker}, left {sorted(self.workers)}", flush=True)
+
+    if is_controller():
+        Hearing().serve()
+        print("controller: the end", flush=True)
+        return
+    worker = Worker()
+    model = Regression(worker.rank)
+    worker.init_shared_params([model.weights])
+    if worker.rank == 2:
+        worker.lock()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not worker.send_request("heard"):
+        model.batch()
+        worker.sync_params()
+    print(f"worker {worker.rank} has trained", flush=True)
+
+
+def makes_mistakes():
+    if is_controller():
+        UntilEnough().serve()
+        return
+    worker = Worker()
+    params = [np.zeros(4, np.float32)]
+
+    def refused(call, *arguments):
+        try:
+            call(*arguments)
+        except ConfigurationError as error:
+            print(error)
+
+    refused(worker.sync_params)
+    refused(worker.send_request, {1, 2})
+    worker.init_shared_params(params, lambda local, central: (local, [np.ones(3)]))
+    refused(worker.init_shared_params, params)
+    refused(worker.sync_params)
+    print("kept", worker.shared_params[0].sum())
+
+
+def has_another_model():
+    if is_controller():
+        UntilEnough().serve()
+    else:
+        worker = Worker()
+        worker.init_shared_params([np.zeros(3 + worker.rank, np.float32)])
+
+
+def is_no_controller():
+    Worker()
+
+
+def overrides_nothing():
+    if is_controller():
+        Controller().serve()
+    else:
+        Worker().send_request("next")
+
+
+def does_not_serve():
+    if is_controller():
+        Controller()
+    else:
+        Worker().send_request("next")
+
+
+class Unfit(Controller):
+    def handle_control(self, request):
+        return {1} if request == "set" else 1 / 0
+
+
+def answers_with_a_set():
+    if is_controller():
+        Unfit().serve()
+    else:
+        Worker().send_request("set")
+
+
+def raises():
+    if is_controller():
+        Unfit().serve()
+    else:
+        Worker().send_request("fail")
+
+
+class LikeTheFirst(channel.Lieutenant):
+    def __init__(self):
+        channel.Lieutenant.__init__(self)
+        self.n_minibatches = 0
+
+    def handle_control(self, req):
+        if req == "next":
+            return "train" if self.n_minibatches < 100 else "stop"
+        self.n_minibatches += req["done"]
+        return None
+
+
+def lieutenant():
+    controller = LikeTheFirst()
+    controller.init_control(port=5567)
+    controller.serve()
+    print(controller.n_minibatches // 100 * 100, "minibatches", flush=True)
+
+
+class Steps:
+    """A rule of one's own, as an object of Platoon's `ParamSyncRule`."""
+
+    def update_params(self, local_params, master_params):
+        for own, shared in zip(local_params, master_params, strict=True):
+            shared[...] = own
+
+
+def soldier():
+    worker = channel.Soldier(5567)
+    params = [np.full(2, 7.0)] if worker.rank == 1 else [np.zeros(2)]
+    worker.init_shared_params(params, Steps(), cleanup=worker.rank == 1)
+    while worker.send_req("next") == "train":
+        worker.sync_params()
+        worker.send_req({"done": 10})
+    print(f"soldier {worker.rank} is done: {worker.shared_params[0][0]}", flush=True)
+
+
+def trains_torch():
+    if is_controller():
+        UntilEnough().serve()
+        return
+    import torch
+
+    worker = Worker()
+    torch.manual_seed(worker.rank)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    worker.init_shared_params([parameter.detach().numpy() for parameter in model.parameters()])
+    truth = torch.tensor(TRUTH, dtype=torch.float32)
+    while worker.send_request("next") == "train":
+        for _ in range(10):
+            x = torch.randn(16, 4)
+            optimizer.zero_grad()
+            ((model(x)[:, 0] - x @ truth) ** 2).mean().backward()
+            optimizer.step()
+        worker.sync_params()
+        worker.send_request({"done": 10})
+    worker.copy_to_local()
+    learnt = torch.allclose(model.weight[0], truth, atol=0.05)
+    print(f"worker {worker.rank} {'learnt' if learnt else model.weight}")
+
+
+globals()[sys.argv[1]]()
