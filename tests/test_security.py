@@ -61,6 +61,11 @@ def test_what_is_read_cannot_execute_anything():
     assert not wrong
 
 
+def test_no_method_of_mpi4py_that_pickles_is_called():
+    pickling = {"allgather", "allreduce", "alltoall", "bcast", "gather", "recv", "reduce", "scatter", "send"}
+    assert not [call for call in calls() if call[2][0] in ("comm", "_comm") and call[2][1] in pickling]
+
+
 def test_no_unsafe_yaml_or_pickling_of_arrays_or_frames():
     unsafe = {"read_pickle", "to_pickle", "unsafe_load", "enable_unsafe_deserialization"}
     assert not [call for call in calls() if (call[2] if isinstance(call[2], str) else call[2][1]) in unsafe]
