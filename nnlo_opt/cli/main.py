@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -146,6 +147,8 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
         words, code = _last_words(BrokenProcessError() if is_broken else error, world.rank)
         if words:
             output.tell_terminal(words)
+        else:
+            time.sleep(1.0)  # rank 0 has words, and ends the job after them
         if is_broken:
             wait_until_read(sys.stdout)
             os._exit(code)  # MPI has lost its files, too, and may wait for ever

@@ -40,6 +40,17 @@ def test_ctrl_c_on_one_rank_leaves_130_and_the_command_that_goes_on(tmp_path):
     launcher.check_search(tmp_path / RUN, 20)
 
 
+def test_rank_0_alone_speaks_if_all_ranks_are_interrupted(tmp_path):
+    """MPICH's mpirun hands Ctrl-C on to its ranks."""
+    (tmp_path / "objective.py").write_text(objectives.SLOW)
+    job = launcher.start(3, [*DRIVER, "--block-size", "1", "--num-iterations", "500"], tmp_path)
+    job.wait_for(tmp_path / RUN, "TrialCompleted", 1)
+    for number in (2, 1, 0):
+        job.rank(number).send_signal(signal.SIGINT)
+    words = job.wait(20, code=130).err
+    assert words.count("Interrupted: ") == words.count(" of 500 trials done") == 1
+
+
 def test_rank_0_says_under_mpirun_what_resumes_the_run(tmp_path):
     """Open MPI's mpirun reads no more once it was told to end: the line goes to the terminal itself."""
     (tmp_path / "objective.py").write_text(objectives.SLOW)
