@@ -105,24 +105,13 @@ class _Help(argparse.Action):
         raise HelpRequested(parser.format_help() if self.dest == "help_all" else parser.common_help())
 
 
-class _RefuseRestore(argparse.Action):
-    """Refuses `--restore`, an option of TrainingDriver."""
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        raise ConfigurationError("`--restore` belongs to TrainingDriver. Resume a search with `--opt-restore`.")
-
-
 def optimization_parser() -> Parser:
     """Return the parser of OptimizationDriver."""
-    parser = _driver_parser(
+    return _driver_parser(
         "OptimizationDriver",
         "Search hyperparameters: rank 0 coordinates, every other rank trains in a block of --block-size ranks.",
         OPTIMIZATION_OPTIONS,
     )
-    parser.add_argument(
-        "--restore", action=_RefuseRestore, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
-    return parser
 
 
 def training_parser() -> Parser:

@@ -228,7 +228,7 @@ def _look(arguments: argparse.Namespace) -> int:
     if arguments.command == "best-model":
         from nnlo_opt.cli.earlier_runs import save_best_model
 
-        print(save_best_model(run))
+        print(fitted(save_best_model(run), sys.stdout))
         return EXIT_OK
     ledger = read_ledger(run)
     write_results(run, ledger)

@@ -109,7 +109,7 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
     for key, value in asked.items():
         # An option that came later than the run is no difference.
         if key in known and known[key] != value and key not in _BY_ITSELF | _DERIVED:
-            return f"`{_OPTIONS.get(key, option_name(key))}` differs: it was {known[key]}, now {value}"
+            return _differing(_OPTIONS.get(key, option_name(key)), known[key], value)
     begun_with, begins_with = known.get("warm_start", []), asked.get("warm_start", [])
     if begins_with not in ([], begun_with):
         were = ", ".join(begun_with) or "not given"
@@ -119,8 +119,13 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
         if before != value and name not in may_change:
             if name == "shuffle":
                 return f"`--no-shuffle` differs: it was {not before}, now {not value}"
-            return f"`{option_name(name)}` differs: it was {before}, now {value}"
+            return _differing(option_name(name), before, value)
     return ""
+
+
+def _differing(option: str, before: object, now: object) -> str:
+    was, is_now = ("not given" if value is None else value for value in (before, now))
+    return f"`{option}` differs: it was {was}, now {is_now}"
 
 
 def _objectives(identity: dict[str, Json]) -> list[Objective]:

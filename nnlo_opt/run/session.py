@@ -52,7 +52,7 @@ from nnlo_opt.trials import unrecorded
 from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import RunDirectory, check_place, choose_name, open_run, refuse_existing
+from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
 from nnlo_opt.trials.trial import Trial
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Session(ABC):
             raise ConfigurationError(
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )
-        check_place(options.run)
+        refuse_existing(options.run)
         refuse_run_of_script(options.run)
 
     def run_in_script(self) -> Path:

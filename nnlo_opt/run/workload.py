@@ -59,6 +59,8 @@ class TrainingData:
     source: DataSource
     folds: list[Fold]
     n_train: int
+    #: files of which a fold trains on samples
+    trained: tuple[Path, ...] = ()
     #: of features and labels, for the findings
     names: tuple[str, str] = ("", "")
     #: weights of the classes, for every fold; None: none were asked for
@@ -172,7 +174,7 @@ class ModuleWorkload:
                 "A search needs validation data to compare trials. Received: none; give `--val-data LIST`, or "
                 "`--n-fold` of at least 2."
             )
-        test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1])} samples.",)
+        test = () if self._test is None else (f"Test data for the saved model: {len(self._test[1]):,} samples.",)
         return replace(
             findings,
             data=DataFindings(
@@ -467,7 +469,10 @@ class ModuleWorkload:
         if given.sample_weights_name is not None:
             trains = np.unique(np.concatenate([fold.train for fold in folds]))
             check_sample_weights(given.sample_weights_name, source.read_column(given.sample_weights_name, trains))
-        return TrainingData(source=source, folds=folds, n_train=n_train, names=names, class_tables=tables)
+        trained = (*train, *validation) if len(folds) > 1 else train
+        return TrainingData(
+            source=source, folds=folds, n_train=n_train, trained=trained, names=names, class_tables=tables
+        )
 
     @cached_property
     def _test(self) -> tuple[DataSource, Indices] | None:
@@ -475,6 +480,12 @@ class ModuleWorkload:
         files = _paths(self._options.data.test_data)
         if not files:
             return None
+        trained = {path.resolve() for path in self.data.trained}
+        if seen := [path for path in files if path.resolve() in trained]:
+            raise ConfigurationError(
+                f"`--test-data` must name samples that are not trained on. Received: {seen[0]}, a file that is. Name "
+                "other files, or train on fewer by `--train-data` and `--val-data`."
+            )
         # Beside a file of training samples, with which those of the test have to agree.
         known = self.data.source.info.files[0]
         source, _ = self._source([known.path, *files])

@@ -151,18 +151,13 @@ class RunDirectory:
             self.path.rmdir()
 
 
-def check_place(request: RunRequest) -> None:
-    """Raise ConfigurationError if the run directory cannot be made, or the run exists but may not be touched."""
+def refuse_existing(request: RunRequest) -> None:
+    """Raise ConfigurationError if the run cannot be made, or exists and the command neither resumes nor replaces it."""
     path = wanted = request.place / (request.name or "")
     while not os.path.exists(path):
         path = path.parent
     if not os.access(path, os.W_OK) or not path.is_dir():
         raise not_writable(wanted, OSError(errno.EACCES, f"`{path}` is no folder that can be written to"))
-    refuse_existing(request)
-
-
-def refuse_existing(request: RunRequest) -> None:
-    """Raise ConfigurationError if the run exists, but the command neither resumes nor replaces it."""
     if request.name is None or request.restore or request.overwrite:
         return
     if os.path.exists(request.place / request.name / JOURNAL_NAME):

@@ -178,6 +178,12 @@ def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplac
     check_refused("data.h5, whose SHA-256 is not the one in", workplace(source, *data).inspect, None)
 
 
+def test_samples_that_are_trained_on_are_no_test_data(workplace, tmp_path):
+    source = 'def get_model():\n    import keras\n    return keras.Sequential([keras.layers.Dense(3, "softmax")])\n'
+    made = workplace(source, *ONE_OF_EACH, "--test-data", str(tmp_path / "data.list"))
+    check_refused("`--test-data` must name samples that are not trained on", made.inspect, None)
+
+
 def test_data_that_a_module_names_file_by_file_have_no_checksums(workplace, tmp_path):
     source = f"def get_model():\n    pass\n\ndef get_train():\n    return [{str(tmp_path / 'data.h5')!r}]\n"
     made = workplace(source, "--verify-data")
