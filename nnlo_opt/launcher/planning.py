@@ -132,15 +132,16 @@ class JobPlan:
                 '#BSUB -Q "75"',
             ]
         body = [
-            "# The shell passes the signal to the launcher, then waits for its end.",
+            "# The shell passes a signal to the launcher, then waits for its end. SIGTERM cancels the job.",
             f"{line} &",
-            "launcher=$!",
-            "trap 'kill -USR1 $launcher' USR1 TERM",
+            "launcher=$! cancelled=",
+            "trap 'kill -USR1 $launcher' USR1",
+            "trap 'cancelled=yes; kill -USR1 $launcher' TERM",
             "# Codes 138 and 143 mean that a signal interrupted the wait.",
             'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$launcher"; code=$?; done',
         ]
         if scheduler == "slurm":
-            body.append('if [ "$code" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')
+            body.append('if [ "$code$cancelled" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')
         return "\n".join(["#!/bin/bash", *head, "", *body, 'exit "$code"'])
 
 

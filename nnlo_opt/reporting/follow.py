@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import module_command, without_mpi
+from nnlo_opt.runtime.environment import module_command, start_helper
 from nnlo_opt.trials.journal import decode_line, run_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -51,12 +51,8 @@ class Reporter:
     """
 
     def __init__(self, run_directory: Path) -> None:
-        self._process = subprocess.Popen(
-            module_command("nnlo_opt.reporting.follow", str(run_directory), str(os.getpid())),
-            stdin=subprocess.PIPE,
-            env=without_mpi(os.environ),
-            start_new_session=True,
-        )
+        command = module_command("nnlo_opt.reporting.follow", str(run_directory), str(os.getpid()))
+        self._process = start_helper(command, stdin=subprocess.PIPE)
 
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Have the reporter write the last reports; return True if it wrote them in time.

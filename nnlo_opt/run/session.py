@@ -44,6 +44,7 @@ from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
 from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
+from nnlo_opt.runtime.environment import idle_nodes_text
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.runtime.timeline import TIMELINE_NAME, clear_parts
@@ -496,6 +497,8 @@ def run_command(
 ) -> int:
     """Run a command on this rank; return the exit code. Collective: every rank of the world."""
     context = context.settled(world, topology, options)
+    if idle := idle_nodes_text(world.n_nodes(), world.size):
+        options = replace(options, remarks=(*options.remarks, idle))
 
     def coordinate() -> None:
         session.work_within_call()

@@ -5,10 +5,13 @@ remaining ranks do then.
 """
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 #: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
@@ -25,6 +28,21 @@ def without_mpi(environment: Mapping[str, str]) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
     return kept
+
+
+def start_helper(
+    command: Sequence[str], environ: Mapping[str, str] = os.environ, **pipes: Any
+) -> subprocess.Popen[bytes]:
+    """Start a process that is no rank, and that no signal to the ranks reaches; `pipes`: as of `subprocess.Popen`.
+
+    mpirun and terminals signal a group of processes, which this one leaves with its session. srun signals all
+    processes of a step: SIGUSR1, by which ranks are asked to end, stays blocked here.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        return subprocess.Popen(command, env=without_mpi(environ), start_new_session=True, **pipes)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
@@ -57,3 +75,28 @@ def say_that_mpi_has_begun(environ: Mapping[str, str] = os.environ) -> None:
     """
     with suppress(KeyError, OSError):  # without the sign the launcher assumes it after a while
         Path(environ[SIGN]).unlink()
+
+
+def n_allocated_nodes(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of nodes that Slurm, LSF or PBS has given to this job; 0 if none of them has started it."""
+    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    if hosts := environ.get("LSB_MCPU_HOSTS", "").split()[::2] or environ.get("LSB_HOSTS", "").split():
+        # jsrun starts no rank on the first host, on which the script runs.
+        return len(set(hosts)) - ("JSM_NAMESPACE_SIZE" in environ)
+    with suppress(KeyError, OSError):
+        return len(set(Path(environ["PBS_NODEFILE"]).read_text().split()))
+    return 0
+
+
+def idle_nodes_text(n_nodes: int, n_ranks: int, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a warning if the ranks leave nodes of the job idle on which some could run; else ""."""
+    n_allocated = n_allocated_nodes(environ)
+    if n_nodes >= min(n_allocated, n_ranks):
+        return ""
+    return (
+        f"The {n_ranks} ranks use {n_nodes} of the {n_allocated} nodes that this job has. Open MPI's mpirun fills the "
+        "first node if `--map-by` or `PRTE_MCA_rmaps_default_mapping_policy` is `:oversubscribe`: use "
+        "`slot:oversubscribe`, or `--map-by node`."
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError, NnloError
 from nnlo_opt.records import Value
-from nnlo_opt.runtime.environment import module_command, without_mpi
+from nnlo_opt.runtime.environment import module_command, start_helper
 from nnlo_opt.search.base import Observation, TrialRecord
 from nnlo_opt.search.session import SearchSession
 from nnlo_opt.space.constraint import Constraint
@@ -130,14 +130,12 @@ class SearchProcess(SearchService):
         super().__init__()
         #: standard error of the process; a file, because a pipe that is not read would fill up
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
-        self._process = subprocess.Popen(
+        self._process = start_helper(
             module_command("nnlo_opt.search.serve"),
+            os.environ if environment is None else environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=without_mpi(os.environ if environment is None else environment),
-            # Signals that mpirun or a terminal sends to this process's group must not reach the search.
-            start_new_session=True,
             bufsize=0,
         )
         assert self._process.stdin is not None

@@ -80,6 +80,13 @@ class World:
         node.Free()
         return {int.from_bytes(row[:8].tobytes(), "little"): row[8:].tobytes() for row in rows}
 
+    def n_nodes(self) -> int:
+        """Return the number of nodes on which ranks run. Collective: every rank of the world."""
+        is_first = np.array([min(self.on_node(b"")) == self.rank], np.int64)
+        n_nodes = np.empty_like(is_first)
+        self._comm.Allreduce(is_first, n_nodes)
+        return int(n_nodes[0])
+
     def alone(self) -> Communicator:
         """Return a communicator of this rank alone."""
         return MPI.COMM_SELF
