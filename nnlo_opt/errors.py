@@ -73,4 +73,4 @@ class ProtocolError(NnloError):
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a sentence, after a space, that proposes the `known` name closest to `name`; empty if none is close."""
     close = get_close_matches(str(name), list(known), n=1)
-    return f" Did you mean `{close[0]}`?" if close else ""
+    return f" Did you mean `{close[0]}`?" if close and close[0] != name else ""

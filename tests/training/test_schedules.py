@@ -89,7 +89,8 @@ NO_SCHEDULES = (
 @pytest.mark.parametrize("text", ["", *NO_SCHEDULES.split(), None, 3])
 def test_a_schedule_that_is_none_is_refused_with_what_was_received(text):
     rule = "`--lr-schedule` must be one of "
-    refusal(LearningRateSchedule.parse, text, says=(rule, "step:EVERY:FACTOR", f"Received: {text!r}"))
+    said = refusal(LearningRateSchedule.parse, text, says=(rule, "step:EVERY:FACTOR", f"Received: {text!r}"))
+    assert f"Did you mean `{text}`" not in said
 
 
 @pytest.mark.parametrize("warmup", [-1, -0.5, math.nan, math.inf, "2", True, None])
