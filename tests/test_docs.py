@@ -51,6 +51,7 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
+FOREIGN |= {"--host"}
 
 #: ends of names of files, which are no modules
 FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")

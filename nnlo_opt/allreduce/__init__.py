@@ -8,7 +8,6 @@ thread: a call reaches the other ranks when all ranks make it. Before each call 
 """
 
 import atexit
-import importlib
 import os
 import sys
 import time
@@ -22,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.errors import EXIT_FAILURE, ConfigurationError, NnloError
-from nnlo_opt.models.averaged_gradients import DistributedGradientTape as _Tape
-from nnlo_opt.models.averaged_gradients import Wire, distribute
+from nnlo_opt.models import keras_tensorflow, keras_torch
+from nnlo_opt.models.averaged_gradients import Wire, distribute, distribute_tape
 from nnlo_opt.models.tensors import through
 from nnlo_opt.runtime import devices
 
@@ -84,9 +83,10 @@ def init() -> None:
 
 def _use_threads(n_threads: int) -> None:
     """Let the frameworks that are imported compute with `n_threads` threads."""
-    for package in ("tensorflow", "torch"):
-        if package in sys.modules:
-            importlib.import_module(f"nnlo_opt.models.keras_{package}").use_threads(n_threads)
+    if "tensorflow" in sys.modules:
+        keras_tensorflow.use_threads(n_threads)
+    if "torch" in sys.modules:
+        keras_torch.use_threads(n_threads)
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -233,15 +233,15 @@ def DistributedOptimizer(
 def DistributedGradientTape(
     gradtape: Any, *, compression: str = Compression.none, op: str = Average, n_samples: Any = 1
 ) -> Any:
-    """Return a gradient tape of TensorFlow whose `gradient` is averaged over all ranks.
+    """Let the method `gradient` of a gradient tape of TensorFlow average over all ranks; return the same tape.
 
     Args:
-        gradtape: the plain tape.
+        gradtape: the tape, after its context.
         compression: one of `Compression`.
         op: Average or Sum.
         n_samples: samples of this rank's batch, by which its gradient weighs; by default all ranks weigh the same.
     """
-    return _Tape(gradtape, _of("DistributedGradientTape").calls, _wire(compression, op), n_samples)
+    return distribute_tape(gradtape, _of("DistributedGradientTape").calls, _wire(compression, op), n_samples)
 
 
 def _wire(compression: str, op: str) -> Wire:
@@ -257,5 +257,7 @@ def _wire(compression: str, op: str) -> Wire:
 def __getattr__(name: str) -> Any:
     """Import `callbacks` when it is used: it imports Keras."""
     if name == "callbacks":
-        return importlib.import_module(f"{__name__}.callbacks")
+        import nnlo_opt.allreduce.callbacks as module
+
+        return module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,11 +18,37 @@ from pathlib import Path
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
+from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
+from nnlo_opt.run.option_table import Option
 
 #: frameworks on which `nnlo_opt.allreduce` works
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 #: beginnings of the variables that Open MPI must pass on to other hosts; MPICH passes all
 PASSED_ON = ("PATH", "PYTHON", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "HOME")
+
+# fmt: off
+#: options of `horovodrun`
+OPTIONS = (
+    Option("num_proc", "RANKS", whole(unit="ranks"), short="-np", also="--num-proc", example="3",
+        help="ranks; required"),
+    Option("hosts", "HOSTS", TEXT, short="-H", also="--hosts", example="pi1:2,pi2:1", shown="this host",
+        help="hosts with their slots"),
+    Option("hostfile", "FILE", PATH, also="-hostfile", example="hosts",
+        help="file with a host on each line, as `pi1 slots=2` or `pi1:2`"),
+    Option("network_interface", "NAME", TEXT, also="--network-interfaces", example="eth0",
+        help="network interface for the messages of the ranks"),
+    Option("ssh_port", "PORT", whole(), short="-p", also="--ssh-port", example="2222",
+        help="port of sshd on all hosts"),
+    Option("ssh_identity_file", "FILE", PATH, short="-i", also="--ssh-identity-file", example="key",
+        help="private key for ssh"),
+    Option("mpi_args", "OPTIONS", TEXT,
+        help="further options of mpirun, in one argument behind `=`"),
+    Option("mpi", "", FLAG, default=False, help="without effect: MPI is the only way"),
+    Option("verbose", "", FLAG, default=False, help="show the mpirun command, and what it does"),
+    Option("dry_run", "", FLAG, default=False, help="show the mpirun command, and leave"),
+    Option("check_build", "", FLAG, default=False, also="-cb", help="show the frameworks and the MPI that were found"),
+)
+# fmt: on
 
 
 def parse_hosts(text: str) -> dict[str, int]:
@@ -105,21 +131,10 @@ def build_report(mpi: str) -> str:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="horovodrun", usage="horovodrun -np RANKS [options] python SCRIPT ...", description=__doc__)
-    add = parser.add_argument
-    add("-np", "--num-proc", type=int, help="ranks")
-    add("-H", "--hosts", help="hosts with their slots, as pi1:2,pi2:1")
-    add("-hostfile", "--hostfile", help="file with a host on each line, as `pi1 slots=2`")
-    add("--network-interface", "--network-interfaces", help="network interface for the messages of the ranks")
-    add("-p", "--ssh-port", type=int, help="port of sshd on all hosts")
-    add("-i", "--ssh-identity-file", help="private key for ssh")
-    add("--mpi-args", help="further options of mpirun, in one argument")
-    add("--mpi", action="store_true", help="without effect: MPI is the only way")
-    add("--verbose", action="store_true", help="show the mpirun command, and what it does")
-    add("--dry-run", action="store_true", help="show the mpirun command, and leave")
-    add("-cb", "--check-build", action="store_true", help="show the frameworks and the MPI that were found")
-    add("-v", "--version", action="version", version=nnlo_opt.__version__)
-    add("command", nargs=argparse.REMAINDER, help="command of a rank, as `python SCRIPT`")
+    usage = "horovodrun -np RANKS [options] python SCRIPT ..."
+    parser = Parser(OPTIONS, prog="horovodrun", usage=usage, description=__doc__)
+    parser.add_argument("-v", "--version", action="version", version=nnlo_opt.__version__)
+    parser.add_rest("command", "command of a rank, as `python SCRIPT`")
     return parser
 
 
@@ -127,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, unless it becomes mpirun."""
     found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.executable).parent))
     try:
-        given = _parser().parse_args(argv)
+        given = _parser().values(argv)
         mpi = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
         if given.check_build:
             print(build_report(mpi))
@@ -146,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
     """Return the slots of each host; raises ConfigurationError if an option is missing or wrong."""
-    if given.num_proc is None or given.num_proc < 1 or not given.command:
+    if given.num_proc is None or not given.command:
         raise ConfigurationError(
             "`horovodrun` needs the number of ranks and a command, as `horovodrun -np 3 python train.py`. Received: "
             f"-np {given.num_proc}, command {shlex.join(given.command) or 'none'!r}."

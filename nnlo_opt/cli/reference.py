@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, getdata, launch, plan, simulate, tool
+from nnlo_opt.cli import buildmodel, getdata, horovodrun, launch, plan, simulate, tool
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "GetData": getdata.OPTIONS,
     "GetData from-arrays": getdata.ARRAY_OPTIONS,
     "BuildModel": buildmodel.OPTIONS,
+    "horovodrun": horovodrun.OPTIONS,
 }
 
 

@@ -1,7 +1,7 @@
 """Gradients averaged over ranks in a Keras optimizer, or behind a gradient tape of TensorFlow.
 
-The optimizer stays the user's own object, of its own class. Its method `apply`, by which `model.fit` makes a step on
-every backend, gets the averaged gradients: so what is saved of it knows nothing of this package.
+The optimizer stays the user's own object, of its own class. The method by which `model.fit` makes a step gets the
+averaged gradients: `apply`, on JAX `stateless_apply`. So what is saved of the optimizer knows nothing of this package.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,25 +53,31 @@ class Wire:
     sums: bool = False
 
 
-class AveragedApply:
-    """Method `apply` of a Keras optimizer that first averages the gradients over all ranks."""
+#: methods of a Keras optimizer that make a step, each with the place of the gradients among its arguments
+_STEPS = {"apply": 0, "stateless_apply": 1}
 
-    def __init__(self, optimizer: Any, averaging: Averaging, wire: Wire) -> None:
-        """Take the place of `optimizer.apply`."""
-        self._apply: Callable[..., None] = optimizer.apply
-        self._optimizer = optimizer
+
+class AveragedApply:
+    """Method of a Keras optimizer that makes a step, and first averages the gradients over all ranks."""
+
+    def __init__(self, optimizer: Any, averaging: Averaging, wire: Wire, name: str) -> None:
+        """Take the place of the method `name` of `optimizer`."""
+        self._apply: Callable[..., Any] = getattr(optimizer, name)
+        self._place = _STEPS[name]
         self._averaging = averaging
         self._wire = wire
         #: samples of the batch under way, a number or a tensor; 1 while it is not known: all ranks weigh the same
         self._n_samples: Any = 1
         #: gradients of torch, which come one by one while they are computed
         self._hooks: _TorchHooks | None = None
-        optimizer.apply = self
+        setattr(optimizer, name, self)
 
-    def __call__(self, grads: Sequence[Any], *variables: Any) -> None:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Make the step of the optimizer along the mean of the gradients. Collective: every rank."""
+        before, grads, after = arguments[: self._place], arguments[self._place], arguments[self._place + 1 :]
         means = self._hooks.finish() if self._hooks else None
-        self._apply(means or averaged(grads, self._averaging, self._wire, self._n_samples), *variables)
+        means = means or averaged(grads, self._averaging, self._wire, self._n_samples)
+        return self._apply(*before, means, *after, **named)
 
     def watch(self, model: Any) -> None:
         """Weigh the gradients of `model` by the samples of their batches from now on."""
@@ -90,7 +96,7 @@ class AveragedApply:
         """Call the `train_step` of a model; its last argument is the batch."""
         import keras
 
-        if model.optimizer.apply is not self:  # the model was compiled anew
+        if averaged_apply_of(model) is not self:  # the model was compiled anew
             return train_step(*arguments)
         first = next(leaf for leaf in keras.tree.flatten(arguments[-1]) if leaf is not None)
         self._n_samples = keras.ops.shape(first)[0]
@@ -187,32 +193,25 @@ class _TorchHooks:
         return [mean[place].reshape(p.shape).to(p.device) for p, place in reversed(self._places.items())]
 
 
-class DistributedGradientTape:
-    """Gradient tape of TensorFlow whose gradients are averaged over all ranks.
+def distribute_tape(tape: Any, averaging: Averaging, wire: Wire, n_samples: Any = 1) -> Any:
+    """Let the gradients of a tape of TensorFlow be averaged over all ranks; return the same tape.
 
     Args:
-        tape: the plain tape, in whose context the loss was computed.
+        tape: the tape, after its context.
         averaging: collective calls.
         wire: settings of how gradients travel.
         n_samples: samples of the batch; by default all ranks weigh the same.
     """
+    plain = tape.gradient
 
-    def __init__(self, tape: Any, averaging: Averaging, wire: Wire, n_samples: Any = 1) -> None:
-        self._tape = tape
-        self._averaging = averaging
-        self._wire = wire
-        self._n_samples = n_samples
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tape, name)
-
-    def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the averaged gradients, in the structure of `sources`. Collective: every rank."""
+    def gradient(target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
         import tensorflow as tf
 
-        grads = self._tape.gradient(target, sources, *arguments, **options)
-        means = averaged(tf.nest.flatten(grads), self._averaging, self._wire, self._n_samples)
-        return tf.nest.pack_sequence_as(grads, means)
+        grads = plain(target, sources, *arguments, **options)
+        return tf.nest.pack_sequence_as(grads, averaged(tf.nest.flatten(grads), averaging, wire, n_samples))
+
+    tape.gradient = gradient
+    return tape
 
 
 def distribute(optimizer: Any, averaging: Averaging, wire: Wire) -> Any:
@@ -228,12 +227,17 @@ def distribute(optimizer: Any, averaging: Averaging, wire: Wire) -> Any:
             f"`hvd.DistributedOptimizer` takes an optimizer of Keras 3, as `keras.optimizers.Adam(0.001)`. Received: "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-    if isinstance(optimizer.apply, AveragedApply):
+    if _averaged_apply_in(optimizer) is not None:
         raise ConfigurationError(
             "`hvd.DistributedOptimizer` takes an optimizer once. Received: an optimizer that it has returned. Use this."
         )
-    AveragedApply(optimizer, averaging, wire)
+    AveragedApply(optimizer, averaging, wire, "stateless_apply" if keras.backend.backend() == "jax" else "apply")
     return optimizer
+
+
+def _averaged_apply_in(optimizer: Any) -> AveragedApply | None:
+    methods = (getattr(optimizer, name, None) for name in _STEPS)
+    return next((method for method in methods if isinstance(method, AveragedApply)), None)
 
 
 def averaged_apply_of(model: Any) -> AveragedApply | None:
@@ -242,12 +246,10 @@ def averaged_apply_of(model: Any) -> AveragedApply | None:
     Raises:
         ConfigurationError: Keras has put another optimizer around it, which might skip steps on one rank alone.
     """
-    inner = getattr(model.optimizer, "inner_optimizer", None)
-    if isinstance(getattr(inner, "apply", None), AveragedApply):
+    if _averaged_apply_in(getattr(model.optimizer, "inner_optimizer", None)) is not None:
         raise ConfigurationError(
             "`hvd.DistributedOptimizer` must be the outermost optimizer, as each rank decides by its own gradients "
             "whether to skip a step. Received: it inside of a `LossScaleOptimizer`, which Keras adds for "
             '"mixed_float16". Give `hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))`.'
         )
-    apply = getattr(model.optimizer, "apply", None)
-    return apply if isinstance(apply, AveragedApply) else None
+    return _averaged_apply_in(model.optimizer)

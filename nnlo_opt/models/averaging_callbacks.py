@@ -1,6 +1,6 @@
 """Keras callbacks of a training whose ranks average their gradients; the module imports Keras."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,13 +12,6 @@ from nnlo_opt.models.averaged_gradients import averaged_apply_of
 
 #: returns the array of all ranks, made of the array of this rank
 Reduction = Callable[[NDArray], NDArray]
-
-
-def variables_of(model: Any) -> Iterator[Any]:
-    """Yield the variables that all ranks share: weights, moving statistics, the optimizer's; no seeds, no metrics."""
-    yield from model.weights
-    if model.optimizer is not None:
-        yield from model.optimizer.variables
 
 
 class Broadcast(keras.callbacks.Callback):
@@ -39,7 +32,8 @@ class Broadcast(keras.callbacks.Callback):
             averaged_apply.watch(model)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        for variable in variables_of(self.model):
+        # Neither seeds nor metrics are among these.
+        for variable in [*self.model.weights, *getattr(self.model.optimizer, "variables", ())]:
             variable.assign(self._broadcast(keras.ops.convert_to_numpy(variable)))
 
 

@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 
 from nnlo_opt.errors import ConfigurationError
 
+#: classes of tensors by package
+_CLASSES = {"tensorflow": ("Tensor", "Variable"), "torch": ("Tensor",), "jax": ("Array",)}
 
-def is_of(package: str, value: object) -> bool:
-    """Return True if `value` is a tensor of tensorflow, torch or jax; False if the package is not imported."""
+
+def _is_of(package: str, value: object) -> bool:
+    """Return True if `value` is a tensor of a package; False if the package is not imported."""
     module = sys.modules.get(package)
-    if module is None:
-        return False
-    if package == "tensorflow":
-        return bool(module.is_tensor(value))
-    return isinstance(value, module.Tensor if package == "torch" else module.Array)
+    return module is not None and isinstance(value, tuple(getattr(module, name) for name in _CLASSES[package]))
 
 
 def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shape: bool = True) -> Any:
@@ -34,20 +33,20 @@ def through(function: Callable[..., NDArray], tensor: Any, *more: Any, same_shap
     Raises:
         ConfigurationError: the shape of the result differs in a function that JAX has traced.
     """
-    if is_of("tensorflow", tensor):
+    if _is_of("tensorflow", tensor):
         import tensorflow as tf
 
         result = tf.numpy_function(function, [tensor, *more], tensor.dtype)
         result.set_shape(tensor.shape if same_shape else [None, *tensor.shape[1:]])
         return result
-    if is_of("torch", tensor):
+    if _is_of("torch", tensor):
         import torch
 
         plain = tensor.detach().cpu()
         # NumPy has no bfloat16.
         plain = plain.float() if plain.dtype == torch.bfloat16 else plain
         return torch.from_numpy(function(plain.numpy(), *more)).to(tensor.device, tensor.dtype)
-    if is_of("jax", tensor):
+    if _is_of("jax", tensor):
         return _through_jax(function, tensor, *more, same_shape=same_shape)
     return function(np.asarray(tensor), *more)
 

@@ -13,7 +13,7 @@ LINE = "-np 3 --network-interface eth0 -p 2222 python3 cnn.py --np 7"
 
 
 def started(line: str, hosts: dict[str, int], mpi: str) -> str:
-    return shlex.join(mpirun_words(_parser().parse_args(shlex.split(line)), hosts, mpi, ["SECRET", "PATH"]))
+    return shlex.join(mpirun_words(_parser().values(shlex.split(line)), hosts, mpi, ["SECRET", "PATH"]))
 
 
 def test_open_mpi_gets_hosts_interface_port_and_the_variables_of_other_hosts():
@@ -46,7 +46,7 @@ def test_without_hosts_the_ranks_are_on_this_one():
         ("-np 3 --hostfile f -H pi1:3 python a.py", "Give one of them."),
         ("-np 3", "as `horovodrun -np 3 python train.py`."),
         ("python a.py", "Received: -np None, command 'python a.py'."),
-        ("-np three python a.py", "invalid int value: 'three'"),
+        ("-np three python a.py", "`-np` must be a whole number of ranks, at least 1. Received: three."),
         ("--gloo -np 2 python a.py", "Received: --gloo"),
     ],
 )

@@ -58,6 +58,7 @@ PROMISES = [
     "gradients_of_16_bits_are_close",
     "a_saved_model_knows_nothing_of_us",
     "warm_up_and_metrics",
+    "mixed_precision",
     "ranks_with_fewer_batches_join",
 ]
 
