@@ -65,7 +65,7 @@ def pareto_table(ledger: Ledger, width: int = WIDE) -> str:
     trials = [ledger.trials[number] for number in ledger.pareto.trials]
     what = ", ".join(map(str, ledger.objectives))
     first = f"; the first {MOST_ROWS} of them" * (len(trials) > MOST_ROWS)
-    title = f"Pareto set of {what}: {counted(len(trials), 'trial')} that no other trial beats in all{first}"
+    title = f"Pareto set of {what}: {counted(len(trials), 'trial')} that no other trial beats in all of them{first}"
     return _table(ledger, trials[:MOST_ROWS], title, None, width)
 
 
