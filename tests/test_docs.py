@@ -31,6 +31,7 @@ LIMITS = {"README.md": 10_240, "docs/guide": 12_288, "docs/architecture.md": 15_
 COMMANDS = {
     "OptimizationDriver": "from nnlo_opt.cli.main import optimization_driver as run",
     "TrainingDriver": "from nnlo_opt.cli.main import training_driver as run",
+    "MPIDriver": "from nnlo_opt.cli.main import mpi_driver as run",
     "GetData": "from nnlo_opt.cli.main import get_data as run",
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
     "horovodrun": "from nnlo_opt.cli.main import horovodrun as run",
@@ -47,11 +48,14 @@ SUBCOMMANDS = (
     "nnlo-opt launch",
     "nnlo-opt plan",
     "nnlo-opt completion",
+    "nnlo-opt examples",
+    "nnlo-opt run-legacy",
 )
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
 FOREIGN |= {"--host"}
+FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
 FILES = (".csv", ".json", ".jsonl", ".lock", ".npz", ".owner", ".py")

@@ -114,7 +114,8 @@ def test_no_module_breaks_the_rule(rule):
 
 
 def test_the_package_has_fewer_modules_than_its_limit():
-    assert len([path for path in MODULES if path.stem != "__init__"]) < MAX_MODULES
+    # built-in models are written as users write theirs, and are executed by their paths
+    assert len([path for path in MODULES if path.stem != "__init__" and path.parent.name != "builtin"]) < MAX_MODULES
 
 
 def test_what_the_rules_find():

@@ -57,8 +57,9 @@ class Algo:
         optimizer          at the master: sgd, adam, rmsprop, adadelta; None in `easgd`, which has none there
         loss               a name, a function (y_true, y_pred), or for several outputs a list or dict of them; None:
                            the one that fits model and labels
-        validate_every     0: never. Anything else: after every epoch, as a validation in between would make workers
-                           wait for it; the ancestors' number of updates is not looked at
+        validate_every     0: never; None: after every epoch; else updates between two validations. Everything that
+                           counts in epochs (history, stopping rules, checkpoints, schedules) then counts validations.
+                           Workers that wait for each other validate after every epoch, whatever this is
         sync_every         batches of a worker between two exchanges
         mode               downpour (or sgd), easgd, gem, allreduce
         worker_optimizer   of local steps, in easgd and with `sync_every`; None: sgd
@@ -113,6 +114,13 @@ class Algo:
     def validates(self) -> bool:
         """True if validation is wanted."""
         return self.validate_every is None or self.validate_every > 0
+
+    def samples_between_validations(self, n_train: int, batch: int) -> int:
+        """Return the training samples between two validations; `n_train` for one epoch."""
+        every = self.validate_every
+        if not every or int(every) == n_train // batch:
+            return n_train
+        return max(1, int(every)) * batch * self.sync_every
 
     def options(self, *, n_workers: int, batch: int, epochs: int, **changes: Any) -> TrainingOptions:
         """Return the options of a training by `n_workers` workers; `changes` that are None change nothing."""

@@ -80,6 +80,7 @@ class Manager:
         with noting_environment() as self._undo_environment:
             context = ProcessContext().settled(group, topology, options)
         self._workload = workload_of(settings, options, topology, group, context)
+        self._options = options = self._workload.options
         trains = group.rank in team.trainer_ranks(every_rank=trains_all)
         roles = RoleSetup(
             topology=topology,

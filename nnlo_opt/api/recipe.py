@@ -51,11 +51,26 @@ def workload_of(
         group.attempt(lambda: data.check(files) if group.rank == 0 else None)
         workload = FileWorkload(settings, options, context)
         group.attempt(lambda: _check_samples(workload.data.n_train, n_shares) if group.rank in trainers else None)
+        if settings.algo.validate_every:
+            n_train = workload.data.n_train if group.rank == trainers[0] else None
+            options = _counting_validations(settings, options, group.share_json(n_train, trainers[0]))
+            return FileWorkload(settings, options, context)
         return workload
     pool, validation = _cut_pools(settings, n_shares, by_batches=every_rank)
     train = replace(pool, sizes=_counted(settings.data, pool, group, trainers))
     group.attempt(lambda: _check_pool(train, n_shares, settings.n_fold) if group.rank == 0 else None)
+    options = _counting_validations(settings, options, train.n_samples)
     return GeneratedWorkload(settings, options, context, train, validation)
+
+
+def _counting_validations(settings: Settings, options: Options, n_train: int) -> Options:
+    """Return the options with as many epochs as there are validations, if they do not come after every epoch."""
+    training, n_folds = options.training, options.plan.n_fold
+    n_between = settings.algo.samples_between_validations(n_train, training.batch)
+    if n_between == n_train or training.waits or n_folds > 1:
+        return options
+    n_validations = -(-training.epochs * n_train // n_between)
+    return replace(options, training=replace(training, epochs=n_validations))
 
 
 # ---------------------------------------------------------------- the model
@@ -90,6 +105,15 @@ class ManagerWorkload(ModuleWorkload):
     def __init__(self, settings: Settings, options: Options, context: ProcessContext) -> None:
         super().__init__(options, context, searches=False, given=definition_of(settings))
         self._settings = settings
+        #: options of the training; its epochs are validations if these do not come after every epoch
+        self.options = options
+
+    def _cut(self, task: FoldTask) -> FoldTask:
+        """Return a task whose epoch ends with the next validation."""
+        if self.options.training.epochs == self._settings.num_epochs:
+            return task
+        n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
+        return replace(task, n_train=n_between)
 
     @cached_property
     def _framework(self) -> Framework:
@@ -107,8 +131,21 @@ class ManagerWorkload(ModuleWorkload):
 # ---------------------------------------------------------------- HDF5 files
 
 
+class _CuttingTasks:
+    """Tasks of a workload, each with the epochs of its manager."""
+
+    def __init__(self, tasks: TaskFactory, cut: Callable[[FoldTask], FoldTask]) -> None:
+        self._tasks, self._cut, self.close = tasks, cut, tasks.close
+
+    def open(self, start: StartFold) -> FoldTask:
+        return self._cut(self._tasks.open(start))
+
+
 class FileWorkload(ManagerWorkload):
     """Workload of a manager whose samples are read from HDF5 files by number."""
+
+    def tasks(self) -> TaskFactory:
+        return _CuttingTasks(super().tasks(), self._cut)
 
     @cached_property
     def data(self) -> TrainingData:
@@ -169,7 +206,7 @@ class GeneratedWorkload(ManagerWorkload):
         adapter = self._build({}, options, model_seed(self._options.seed, start))
         validates = validation if validation.is_empty else validation.deal(start.n_workers, {start.worker - 1})
         generate = self._generator(validates)
-        return FoldTask(
+        task = FoldTask(
             adapter=adapter,
             stream=stream,
             validation=lambda: map(as_samples, generate()),
@@ -179,6 +216,7 @@ class GeneratedWorkload(ManagerWorkload):
             n_validation=0 if validation.is_empty else 1,
             steps_a_pass=None if train.by_files else -(-len(train.sizes or ()) // start.n_workers),
         )
+        return self._cut(task)
 
     def close(self) -> None:
         """Release the model, and end the generator."""

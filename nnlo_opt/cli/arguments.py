@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,6 +11,21 @@ from typing import Any, NoReturn
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
+
+#: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
+POSITIONAL = ("model", "train_data", "val_data")
+#: model of a search without `--model` and `--example`
+DEFAULT_EXAMPLE = "mnist"
+#: name of the program of mpi_learn
+MPI_DRIVER = "MPIDriver"
+#: options without effect here, with the reason
+_IDLE: Mapping[str, str] = {
+    "tf": "`--tf` changes nothing here: `--keras-backend` chooses what Keras computes with, TensorFlow if it is left "
+    "out.",
+    "profile": "`--profile` changes nothing here: it was for Theano. `--timeline` and `--monitor` measure.",
+}
+#: options that mpi_learn took and never used
+_NEVER_USED = ("elastic_lr", "elastic_momentum")
 
 
 class HelpRequested(Exception):
@@ -50,9 +65,19 @@ class Parser(argparse.ArgumentParser):
         """Have all words from `--` on be the argument `command`; `text`: its help."""
         self.add_argument("command", metavar=metavar, nargs=argparse.REMAINDER, help=text)
 
-    def given(self, argv: Sequence[str] | None) -> dict[str, Any]:
-        """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested."""
-        return vars(self.parse_args(argv))
+    def given(self, argv: Sequence[str] | None, positional: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the texts of the options in `argv` by name; ConfigurationError or HelpRequested.
+
+        Args:
+            argv: words of the command line.
+            positional: names of options that may be given all together by their values alone, in this order.
+        """
+        given, words = self.parse_known_args(argv)
+        if words and (len(words) != len(positional) or any(word.startswith("-") for word in words)):
+            self.error(f"unrecognized arguments: {' '.join(words)}")
+        if twice := [name for name in positional if words and hasattr(given, name)]:
+            self.error(f"argument --{twice[0].replace('_', '-')}: must be given once. Received: an option and {words}.")
+        return vars(given) | dict(zip(positional, words, strict=False))
 
     def values(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
@@ -114,10 +139,10 @@ def optimization_parser() -> Parser:
     )
 
 
-def training_parser() -> Parser:
-    """Return the parser of TrainingDriver."""
+def training_parser(program: str = "TrainingDriver") -> Parser:
+    """Return the parser of TrainingDriver, or of `program` with the same options."""
     return _driver_parser(
-        "TrainingDriver",
+        program,
         "Train one model on all ranks: rank 0 is the master, the others are its workers; one rank trains by itself.",
         TRAINING_OPTIONS,
     )
@@ -136,6 +161,7 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
     parser.add_argument(
         "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show the common options and exit"
     )
+    _add_former_options(parser)
     parser.add_argument(
         "--help-all", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show all options, with examples, and exit"
     )
@@ -144,17 +170,48 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
 
 def parse_optimization(argv: Sequence[str]) -> Options:
     """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
-    return optimization_options(optimization_parser().given(normalise(argv)), argv)
+    given, remarks = _as_today(optimization_parser().given(normalise(argv)))
+    if not given.keys() & {"model", "example"}:
+        given["example"] = DEFAULT_EXAMPLE
+        remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
+    return _with_remarks(optimization_options(given, argv), remarks)
 
 
-def parse_training(argv: Sequence[str]) -> Options:
-    """Return the options of TrainingDriver; ConfigurationError or HelpRequested."""
-    given = training_parser().given(normalise(argv))
+def parse_training(argv: Sequence[str], program: str = "TrainingDriver") -> Options:
+    """Return the options of TrainingDriver, or of `program`; ConfigurationError or HelpRequested."""
+    given = training_parser(program).given(normalise(argv), POSITIONAL)
+    given, remarks = _as_today(given, program)
     if "from_run" not in given:
-        return training_options(given, argv)
+        return _with_remarks(training_options(given, argv), remarks)
     from nnlo_opt.cli.earlier_runs import training_again
 
-    return training_again(given, argv)
+    return _with_remarks(training_again(given, argv), remarks)
+
+
+def _add_former_options(parser: argparse.ArgumentParser) -> None:
+    """Let `parser` take options by their former names, which its help does not show."""
+    hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    parser.add_argument("--masters", dest="n_masters", **hidden)
+    parser.add_argument("--easgd", dest="mode", action="store_const", const="easgd", **hidden)
+    for name in _IDLE:
+        parser.add_argument(f"--{name}", action="store_true", **hidden)
+
+
+def _as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Return options by their names of today, and sentences for the user about options without effect."""
+    remarks = [sentence for name, sentence in _IDLE.items() if name in given]
+    idle = set(_IDLE)
+    if program == MPI_DRIVER:
+        for name in _NEVER_USED:
+            if name in given:
+                flag = f"--{name.replace('_', '-')}"
+                remarks.append(f"`{flag} {given[name]}` is left out, as mpi_learn never used it; TrainingDriver does.")
+        idle |= {*_NEVER_USED}
+    return {name: value for name, value in given.items() if name not in idle}, remarks
+
+
+def _with_remarks(options: Options, remarks: Sequence[str]) -> Options:
+    return replace(options, remarks=(*options.remarks, *remarks))
 
 
 def normalise(argv: Sequence[str]) -> list[str]:

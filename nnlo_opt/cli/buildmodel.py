@@ -1,6 +1,9 @@
-"""`BuildModel`: writes the architecture of a model with its initial weights as files of Keras.
+"""`BuildModel`: writes the architecture of a model with its initial weights as files of Keras or torch.
 
 BuildModel mnist nb_filters=16 dropout=0.3 --weights
+
+For a built-in model the files are those that it wrote in NNLO and mpi_learn: NAME_arch.json and NAME_weights.h5, or
+NAME_arch.torch (TorchScript) and NAME_weights.torch.
 """
 
 import argparse
@@ -17,20 +20,35 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, TrialError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
+from nnlo_opt.models.framework import framework_name
 from nnlo_opt.run.option_kinds import FLAG, PATH
 from nnlo_opt.run.option_table import SEED, Option
 
 #: options of `BuildModel`
 OPTIONS = (
-    Option("out", "FILE", PATH, "file to write", shown="<name>_arch.json", example="model.json"),
-    Option("weights", "", FLAG, "also write the initial weights, as <name>.weights.h5", default=False),
+    Option(
+        "out",
+        "FILE",
+        PATH,
+        "file to write",
+        shown="<name>_arch.json, for torch <name>_arch.torch",
+        example="model.json",
+    ),
+    Option(
+        "weights",
+        "",
+        FLAG,
+        default=False,
+        help="write the initial weights as <name>.weights.h5, in the format of Keras 3; without it those of a "
+        "built-in model are written as <name>_weights.h5, in the format of Keras 2",
+    ),
     replace(SEED, help="seed of the initial weights"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write NAME_arch.json, and with `--weights` NAME.weights.h5; return the exit code."""
-    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model as JSON.")
+    """Write the files; return the exit code."""
+    parser = Parser(OPTIONS, prog="BuildModel", description="Write the architecture of a model, with its weights.")
     parser.add_argument("model", help=f"a Python file with get_model, or one of: {', '.join(builtin_names())}")
     parser.add_argument("parameters", nargs="*", metavar="name=value", help="parameters of get_model")
     try:
@@ -43,9 +61,11 @@ def main(argv: Sequence[str]) -> int:
             )
         parameters = _parameters(arguments.parameters)
         definition.check_parameters(parameters)
-        out = Path(arguments.out or f"{definition.name}_arch.json")
+        is_of_torch = framework_name(definition.source) == "torch"
+        out = Path(arguments.out or f"{definition.name}_arch.{'torch' if is_of_torch else 'json'}")
         _check_folder(out)
-        for path in _write(definition, parameters, out, arguments):
+        write = _write_torch if is_of_torch else _write
+        for path in write(definition, parameters, out, arguments):
             print(f"wrote {path}")
     except (ConfigurationError, TrialError) as error:
         print(f"BuildModel: {error}", file=sys.stderr)
@@ -85,6 +105,7 @@ def _write(
 ) -> list[Path]:
     # After everything that can be refused without it: importing Keras takes seconds.
     from nnlo_opt.models import keras_model
+    from nnlo_opt.models.legacy_weights import save_legacy_weights
 
     keras_model.import_framework(os.cpu_count() or 1)
     keras_model.set_seed(arguments.seed)
@@ -97,12 +118,29 @@ def _write(
             f"{type(error).__name__}. Give its own layers a `get_config`."
         ) from error
     atomic_write(out, architecture)
+    name = out.stem.removesuffix("_arch")
     if not arguments.weights:
-        return [out]
-    weights = out.with_name(f"{out.stem.removesuffix('_arch')}.weights.h5")
+        if arguments.model not in builtin_names():
+            return [out]
+        weights = out.with_name(f"{name}_weights.h5")
+        save_legacy_weights(model, weights)
+        return [out, weights]
+    weights = out.with_name(f"{name}.weights.h5")
     with tempfile.TemporaryDirectory() as folder:
         # Keras insists on the ending, and a file beside the target would not keep it.
         temporary = Path(folder) / "model.weights.h5"
         model.save_weights(temporary)
         atomic_write(weights, temporary.read_bytes())
+    return [out, weights]
+
+
+def _write_torch(
+    definition: ModelDefinition, parameters: dict[str, Any], out: Path, arguments: argparse.Namespace
+) -> list[Path]:
+    from nnlo_opt.models import torch_module
+
+    torch_module.import_framework(os.cpu_count() or 1)
+    torch_module.set_seed(arguments.seed)
+    weights = out.with_name(f"{out.stem.removesuffix('_arch')}_weights.torch")
+    torch_module.save_files(definition.build(parameters, torch_module), out, weights)
     return [out, weights]

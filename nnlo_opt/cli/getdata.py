@@ -1,4 +1,4 @@
-"""`GetData`: writes MNIST, CIFAR-10 or arrays of a user as HDF5 files with lists of these files.
+"""`GetData`: writes MNIST, CIFAR-10, simulated sets or arrays of a user as HDF5 files with lists of these files.
 
 GetData mnist --n-train-files 24 --n-test-files 4
 GetData from-arrays X.npy Y.npy --name mine
@@ -20,6 +20,7 @@ from nnlo_opt.data.download import Progress, downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
+from nnlo_opt.data.simulated import SIMULATED, simulated
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
@@ -28,16 +29,16 @@ from nnlo_opt.run.option_table import SEED, Option, read
 DEFAULT_N_FILES = (24, 4)
 _FROM_ARRAYS = "from-arrays"
 #: first words of the command
-DATA_SETS = (*sorted(IMAGE_SHAPES), _FROM_ARRAYS)
+DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _FROM_ARRAYS)
 
 
 # fmt: off
 #: options of `GetData`
 OPTIONS = (
     Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits", help="folder to write to"),
-    Option("source", "auto|keras|bundled|FILE", TEXT, default="auto", example="mnist.npz",
-        help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; FILE: a .npz "
-             "file as Keras's mnist.npz, or cifar-10-binary.tar.gz"),
+    Option("source", "auto|keras|bundled|drawn|FILE", TEXT, default="auto", example="mnist.npz",
+        help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; drawn: drawings "
+             "in the form of CIFAR-10; FILE: a .npz file as Keras's mnist.npz, or cifar-10-binary.tar.gz"),
     Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8", help="files to train on"),
     Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="files to test with"),
     replace(SEED, help="seed of the order of the samples"),
@@ -86,7 +87,10 @@ def _say(line: str) -> None:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
-        OPTIONS, prog="GetData", description="Write MNIST, CIFAR-10 or arrays as HDF5 files of features and labels."
+        OPTIONS,
+        prog="GetData",
+        description="Write MNIST, CIFAR-10, simulated collisions (topclass) or jets, or arrays as HDF5 files of "
+        "features and labels.",
     )
     parser.add_argument("name", choices=DATA_SETS, help="the data set; from-arrays X.npy Y.npy has its own --help")
     parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
@@ -132,6 +136,13 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
     match arguments.source, arguments.name:
         case "from-arrays", _:
             return samples_from_arrays(arguments.features, arguments.labels, arguments.split, arguments.seed)
+        case "auto", name if name in SIMULATED:
+            return simulated(name, arguments.n_samples, arguments.seed)
+        case "drawn", "cifar10":
+            return simulated("drawn", arguments.n_samples, arguments.seed)
+        case source, name if name in SIMULATED or source == "drawn":
+            whose = "cifar10 only" if source == "drawn" else "images; this set is simulated"
+            raise ConfigurationError(f"`--source {source}` is for {whose}. Received: {name}. Leave `--source` out.")
         case "bundled", "mnist":
             return bundled_digits(arguments.seed)
         case "bundled", name:
@@ -172,12 +183,11 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
 def _write_files(images: Images, stem: Path, n_files: int) -> list[Path]:
     """Write <stem>_0.h5 and so on, of sizes that differ by at most one; remove further files of an earlier run."""
     paths = [stem.with_name(f"{stem.name}_{number}.h5") for number in range(n_files)]
-    n_bytes = len(images) * sum(part.nbytes for part in images[:1].as_samples())
+    n_bytes = len(images) * sum(part.nbytes for part in images[:1].datasets().values())
     _say(f"Writing {counted(n_files, 'file')} of {len(images):,} samples, {n_bytes / 1e6:,.0f} MB: {paths[0]} ...")
     progress = Progress(_say, n_files, "files", 1)
     for path, chosen in zip(paths, np.array_split(np.arange(len(images)), n_files), strict=True):
-        features, labels = images[chosen].as_samples()
-        write_hdf5(path, {"features": features, "labels": labels})
+        write_hdf5(path, images[chosen].datasets())
         progress.update(1)
     for path in stem.parent.glob(f"{stem.name}_*.h5"):
         if re.fullmatch(rf"{re.escape(stem.name)}_\d+\.h5", path.name) and path not in paths:

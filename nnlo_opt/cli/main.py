@@ -29,17 +29,24 @@ from nnlo_opt.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_o
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
 
+#: commands that run on every rank
+DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver")
 _INTERRUPTED = 128 + signal.SIGINT
 
 
 def optimization_driver() -> NoReturn:
     """Run `OptimizationDriver`. Collective: every rank of the world."""
-    _drive(searches=True)
+    _drive("OptimizationDriver")
 
 
 def training_driver() -> NoReturn:
     """Run `TrainingDriver`. Collective: every rank of the world."""
-    _drive(searches=False)
+    _drive("TrainingDriver")
+
+
+def mpi_driver() -> NoReturn:
+    """Run `MPIDriver`, TrainingDriver by its name in mpi_learn. Collective: every rank of the world."""
+    _drive("MPIDriver")
 
 
 def get_data() -> NoReturn:
@@ -59,8 +66,10 @@ def build_model() -> NoReturn:
 
 
 def tool() -> NoReturn:
-    """Run `nnlo-opt`, in one process."""
+    """Run `nnlo-opt`, in one process; `run-legacy` on every rank of the world."""
     _begin()
+    if sys.argv[1:2] == ["run-legacy"] and sys.argv[2:] and not sys.argv[2].startswith("-"):
+        _run_legacy(sys.argv[2:])
     from nnlo_opt.cli import tool as module
 
     sys.exit(module.main(sys.argv[1:]))
@@ -74,18 +83,30 @@ def horovodrun() -> NoReturn:
     sys.exit(module.main())
 
 
-def _drive(*, searches: bool) -> NoReturn:
+def _run_legacy(argv: list[str]) -> NoReturn:
+    """Run a script of NNLO or mpi_learn, or a driver with a model module of theirs."""
+    from nnlo_opt.legacy import names
+
+    program, path = Path(argv[0]).stem, Path(argv[0])
+    if program in DRIVERS and not path.is_file():
+        names.install()
+        sys.argv = argv
+        _drive(program)
+    sys.exit(names.run_script(argv))
+
+
+def _drive(program: str) -> NoReturn:
     preemption = Preemption()
     preemption.listen()
     try:
-        code, timeline = _launch(sys.argv[1:], preemption, searches=searches)
+        code, timeline = _launch(program, sys.argv[1:], preemption)
     except KeyboardInterrupt:  # during the imports
         print(NOTHING_BEGUN, file=sys.stderr)
         sys.exit(_INTERRUPTED)
     _leave(code, timeline, preemption)
 
 
-def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> tuple[int, Path | None]:
+def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[int, Path | None]:
     """Run a driver on this rank; return the exit code of all ranks, and on rank 0 the folder of its timeline."""
     _begin()
     from nnlo_opt.runtime import devices
@@ -109,12 +130,13 @@ def _launch(argv: Sequence[str], preemption: Preemption, *, searches: bool) -> t
     world = World()
     if world.rank == 0:
         say_that_mpi_has_begun()
+    searches = program == "OptimizationDriver"
     if searches:
         from nnlo_opt.run.search import run
     else:
         from nnlo_opt.run.training import run
     try:
-        options = parse_optimization(argv) if searches else parse_training(argv)
+        options = parse_optimization(argv) if searches else parse_training(argv, program)
     except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")

@@ -11,6 +11,8 @@ from pathlib import Path
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
+from nnlo_opt.files import atomic_write
+from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
@@ -43,6 +45,33 @@ SPACE_OPTIONS = (
     replace(SEED, help="seed of the points"),
     replace(BY_NAME["fix"], group=""),
 )
+
+
+_PROGRAM = '''"""`{name}` by its name in NNLO and mpi_learn."""
+
+import sys
+
+from nnlo_opt.cli.main import {function}
+
+sys.argv[1:] = {words}
+if __name__ == "__main__":
+    {function}()
+'''
+#: file -> function of `cli.main` that it calls, with the expression of its words
+_PROGRAMS = {
+    **{name: (function, "sys.argv[1:]") for name, function in (
+        ("TrainingDriver.py", "training_driver"),
+        ("OptimizationDriver.py", "optimization_driver"),
+        ("MPIDriver.py", "mpi_driver"),
+        ("BuildModel.py", "build_model"),
+        ("models/BuildModel.py", "build_model"),
+        ("GetData.py", "get_data"),
+    )},
+    **{
+        f"models/get_{name}.py": ("get_data", f'["{name}", "--out", ".", *",".join(sys.argv[1:]).split(",")]')
+        for name in ("mnist", "cifar10", "topclass")
+    },
+}  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:
@@ -168,6 +197,51 @@ def _completion(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def write_examples(folder: Path) -> list[Path]:
+    """Write the programs of NNLO and mpi_learn, with their models, by their names into `folder`; return the files.
+
+    Raises:
+        ConfigurationError: one of the files exists.
+    """
+    texts = {
+        name: _PROGRAM.format(name=name, function=function, words=words)
+        for name, (function, words) in _PROGRAMS.items()
+    }
+    texts |= {f"examples/example_{name}.py": model_file(name).read_text() for name in builtin_names()}
+    paths = {folder / name: text for name, text in texts.items()}
+    if existing := next((path for path in paths if path.exists()), None):
+        raise ConfigurationError(f"No file is overwritten. Received: `{existing}`, which exists; name another folder.")
+    for path, text in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+    return [*paths]
+
+
+def _examples(argv: Sequence[str]) -> int:
+    parser = Parser(
+        prog="nnlo-opt examples",
+        description="Write the programs and models of NNLO and mpi_learn by the names in their documents, so that "
+        "their command lines run in that folder.",
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
+    folder = parser.parse_args(argv).folder
+    print(f"Wrote {', '.join(str(path) for path in write_examples(folder))}.")
+    return EXIT_OK
+
+
+def _run_legacy(argv: Sequence[str]) -> int:
+    """Print the help of a command that `main` runs itself."""
+    parser = Parser(
+        prog="nnlo-opt run-legacy",
+        usage="[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]",
+        description="Run a script that was written for NNLO or mpi_learn as it is, or a driver with a model module "
+        "that was (nnlo-opt run-legacy TrainingDriver --model their.py): `import nnlo`, `mpi_learn` and `models` are "
+        "made of this package, and Keras has the names of Keras 1 and 2.",
+    )
+    parser.parse_args([*argv] or ["--help"])
+    return EXIT_OK
+
+
 def _show(argv: Sequence[str]) -> int:
     parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
     parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
@@ -278,5 +352,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),
+    "examples": ("write the programs and models of NNLO and mpi_learn by their names", _examples),
+    "run-legacy": ("run a script or model of NNLO or mpi_learn as it is; see its own --help", _run_legacy),
     "completion": ("print a script by which bash, zsh or fish complete all commands", _completion),
 }

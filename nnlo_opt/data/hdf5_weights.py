@@ -1,6 +1,6 @@
-"""Weights in HDF5 files of Keras 1 or 2, written by `save_weights` or with a full model."""
+"""Weights in HDF5 files of Keras 1 or 2, in which `save_weights` or `save` of a full model wrote them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nnlo_opt.data.hdf5_file import DataFile, reason_of, text_of
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_path
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,34 @@ def read_saved_weights(path: Path) -> SavedWeights:
             "Load weights saved by Keras 3 with Keras 3."
         )
     return SavedWeights(layers, version or "1", backend)
+
+
+def read_saved_architecture(path: Path) -> str:
+    """Return the JSON of a model that Keras has saved whole; ConfigurationError if the file holds none."""
+    try:
+        with DataFile(path, external=False) as file:
+            text = _text(file, "model_config")
+    except Exception as error:  # h5py raises half a dozen kinds
+        raise ConfigurationError(
+            f"A saved model must be a complete HDF5 file. Received: {path} ({reason_of(error)}). Save it again."
+        ) from error
+    if text is None:
+        raise ConfigurationError(
+            f"A saved model must hold its architecture. Received: {path} with weights alone. Give the architecture "
+            "NAME.json, and name this file NAME.h5 beside it."
+        )
+    return text
+
+
+def write_saved_weights(path: Path, layers: Mapping[str, Sequence[tuple[str, NDArray]]]) -> None:
+    """Write the named arrays of layers as Keras 2 on TensorFlow did, completely or not at all."""
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update({"layer_names": [*layers], "keras_version": "2.3.1", "backend": "tensorflow"})
+        for name, arrays in layers.items():
+            group = file.create_group(name)
+            group.attrs["weight_names"] = [weight for weight, _ in arrays]
+            for weight, array in arrays:
+                group.create_dataset(weight, data=array)
 
 
 def _arrays(file: DataFile, name: str, group: h5py.Group) -> list[NDArray]:

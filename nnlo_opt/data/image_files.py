@@ -36,6 +36,10 @@ class Images:
         """Features (n, height, width, colours) from 0 to 1 and one-hot labels (n, 10), both float32."""
         return self.x.astype(np.float32) / np.float32(255), np.eye(N_CLASSES, dtype=np.float32)[self.y]
 
+    def datasets(self) -> dict[str, NDArray]:
+        """Return the data sets of a file by their names."""
+        return dict(zip(("features", "labels"), self.as_samples(), strict=True))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSet:

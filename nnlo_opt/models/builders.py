@@ -65,12 +65,18 @@ def names_objective(spec: str) -> bool:
     return any(isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef) and s.name == "objective" for s in statements)
 
 
-def open_model(spec: str) -> "ModelDefinition":
-    """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read."""
+def open_model(spec: str, *, fresh: bool = False) -> "ModelDefinition":
+    """Read the model that `--model` names, without building it; raise `ConfigurationError` if it cannot be read.
+
+    Args:
+        spec: value of the option.
+        fresh: True to leave the weights of a saved Keras model out (`--fresh-weights`).
+    """
     path = model_file(spec)
-    readers = {
+    readers: dict[str, Callable[[Path], ModelDefinition]] = {
         ".py": ModelDefinition.from_module,
-        ".json": ModelDefinition.from_architecture,
+        ".json": partial(ModelDefinition.from_architecture, fresh=fresh),
+        **dict.fromkeys((".keras", ".h5", ".hdf5"), partial(ModelDefinition.from_saved_keras, fresh=fresh)),
         **dict.fromkeys((".pt", ".pth", ".torch"), ModelDefinition.from_saved_torch),
     }
     if path.suffix not in readers:
@@ -135,16 +141,17 @@ class ModelDefinition:
         )
 
     @classmethod
-    def from_architecture(cls, path: Path) -> "ModelDefinition":
+    def from_architecture(cls, path: Path, *, fresh: bool = False) -> "ModelDefinition":
         """Return a JSON architecture as a model without parameters.
 
-        If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights.
+        If a `.h5` file of the same name lies next to it (`legacy_weights`), the model starts with its weights, unless
+        `fresh`.
         """
         from nnlo_opt.models.legacy_weights import find_legacy_weights, load_legacy_weights
 
         text = path.read_text(errors="replace")
         read_architecture(text, str(path))
-        weights = find_legacy_weights(path)
+        weights = None if fresh else find_legacy_weights(path)
 
         def get_model() -> Any:
             from nnlo_opt.models.keras_model import model_from_architecture
@@ -157,6 +164,19 @@ class ModelDefinition:
 
         name = path.stem.removesuffix("_arch")
         return cls(name, "model", path, {"get_model": get_model}, beside=weights)
+
+    @classmethod
+    def from_saved_keras(cls, path: Path, *, fresh: bool = False) -> "ModelDefinition":
+        """Return a model that Keras has saved whole: `.keras`, or `.h5` of Keras 1 and 2; `fresh`: without weights."""
+
+        def get_model() -> Any:
+            from nnlo_opt.models.keras_model import saved_model
+
+            return saved_model(path, fresh=fresh)
+
+        # A process reads an HDF5 file first, as damage may crash it.
+        beside = None if path.suffix == ".keras" else path
+        return cls(path.stem, "model", path, {"get_model": get_model}, beside=beside)
 
     @classmethod
     def from_saved_torch(cls, path: Path) -> "ModelDefinition":

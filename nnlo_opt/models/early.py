@@ -69,7 +69,7 @@ def without_framework() -> Iterator[Callable[[], bool]]:
                 del sys.modules[name]
 
 
-def read_early(spec: str) -> ModelDefinition | None:
+def read_early(spec: str, *, fresh: bool = False) -> ModelDefinition | None:
     """Return what is known of the model that `--model` names; None if nothing is. Inside `without_framework`.
 
     Raises:
@@ -77,7 +77,7 @@ def read_early(spec: str) -> ModelDefinition | None:
     """
     path = model_file(spec)
     if path.suffix != ".py" or not os.path.isfile(path):
-        return open_model(spec)
+        return open_model(spec, fresh=fresh)
     with importing(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the execution of the module repeats them
         tree = ast.parse(regular(path).read_bytes(), str(path.resolve()))

@@ -20,7 +20,15 @@ from nnlo_opt.trees import Shapes
 #: values of `--backend` with their modules; a model that does not indicate its framework uses the first
 FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras_model", "torch": "nnlo_opt.models.torch_module"}
 #: frameworks by the endings of model files that are no Python modules
-_OF_SUFFIX = {".json": "keras", ".pt": "torch", ".pth": "torch", ".torch": "torch"}
+_OF_SUFFIX = {
+    ".json": "keras",
+    ".keras": "keras",
+    ".h5": "keras",
+    ".hdf5": "keras",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".torch": "torch",
+}
 #: frameworks by the packages that a model module imports; the first package that it imports decides
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}
 #: packages that take seconds to import, and must find the settings that `import_framework` makes

@@ -7,14 +7,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
+from nnlo_opt.data.hdf5_weights import read_saved_architecture
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import regular
 from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import refusal_of_samples
 from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, forget_models
 from nnlo_opt.models.keras_graph import packed
 from nnlo_opt.models.legacy_json import read_architecture
+from nnlo_opt.models.legacy_weights import load_legacy_weights
 from nnlo_opt.models.losses import LossTerm, Output, Shape
 from nnlo_opt.trees import Shapes, leaves
 
@@ -106,6 +110,29 @@ def model_from_architecture(text: str, source: str) -> Any:
             f"A model architecture must be one that Keras can build. Received: {source}, {_innermost(error)}. "
             f"Custom layers need a Python module with `get_model`."
         ) from error
+
+
+def saved_model(path: Path, *, fresh: bool) -> Any:
+    """Return a model that Keras has saved whole, with its weights, or with `fresh` ones.
+
+    Raises:
+        ConfigurationError: if the file holds no model, or one that needs code.
+    """
+    import keras
+
+    if path.suffix != ".keras":
+        model = model_from_architecture(read_saved_architecture(path), str(path))
+        if not fresh:
+            load_legacy_weights(model, path)
+        return model
+    try:
+        model = keras.saving.load_model(str(regular(path)), compile=False, safe_mode=True)
+    except Exception as error:
+        raise ConfigurationError(
+            f"A saved model must be one that Keras can load without executing code. Received: {path}, "
+            f"{_innermost(error)}. Give a Python module with `get_model` instead."
+        ) from error
+    return keras.models.clone_model(model) if fresh else model
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.data.hdf5_weights import SavedWeights, read_saved_weights
+from nnlo_opt.data.hdf5_weights import SavedWeights, read_saved_weights, write_saved_weights
 from nnlo_opt.errors import ConfigurationError
 
 Arrays = list[NDArray]
@@ -70,6 +70,18 @@ def load_legacy_weights(model: Any, path: Path) -> None:
         if hasattr(leaf, "finalize_state"):
             # `Normalization` computes with values that follow from its weights, and does not update them by itself.
             leaf.finalize_state()
+
+
+def save_legacy_weights(model: Any, path: Path) -> None:
+    """Write the weights of a Keras model in the format of Keras 2, which `load_legacy_weights` reads."""
+    layers = {
+        layer.name: [
+            (f"{layer.name}/{variable.path}", np.asarray(variable.value))
+            for variable in (*layer.trainable_weights, *layer.non_trainable_weights)
+        ]
+        for layer in model.layers
+    }
+    write_saved_weights(path, layers)
 
 
 def _paired(model: Any, saved: SavedWeights, path: Path) -> list[tuple[Any, Arrays]]:

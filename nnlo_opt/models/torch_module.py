@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.errors import ConfigurationError, TrialError
+from nnlo_opt.files import atomic_path
 from nnlo_opt.models import torch_losses
 from nnlo_opt.models.adapter import first_line, in_words, refusal_of_samples
 from nnlo_opt.models.framework import FrameworkAdapter
@@ -206,6 +207,27 @@ def load_model(path: Path, get_model: Callable[[], Any] | None = None) -> Any:
         )
     load_state(model, state, str(path))
     return model
+
+
+def save_files(model: Any, architecture: Path, weights: Path) -> None:
+    """Write the model as a TorchScript archive, which needs no code, and its weights as a `state_dict`.
+
+    Raises:
+        ConfigurationError: if TorchScript cannot describe the model.
+    """
+    import torch
+
+    try:
+        script = torch.jit.script(model)
+    except Exception as error:  # of a dozen kinds
+        raise ConfigurationError(
+            f"A torch model must be one that TorchScript can describe. Received: {type(model).__name__}, "
+            f"{first_line(error)}. Give its Python file to `--model` instead."
+        ) from error
+    with atomic_path(architecture) as temporary:
+        script.save(str(temporary))
+    with atomic_path(weights) as temporary:
+        torch.save(model.state_dict(), temporary)
 
 
 def read_state(path: Path) -> dict[str, Any]:

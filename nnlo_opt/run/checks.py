@@ -1,7 +1,9 @@
 """Checks of training options against ranks, data, search space before a model is built."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from itertools import combinations, product
+from typing import Any
 
 from nnlo_opt.comm.topology import Topology
 from nnlo_opt.errors import ConfigurationError
@@ -12,12 +14,14 @@ from nnlo_opt.run.options import Options
 from nnlo_opt.space.parameters import Integer, Real
 from nnlo_opt.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.space.values import Value, text, thawed
-from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.training.options import TrainingOptions, option_name
 from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.easgd import moving_rate
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
 from nnlo_opt.update_rules.staleness import StalenessPolicy
+
+_DEFAULTS = TrainingOptions()
 
 
 def check_training(options: TrainingOptions) -> tuple[EarlyStopping | None, TargetMetric | None]:
@@ -104,6 +108,28 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
         f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one batch, "
         "with one update an epoch. Take a smaller batch for more updates.",
     )
+
+
+def idle_options(training: TrainingOptions, space: Space | None) -> tuple[str, ...]:
+    """Return a sentence that names options without effect at any point of the search; empty if there are none."""
+
+    def known(option: str) -> set[Any]:
+        name = f"{TRAIN_PREFIX}{option}"
+        return {*corners(space, name)} if space is not None and name in space.names else {getattr(training, option)}
+
+    modes, syncs = known("mode"), known("sync_every")
+    takes_steps = "easgd" in modes or any(isinstance(n, int) and n > 1 for n in syncs)
+    idle = []
+    for start, is_used, reason in (
+        ("worker_optimizer", takes_steps, "for `--mode easgd` and `--sync-every` above 1"),
+        ("elastic_", "easgd" in modes, "for `--mode easgd`"),
+        ("gem_", "gem" in modes, "for `--mode gem`"),
+    ):
+        names = [f.name for f in fields(training) if f.name.startswith(start) and not is_used]
+        given = [name for name in names if getattr(training, name) != getattr(_DEFAULTS, name)]
+        if given:
+            idle.append(f"{', '.join(f'`{option_name(name)}`' for name in given)} ({reason})")
+    return (f"Without effect here: {', '.join(idle)}.",) if idle else ()
 
 
 def elastic_forces(options: Options, findings: Findings) -> list[float]:

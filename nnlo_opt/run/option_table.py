@@ -145,8 +145,11 @@ GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python
 MODEL_AND_DATA = _group(
     "model and data",
     Option("model", "MODEL", TEXT, example="my_model.py", python=False, common=True,
-        help="file.py, builtin (mnist, cifar10) or arch.json; the file has get_model(**parameters) or "
+        help="file.py, builtin (mnist, cifar10, topclass, …) or arch.json; the file has get_model(**parameters) or "
              "objective(parameters, comm, report), the architecture is of Keras 3"),
+    Option("fresh_weights", "", FLAG, default=False, python=False,
+        help="begin a saved Keras model (.keras, .h5, or a .json with weights beside it) with weights drawn by the "
+             "seed, in place of those that were saved"),
     Option("train_data", "LIST", PATH, example="train.list", common=True,
         help="list of HDF5 files of training samples; a text file with one name a line"),
     Option("val_data", "LIST", PATH, example="test.list", common=True,
@@ -324,7 +327,7 @@ SEARCH = _group(
              "values stay together"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
-        help="builtin model (mnist, cifar10) if no --model is given"),
+        help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist without both"),
 )
 PRUNING = _group(
     "stopping trials early",

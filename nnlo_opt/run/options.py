@@ -128,6 +128,8 @@ class Options:
     backend: str | None = None
     #: library Keras computes with; None to take it from the environment
     keras_backend: str | None = None
+    #: begin a saved Keras model with weights of its own
+    fresh_weights: bool = False
     #: ranks of each worker
     n_processes: int = 1
     #: masters of a block: the top master and its sub-masters
@@ -211,7 +213,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
     """Return the fields of `Options` that are made alike in both drivers."""
     if not model:
         raise ConfigurationError(
-            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10) or an arch.json. "
+            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or an arch.json. "
             "Received: nothing."
         )
     log_level = "debug" if values.verbose else values.log_level

@@ -34,7 +34,14 @@ from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
-from nnlo_opt.run.checks import check_mode, check_shares, check_teams, check_training, elastic_forces
+from nnlo_opt.run.checks import (
+    check_mode,
+    check_shares,
+    check_teams,
+    check_training,
+    elastic_forces,
+    idle_options,
+)
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
@@ -279,7 +286,8 @@ class Session(ABC):
     def _check(self, findings: Findings) -> tuple[str, ...]:
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
-        return check_shares(self.options, self.topology, findings)
+        idle = () if findings.is_objective else idle_options(self.options.training, findings.space)
+        return (*check_shares(self.options, self.topology, findings), *idle)
 
     def _awaited(self, asked: Sequence[int]) -> str:
         """Return what a start waits for before there is a run; `asked`: ranks that were to import a framework."""

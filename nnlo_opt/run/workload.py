@@ -93,7 +93,7 @@ class ModuleWorkload:
     @cached_property
     def definition(self) -> ModelDefinition:
         """Definition of the model that `--model` names."""
-        return self._given or open_model(self._options.model)
+        return self._given or open_model(self._options.model, fresh=self._options.fresh_weights)
 
     @cached_property
     def figure(self) -> UserFigure | None:
@@ -113,7 +113,7 @@ class ModuleWorkload:
         """
         definition = findings = None
         with without_framework() as was_wanted:
-            if definition := self._given or read_early(self._options.model):
+            if definition := self._given or read_early(self._options.model, fresh=self._options.fresh_weights):
                 self.definition = definition
                 findings = self._look(space)
         if was_wanted() or not definition or not definition.is_whole:

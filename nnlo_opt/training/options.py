@@ -152,28 +152,42 @@ class TrainingOptions:
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""
-        return replace(self, **{searchable(n): value for n, value in point.items() if n.startswith(TRAIN_PREFIX)})
+        changes: dict[str, Any] = {}
+        for name, value in point.items():
+            if not name.startswith(TRAIN_PREFIX):
+                continue
+            option, _, parameter = searchable(name).partition(".")
+            if parameter:
+                changes[option] = {**changes.get(option, getattr(self, option)), parameter: value}
+            else:
+                changes[option] = value
+        return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
 
 
+#: options that are dictionaries: `train.<option>.<name>` names one of their values
+_DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
-SEARCHABLE = tuple(
-    f.name
-    for f in fields(TrainingOptions)
-    if f.name not in ("optimizer_params", "worker_optimizer_params", "checkpoint_interval")
-)
+SEARCHABLE = tuple(f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval"))
 
 
 def searchable(name: str) -> str:
-    """Return the training option that a parameter `train.<option>` names; ConfigurationError for an unknown one."""
+    """Return the training option that a parameter `train.<option>` names; ConfigurationError for an unknown one.
+
+    Of a dictionary it is `optimizer_params.<name>` or `worker_optimizer_params.<name>`.
+    """
     option = name.removeprefix(TRAIN_PREFIX).replace("-", "_")
+    dictionary, _, parameter = option.partition(".")
+    if dictionary in _DICTIONARIES and parameter:
+        return option
     if option not in SEARCHABLE:
         # Without the prefix, which makes all of them alike.
         meant = did_you_mean(option, SEARCHABLE).replace("`", f"`{TRAIN_PREFIX}", 1)
-        hint = meant or f" There are {', '.join(TRAIN_PREFIX + each for each in SEARCHABLE)}."
+        hint = meant or f" There are {', '.join(TRAIN_PREFIX + each for each in SEARCHABLE)}, "
+        hint = hint if meant else f"{hint}{' and '.join(f'{TRAIN_PREFIX}{each}.<name>' for each in _DICTIONARIES)}."
         raise ConfigurationError(
             f"A parameter that begins with `train.` must name a training option. Received: {name!r}.{hint}"
         )

@@ -232,7 +232,8 @@ class Easgd(UpdateRule):
             rate = ElasticMomentum.default_learning_rate if rate is None else rate
             return ElasticMomentum(n_weights, rate, options.elastic_momentum)
         if options.worker_optimizer is None:
-            return make_optimizer(options.optimizer, n_weights, rate, options.optimizer_params)
+            parameters = {**options.optimizer_params, **options.worker_optimizer_params}
+            return make_optimizer(options.optimizer, n_weights, rate, parameters)
         return make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
 
     def check(self, options: RuleOptions, n_workers: int = 0) -> None:

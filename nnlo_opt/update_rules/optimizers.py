@@ -313,10 +313,18 @@ class Adadelta(Optimizer):
 OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, RMSprop, Adadelta)}
 
 
+def own_rate(parameters: dict[str, Any], learning_rate: float | None) -> float | None:
+    """Return the learning rate among the parameters of an optimizer, and remove it; else `learning_rate`."""
+    rates = [parameters.pop(name) for name in ("lr", "learning_rate") if name in parameters]
+    return rates[0] if rates else learning_rate
+
+
 def make_optimizer(
     name: str, n_weights: int, learning_rate: float | None = None, parameters: Mapping[str, Any] | None = None
 ) -> Optimizer:
     """An optimizer at its start; a `learning_rate` of None, and every parameter left out, is Keras's default.
+
+    A learning rate among the parameters, as `lr` or `learning_rate`, comes first: it is of this optimizer alone.
 
     Raises `ConfigurationError` for an unknown name or parameter and for a value out of range.
     """
@@ -326,6 +334,7 @@ def make_optimizer(
             f"An optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {name!r}.{did_you_mean(name, OPTIMIZERS)}"
         )
     given = dict(parameters or {})
+    learning_rate = own_rate(given, learning_rate)
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
         raise ConfigurationError(
             f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. "

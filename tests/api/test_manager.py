@@ -83,6 +83,12 @@ def test_a_validate_every_of_0_disables_validation():
     assert set(history) == {"loss", "acc"}
 
 
+@pytest.mark.parametrize(("every", "n_validations"), [(2, 30), (8, 8), (None, 3), (20.5, 3)])
+def test_validation_comes_after_the_updates_that_were_asked_for(every, n_validations):
+    history = manager_of(algo=nnlo_opt.Algo("adam", validate_every=every), epochs=3).train()["history"]["0:-:-"]
+    assert len(history["val_loss"]) == len(history["loss"]) == n_validations
+
+
 def test_early_stopping_and_target(tmp_path):
     history = manager_of(epochs=50, target_metric="val_acc,>,0.6").train()["history"]["0:-:-"]
     assert len(history["val_acc"]) < 50

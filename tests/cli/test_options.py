@@ -50,6 +50,7 @@ def value_at(options, path):
 COMMON = [
     (["--model", "x.py"], "model", "x.py"),
     (["--train-data", "a/train.list"], "data.train_data", Path("a/train.list")),
+    (["--fresh-weights"], "fresh_weights", True),
     (["--val-data", "val.list"], "data.val_data", Path("val.list")),
     (["--test-data", "test.list"], "data.test_data", Path("test.list")),
     (["--features-name", "X"], "data.features_name", "X"),
@@ -430,8 +431,10 @@ def test_a_flag_with_a_value_is_refused_by_name():
     assert "`--synchronous`" in refused(train, "--synchronous=yes")
 
 
-@pytest.mark.parametrize("parse", [parse_optimization, parse_training])
-@pytest.mark.parametrize("argv", [[], ["--model", ""], ["--epochs", "2"]])
+@pytest.mark.parametrize(
+    ("parse", "argv"),
+    [(parse_training, []), (parse_training, ["--epochs", "2"]), *((parse, ["--model", ""]) for parse in BOTH.values())],
+)
 def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(parse, argv):
     sentence = refused(parse, argv)
     assert "`--model` must name what to train" in sentence

@@ -24,6 +24,41 @@ parameter_range = [
 ]
 
 
+def get_deep_model(
+    nb_filters1: int = 48,
+    nb_filters2: int = 96,
+    nb_filters3: int = 192,
+    kernel_size: int = 3,
+    pool_size: int = 2,
+    **dense: Any,
+) -> Any:
+    """Return a model of three convolutions with poolings and three dense layers, as NNLO's is.
+
+    Args:
+        dense: units `dense1` (512) and `dense2` (256), rates of dropout `dropout1` (0.25) and `dropout2` (0.5).
+    """
+    import keras
+    from keras import layers
+
+    model = keras.Sequential([keras.Input((32, 32, 3))])
+    for n_filters in (nb_filters1, nb_filters2, nb_filters3):
+        model.add(layers.Conv2D(n_filters, kernel_size, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D(pool_size))
+    model.add(layers.Flatten())
+    for number, (n_units, rate) in enumerate(((512, 0.25), (256, 0.5)), 1):
+        model.add(layers.Dense(dense.get(f"dense{number}", n_units), activation="relu"))
+        model.add(layers.Dropout(dense.get(f"dropout{number}", rate)))
+    model.add(layers.Dense(10, activation="softmax"))
+    return model
+
+
+deep_parameter_range = [
+    *(Integer(10, 300, name=f"nb_filters{number}") for number in (1, 2, 3)),
+    *(Integer(50, 1000, name=f"dense{number}") for number in (1, 2)),
+    *(Real(0.0, 0.9, name=f"dropout{number}") for number in (1, 2)),
+]
+
+
 def get_train() -> Path:
     """Return the list of training files."""
     return find_list("data/cifar10/train_cifar10.list", "GetData cifar10")

@@ -1,0 +1,1 @@
+"""Scripts for NNLO or mpi_learn, run as they are; `run-legacy` alone imports this."""

@@ -1,0 +1,402 @@
+"""Classes of NNLO or mpi_learn by their former names, with their functions, on top of the Python interface.
+
+What a script asks for, and its ancestor did not do either, is left out with a line on rank 0.
+"""
+
+import copy
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import nnlo_opt
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.builders import open_model
+from nnlo_opt.models.builtin import cifar10, example, mnist, mnist_torch, topclass, topclass_torch
+from nnlo_opt.runtime.devices import node_place
+
+_LEVELS = {"trace": logging.DEBUG, "warn": logging.WARNING}
+_said: set[str] = set()
+
+
+def say(line: str) -> None:
+    """Print a line once, on rank 0."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if line not in _said and (mpi is None or mpi.COMM_WORLD.rank == 0):
+        print(line, flush=True)
+    _said.add(line)
+
+
+# ---------------------------------------------------------------- the training
+
+
+class Algo(nnlo_opt.Algo):
+    """Algorithm in the form of the ancestors, without `elastic_lr` and `elastic_momentum`, which had no effect."""
+
+    def __init__(self, optimizer: str | None, **given: Any) -> None:
+        for name in ("elastic_lr", "elastic_momentum"):
+            value = given.pop(name, None)
+            if value and given.get("mode") == "easgd":
+                say(
+                    f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
+                    "`worker_optimizer_params` sets the learning rate of the workers' own steps."
+                )
+        super().__init__(optimizer, **given)
+
+    def load(self, fn: str) -> None:
+        """Do nothing: a manager that has a checkpoint continues from it."""
+        say(f"`Algo.load({fn!r})` changes nothing: MPIManager continues from its `checkpoint` by itself.")
+
+    def save(self, fn: str | None = None) -> None:
+        """Do nothing: the checkpoint of a manager holds the state of the optimizer."""
+
+
+class MPIManager(nnlo_opt.MPIManager):
+    """Manager whose builder may return an MPIModel."""
+
+    def __init__(self, comm: Any, data: Any, algo: Any, model_builder: Any, *arguments: Any, **given: Any) -> None:
+        super().__init__(comm, data, algo, _Builder(model_builder), *arguments, **given)
+
+
+class _Builder(nnlo_opt.ModelBuilder):
+    """Builder of the plain model that another builder wraps."""
+
+    def __init__(self, builder: Any) -> None:
+        super().__init__(getattr(builder, "comm", None))
+        self.builder = builder
+        self.custom_objects = getattr(builder, "custom_objects", {})
+
+    def build_model(self) -> Any:
+        built = self.builder.build_model()
+        if isinstance(built, MPIModel) and built.model is None:
+            raise ConfigurationError("A manager trains one model. Received: MPIModel with `models`; give `model`.")
+        return built.model if isinstance(built, MPIModel) else built
+
+    def get_backend_name(self) -> str | None:
+        asked = getattr(self.builder, "get_backend_name", lambda: None)
+        try:
+            name: str | None = asked()
+        except NotImplementedError:
+            return None
+        return {"tensorflow": "keras", "pytorch": "torch"}.get(name or "", name)
+
+
+class Data(nnlo_opt.Data):
+    """Data with the helpers of the ancestors."""
+
+    def generate_data_inf(self) -> Iterator[Any]:
+        """Yield batches for ever."""
+        while True:
+            yield from self.generate_data()
+
+    def concat_data(self, data1: Any, data2: Any) -> Any:
+        """Return two arrays, or lists of arrays, one behind the other."""
+        if isinstance(data1, list | tuple):
+            return [self.concat_data(first, second) for first, second in zip(data1, data2, strict=True)]
+        return np.concatenate([data1, data2])
+
+    def get_num_samples(self, data: Any) -> int:
+        """Return the length of an array, or of the first of a list."""
+        while isinstance(data, list | tuple):
+            data = data[0]
+        return len(data)
+
+
+class H5Data(Data, nnlo_opt.H5Data):
+    """HDF5 files with the helpers of the ancestors."""
+
+
+def get_device(comm: Any, num_masters: int = 1, gpu_limit: int = -1, gpu_for_master: bool = False) -> str:
+    """Return cpu, or gpuN with the number of a GPU of this node for this rank."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.isdigit()]
+    gpus = visible or sorted(path.name[6:] for path in Path("/dev").glob("nvidia[0-9]*"))
+    gpus = gpus if gpu_limit < 0 else gpus[:gpu_limit]
+    return f"gpu{gpus[node_place(os.environ)[0] % len(gpus)]}" if gpus else "cpu"
+
+
+def get_device_name(dev_type: str, dev_num: int, backend: str = "tensorflow") -> str:
+    """Return the name of a device for TensorFlow."""
+    return f"/{dev_type}:{dev_num}"
+
+
+# ---------------------------------------------------------------- models
+
+
+class MPIModel:
+    """A Keras model, or several; any attribute is one of the model."""
+
+    def __init__(self, model: Any = None, models: Sequence[Any] | None = None) -> None:
+        self.model, self.models = model, models
+        self.histories: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or vars(self).get("model") is None:
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def figure_of_merit(self) -> float:
+        """Return 1 - validation accuracy of the last epoch."""
+        return float(1 - self.histories["val_acc"][-1])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MPITModel(MPIModel):
+    """A torch module."""
+
+    def __init__(self, model: Any = None, gpus: int = 0) -> None:
+        super().__init__(model)
+        self.gpus = gpus
+
+    def get_weights(self) -> list[NDArray]:
+        """Return copies of all parameters."""
+        return [parameter.detach().cpu().numpy().copy() for parameter in self.model.parameters()]
+
+    def set_weights(self, weights: Sequence[NDArray] = ()) -> None:
+        """Set all parameters."""
+        for parameter, value in zip(self.model.parameters(), weights, strict=True):
+            parameter.data.copy_(parameter.data.new_tensor(value))
+
+
+class ModelTensorFlow(nnlo_opt.ModelBuilder):
+    """Keras model of a module FILE.py, of an architecture FILE.json, or like a model that is given."""
+
+    def __init__(
+        self,
+        comm: Any,
+        source: Any = None,
+        device_name: str = "cpu",
+        custom_objects: Mapping[str, Any] | None = None,
+        weights: str | None = None,
+        **others: Any,
+    ) -> None:
+        super().__init__(comm)
+        self.source = others.get("filename", source)
+        self.device = device_name
+        self.custom_objects, self.weights = dict(custom_objects or {}), weights
+
+    def build_model(self, local_session: bool = True) -> Any:
+        if isinstance(self.source, str | os.PathLike):
+            return load_model(str(self.source), weights_file=self.weights, custom_objects=self.custom_objects)
+        return load_model(model=self.source, weights_file=self.weights)
+
+    def get_backend_name(self) -> str:
+        return "keras"
+
+
+class ModelFromJson(ModelTensorFlow):
+    """Keras model of an architecture."""
+
+
+class ModelFromJsonTF(ModelTensorFlow):
+    """Keras model of an architecture."""
+
+
+class ModelPytorch(nnlo_opt.ModelBuilder):
+    """Torch module of FILE.py, of a file saved by torch, or like a module that is given."""
+
+    def __init__(self, comm: Any, source: Any, weights: str | None = None, gpus: int = 0) -> None:
+        super().__init__(comm)
+        self.source, self.weights, self.gpus = source, weights, gpus
+
+    def build_model(self, local_session: bool = True) -> Any:
+        if not isinstance(self.source, str | os.PathLike):
+            return copy.deepcopy(self.source)
+        torch_module = importlib.import_module("nnlo_opt.models.torch_module")
+        model = open_model(str(self.source)).build({}, torch_module)
+        if self.weights:
+            torch_module.load_state(model, torch_module.read_state(Path(self.weights)), self.weights)
+        return model
+
+    def get_backend_name(self) -> str:
+        return "torch"
+
+
+class GANModel:
+    """Refusal of NNLO's GAN, with what there is of it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise ConfigurationError(
+            "NNLO's GanModel cannot be built from a script. Received: a script that does. Models that are trained "
+            "together are a model module: see MPIGDriver in docs/guide/coming-from-nnlo.md."
+        )
+
+
+GANModelBuilder = GANBuilder = GANModel
+
+
+def load_model(
+    filename: str | None = None,
+    model: Any = None,
+    weights_file: str | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the Keras model of a file, or a new one like `model`, with the weights of a file if there is one."""
+    if filename is not None and filename.endswith(".json"):
+        return nnlo_opt.ModelFromJson(
+            filename=filename, custom_objects=custom_objects, weights=weights_file
+        ).build_model()
+    keras: Any = importlib.import_module("keras")
+    new = keras.models.clone_model(model) if filename is None else open_model(filename).build({})
+    if weights_file is not None:
+        new.load_weights(weights_file)
+    return new
+
+
+class OptimizerBuilder:
+    """Maker of an optimizer from its name and arguments; plain SGD takes whole steps, as in NNLO."""
+
+    def __init__(self, name: str, config: Mapping[str, Any] | None = None, horovod_wrapper: bool = False) -> None:
+        self.name, self.config = name, dict(config or {})
+        if name == "sgd" and not {"lr", "learning_rate"} & self.config.keys():
+            self.config["lr"] = 1.0
+
+    def build(self) -> Any:
+        """Return an optimizer of Keras."""
+        keras: Any = importlib.import_module("keras")
+        config = {"learning_rate" if key == "lr" else key: value for key, value in self.config.items()}
+        return keras.optimizers.get({"class_name": self.name, "config": config})
+
+    def build_torch(self, model: Any) -> Any:
+        """Return an optimizer of torch for the parameters of `model`."""
+        optimizers: Any = importlib.import_module("torch.optim")
+        kinds = {"sgd": "SGD", "adadelta": "Adadelta", "rmsprop": "RMSprop", "adam": "Adam"}
+        return getattr(optimizers, kinds[self.name])(model.parameters(), **self.config)
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def import_keras(tries: int = 10) -> None:
+    """Import Keras."""
+    importlib.import_module("keras")
+
+
+def weights_from_shapes(weights_shapes: Sequence[Sequence[int]]) -> list[NDArray]:
+    """Return arrays of zeros."""
+    return [np.zeros(shape, np.float32) for shape in weights_shapes]
+
+
+def shapes_from_weights(weights: Sequence[NDArray]) -> list[tuple[int, ...]]:
+    """Return the shapes of arrays."""
+    return [w.shape for w in weights]
+
+
+class Timeline:
+    """Recorder of activities, which scripts do not have: TrainingDriver has `--timeline`."""
+
+    @classmethod
+    def enable(cls, *_: Any, **__: Any) -> None:
+        """Say where a timeline is to be had."""
+        say("A timeline of a script is not recorded; `TrainingDriver --timeline` records one.")
+
+    @classmethod
+    def collect(cls, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    begin = end = disable = collect
+
+
+class Monitor:
+    """Monitor of a process, which does nothing: `MPIManager(monitor=True)` measures."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        say("`Monitor` measures nothing by itself; `MPIManager(monitor=True)` does.")
+
+    def start_monitor(self) -> None:
+        """Do nothing."""
+
+    def stop_monitor(self) -> None:
+        """Do nothing."""
+
+    def get_stats(self) -> list[Any]:
+        """Return no figures."""
+        return []
+
+
+def get_log_level(levelstr: str = "info") -> int:
+    """Return a level of logging by its name."""
+    level = _LEVELS.get(levelstr.lower(), getattr(logging, levelstr.upper(), logging.INFO))
+    return int(level)
+
+
+def initialize_logger(
+    filename: str | None = None, file_level: str = "info", stream: bool = True, stream_level: str = "info"
+) -> None:
+    """Log to the terminal, and to a file if one is named."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()] if stream else []
+    handlers += [logging.FileHandler(filename)] if filename else []
+    logging.basicConfig(level=get_log_level(stream_level), handlers=handlers, format="[%(levelname)s] %(message)s")
+
+
+def set_logging_prefix(*_: Any, **__: Any) -> None:
+    """Do nothing: a rank's lines are in its own log."""
+
+
+# ---------------------------------------------------------------- the package `models` of NNLO
+
+
+def make_example_model() -> Any:
+    """Return a model of 100 numbers."""
+    return example.get_model()
+
+
+def make_mnist_model(**args: Any) -> Any:
+    """Return a Keras model of digits."""
+    return mnist.get_model(**args)
+
+
+def make_topclass_model(**args: Any) -> Any:
+    """Return a Keras model of images of collisions."""
+    return topclass.get_model(**args)
+
+
+def make_mnist_torch_model(**args: Any) -> Any:
+    """Return a torch model of digits."""
+    return mnist_torch.get_model(**args)
+
+
+def make_topclass_torch_model(**args: Any) -> Any:
+    """Return a torch model of images of collisions."""
+    return topclass_torch.get_model(**args)
+
+
+def make_cifar10_model(**args: Any) -> Any:
+    """Return a Keras model of small photographs."""
+    return cifar10.get_deep_model(**args)
+
+
+MNistNet, CNN = make_mnist_torch_model, make_topclass_torch_model
+for _function, _module in (
+    (make_mnist_model, mnist),
+    (make_topclass_model, topclass),
+    (make_mnist_torch_model, mnist_torch),
+    (make_topclass_torch_model, topclass_torch),
+):
+    _function.parameter_range = _module.parameter_range  # type: ignore[attr-defined]
+make_cifar10_model.parameter_range = cifar10.deep_parameter_range  # type: ignore[attr-defined]
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    name.removeprefix("make_").removesuffix("_model"): value
+    for name, value in list(globals().items())
+    if name.startswith("make_")
+}
+
+
+def model_function(model_name: str) -> Callable[..., Any]:
+    """Return the function that makes the model of this name; ConfigurationError without one."""
+    if model_name not in _MAKERS:
+        raise ConfigurationError(f"A model must be one of {', '.join(_MAKERS)}. Received: {model_name!r}.")
+    return _MAKERS[model_name]
+
+
+def make_model(model_name: str, **args: Any) -> Any:
+    """Return the model of this name with these parameters."""
+    return model_function(model_name)(**args)

@@ -1,0 +1,119 @@
+"""Modules of NNLO and mpi_learn, and names of Keras 1 and 2, by the import hook of `run-legacy`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnlo_opt.legacy.names import MODULES
+
+HERE = Path(__file__).parent
+
+
+def python(tmp_path, program, *words):
+    """Run `nnlo-opt run-legacy` on a program in a process of its own, in a folder of its own; return what it prints."""
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    return run_legacy(tmp_path, str(script), *words)
+
+
+def run_legacy(folder, *words):
+    command = [sys.executable, "-c", "from nnlo_opt.cli.main import tool; tool()", "run-legacy", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path):
+    lines = [f"from {module} import {name}" for module, table in MODULES.items() for name in table]
+    lines += [f"import {module}" for module in MODULES]
+    program = "\n".join([*lines, "import sys", "print(sorted({'keras', 'tensorflow', 'torch'} & {*sys.modules}))"])
+    done = python(tmp_path, program)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_nothing_of_it_is_there_unless_run_legacy_asks():
+    program = "import importlib.util, nnlo_opt.cli.tool; print(importlib.util.find_spec('mpi_learn'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("from nnlo.train.model import Unknown", "cannot import name 'Unknown'"),
+        ("from nnlo.train.GanModel import GANModelBuilder; GANModelBuilder()", "GanModel cannot be built"),
+        ("raise SystemExit('over')", "over"),
+    ],
+)
+def test_what_there_is_not_is_said(tmp_path, program, words):
+    done = python(tmp_path, program)
+    assert words in done.stderr
+    assert done.returncode
+
+
+def test_a_module_takes_its_model_from_the_models_of_nnlo_and_the_working_folder_is_on_the_path(tmp_path):
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "first.py").write_text("from models.Models import make_mnist_model\n")
+    program = (
+        "import sys; from examples.first import *; from nnlo.models.model_cifar10_tf import get_model, get_name\n"
+        "print(make_mnist_model.parameter_range[0].name, get_name(), sys.argv[1:])"
+    )
+    done = python(tmp_path, program, "--epochs", "3")
+    assert done.stdout == "nb_filters cifar10 ['--epochs', '3']\n", done.stderr
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("mine = 7\n")
+    assert python(tmp_path, "import models; print(models.mine)").stdout == "7\n"
+
+
+FORMER = """
+import keras
+from keras.layers import Convolution2D, Dense, Input, merge
+from keras.layers.convolutional import Conv2D
+from keras.layers.merge import concatenate
+from keras.models import Model, Sequential
+from keras.optimizers import SGD
+from keras.utils.np_utils import to_categorical
+import keras.backend as K
+
+image = Input((8, 8, 1))
+first = Convolution2D(4, 5, 3, border_mode="same", activation="relu")(image)
+second = Conv2D(nb_filter=4, nb_row=3, nb_col=3, border_mode="same", dim_ordering="tf")(image)
+model = Model(input=image, output=merge([first, second], mode="concat"))
+dense = Sequential([Dense(output_dim=3, input_dim=2)])
+again = keras.models.model_from_json(model.to_json())
+print(K.image_dim_ordering(), model.weights[0].shape, again.output_shape, dense.output_shape, float(K.sum([1.0, 2.0])))
+print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1], 3).tolist())
+"""
+
+
+@pytest.mark.keras
+def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
+    done = python(tmp_path, FORMER)
+    first, second = done.stdout.splitlines()[-2:]
+    assert first == "tf (5, 3, 1, 4) (None, 8, 8, 8) (None, 3) 3.0", done.stderr
+    assert second == "0.5 [[0.0, 1.0, 0.0]]"
+
+
+@pytest.mark.keras
+@pytest.mark.proof
+def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
+    done = run_legacy(tmp_path, str(HERE / "script_of_mpi_learn.py"), "--epochs", "20")
+    assert done.returncode == 0, done.stderr
+    said, trained = done.stdout.splitlines()
+    assert said.startswith("`elastic_lr=1.0` of Algo is left out")
+    device, *metrics, loss = trained.split()
+    assert (device, "'val_acc'," in metrics) == ("cpu", True)
+    assert float(loss) < 0.6
+
+
+TORCH = """
+import torch
+from models.Models import make_mnist_torch_model
+layer = torch.nn.Linear(2, 2).cuda()
+print(layer(torch.ones(1, 2).cuda()).shape, make_mnist_torch_model(kernel_size=4)(torch.ones(2, 28, 28, 1)).shape)
+"""
+
+
+@pytest.mark.needs("torch")
+def test_torch_models_that_ask_for_a_gpu_run_without_one(tmp_path):
+    assert python(tmp_path, TORCH).stdout == "torch.Size([1, 2]) torch.Size([2, 10])\n"

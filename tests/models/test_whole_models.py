@@ -1,0 +1,42 @@
+"""Models that Keras has saved whole."""
+
+import numpy as np
+import pytest
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.models.builders import open_model
+
+pytestmark = [pytest.mark.keras, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
+
+
+@pytest.fixture(scope="module")
+def model():
+    import keras
+
+    layers = keras.layers.Dense(4, "relu"), keras.layers.BatchNormalization(), keras.layers.Dense(2, "softmax")
+    made = keras.Sequential([keras.Input((3,)), *layers])
+    made.set_weights([np.random.default_rng(0).random(w.shape) for w in made.get_weights()])
+    return made
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+def test_a_saved_model_is_trained_on_or_begun_anew(model, tmp_path, ending):
+    path = tmp_path / f"whole.{ending}"
+    model.save(path)
+    x = np.ones((5, 3), np.float32)
+    for fresh in (False, True):
+        again = open_model(str(path), fresh=fresh).build({})
+        assert [w.shape for w in again.get_weights()] == [w.shape for w in model.get_weights()]
+        assert np.allclose(again(x), model(x)) is not fresh
+
+
+def test_weights_alone_and_damage_are_refused(model, tmp_path):
+    from nnlo_opt.models.legacy_weights import save_legacy_weights
+
+    save_legacy_weights(model, tmp_path / "weights.h5")
+    with pytest.raises(ConfigurationError, match="must hold its architecture"):
+        open_model(str(tmp_path / "weights.h5")).build({})
+    for name in ("damaged.keras", "damaged.h5"):
+        (tmp_path / name).write_bytes(b"none")
+        with pytest.raises(ConfigurationError, match="A saved model must be"):
+            open_model(str(tmp_path / name)).build({})
