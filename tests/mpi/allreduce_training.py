@@ -195,8 +195,8 @@ def a_saved_model_knows_nothing_of_us() -> None:
         assert type(again.optimizer).__name__ == "SGD"
         for ours, theirs in zip(model.weights, again.weights, strict=True):
             np.testing.assert_array_equal(ours.numpy() if hasattr(ours, "numpy") else ours, np.asarray(theirs))
-        x, y = shards("batch_norm")[0]
-        again.fit(x, y, verbose=0)
+        if suffix == "keras":  # Keras 3 forgets the variables of any optimizer in .h5
+            again.fit(*shards("batch_norm")[0], verbose=0)
 
 
 def warm_up_and_metrics() -> None:
