@@ -26,8 +26,7 @@ class Lstm:
         self.rng, self.batch_size = np.random.default_rng(seed), batch_size
         keras.utils.set_random_seed(0)
         self.model = keras.Sequential([keras.Input((28, 28)), layers.LSTM(128), layers.Dense(10, "softmax")])
-        self.model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-        self.model.optimizer.learning_rate = 0.1
+        self.model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
         #: parameters that workers share; `read` and `write` copy them from and to the model
         self.params = [np.array(variable) for variable in self.model.trainable_variables]
 

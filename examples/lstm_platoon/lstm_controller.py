@@ -24,12 +24,10 @@ class LstmController(channel.Lieutenant):
     def handle_control(self, request, worker):
         """Answer "next" with "train", "valid" or "stop"; take in {"done": batches} and {"error": validation error}."""
         if request == "next":
-            if self.n_batches >= self.max_batches or self.is_no_better():
-                return "stop"
             if self.n_batches // self.valid_every > self.n_validations:
                 self.n_validations += 1
                 return "valid"
-            return "train"
+            return "stop" if self.n_batches >= self.max_batches or self.is_no_better() else "train"
         if "done" in request:
             self.n_batches += request["done"]
         if "error" in request:

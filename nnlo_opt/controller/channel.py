@@ -468,10 +468,10 @@ class Worker(_Rank):
     def _next(self, kind: type[Reply]) -> tuple[Reply, np.ndarray | None]:
         try:
             found = receive([self._transport])
-        except RanksLost as error:
+        except RanksLost:
             raise ControllerLostError(
                 "The controller must live as long as its workers. Received: its death. Start the job again."
-            ) from error
+            ) from None
         assert found is not None
         message = found[1].message
         if isinstance(message, ParamsRefused):

@@ -142,5 +142,6 @@ def test_the_lstm_example_learns(tmp_path):
     (tmp_path / "lstm_controller.py").write_text(text)
     out = run_two_scripts(tmp_path, ["lstm_controller.py"], [str(worker)])
     errors = [float(line.split()[3].rstrip(",")) for line in out.splitlines() if " by worker " in line]
-    assert errors[-1] < errors[0] < 0.8
+    assert len(errors) == 2
+    assert errors[1] < min(errors[0], 0.6)
     assert (tmp_path / "lstm_best.npz").exists()
