@@ -73,9 +73,16 @@ class Image:
         """Read the steps; a backslash at the end of a line joins the next one."""
         lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
         joined = "\n".join(lines).replace("\\\n", " ").splitlines()
-        return cls(
-            root, [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined) if word]
-        )
+        image = cls(root, [])
+        for line in filter(str.strip, joined):
+            word, rest = line.split(maxsplit=1)
+            image.steps.append((word.upper(), rest))
+            if word.upper() == "ENV":
+                name, _, value = rest.partition("=")
+                image.environment[name] = value
+            elif word.upper() == "CMD":
+                image.command = json.loads(rest)
+        return image
 
     def build(self, base: Path, context: Path) -> list[str]:
         """Do all steps; return the RUN steps with their seconds. SystemExit if one fails."""

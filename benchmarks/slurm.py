@@ -162,7 +162,8 @@ def preempted(trial: Trial) -> None:
     """
     config = trial.type("scontrol show config | grep -e ^Preempt -e ^KillWait -e ^SlurmctldParameters")
     is_early = "preempt_send_user_signal" in config
-    trial.plan(35, edit="s/--grace 90/--grace 12/")
+    n_trials = 35 if is_early else 140  # longer than the grace time
+    trial.plan(n_trials, edit="s/--grace 90/--grace 12/")
     job = trial.submit()
     trial.until_trials(3)
     high = "sbatch --partition=high --nodes=4 --exclusive --output=high-%j --wrap='srun hostname; sleep 5'"
@@ -176,7 +177,7 @@ def preempted(trial: Trial) -> None:
     )
     trial.until_state(job, "COMPLETED")
     trial.show(job)
-    assert trial.check(35) == 2
+    assert trial.check(n_trials) == 2
     assert trial.cluster.job(job, "Restarts") == "1"
 
 
@@ -280,7 +281,7 @@ def by_srun(trial: Trial) -> None:
 STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "planned": (planned, 0.5, True),
     "one_node": (one_node, 0.5, True),
-    "preempted": (preempted, 2.0, True),
+    "preempted": (preempted, 2.0, False),
     "array": (array, 0.5, True),
     "out_of_time": (out_of_time, 3.0, False),
     "cancelled": (cancelled, 1.5, False),
@@ -308,7 +309,11 @@ def tried(cluster: Cluster, name: str) -> tuple[bool, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four statements in a minute and a half, for CI")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="for CI: a minute; no error if there is no Slurm",
+    )
     parser.add_argument("--statements", nargs="+", choices=STATEMENTS, help="only these")
     parser.add_argument(
         "--late-signal", action="store_true", help="without SlurmctldParameters=preempt_send_user_signal"
@@ -316,7 +321,8 @@ def main() -> int:
     parser.add_argument("--transcript", type=Path, help="text file for the commands with their output")
     arguments = parser.parse_args()
     if why := slurm_cluster.missing():
-        raise SystemExit(f"No Slurm on this machine: {why}.")
+        say(f"LEFT OUT benchmarks/slurm.py: {why}")
+        return 0 if arguments.quick else 1
     is_mpich = not lets_ranks_outlive_others(str(find_mpirun()))
     names = [name for name, (*_, quick) in STATEMENTS.items() if quick or not arguments.quick]
     # With MPICH only what is said of it; its mpirun knows no mapping policy, and no rank outlives a lost one.
