@@ -113,7 +113,7 @@ class ManagerWorkload(ModuleWorkload):
         if self.options.training.epochs == self._settings.num_epochs:
             return task
         n_between = self._settings.algo.samples_between_validations(task.n_train, task.options.batch)
-        return replace(task, n_train=n_between)
+        return task.replaced(n_train=n_between)
 
     @cached_property
     def _framework(self) -> Framework:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 import nnlo_opt
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.legacy.names import settle_backend
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.builtin import cifar10, example, mnist, mnist_torch, topclass, topclass_torch
-from nnlo_opt.runtime.devices import node_place
+from nnlo_opt.runtime.devices import cores, node_place
 
 _LEVELS = {"trace": logging.DEBUG, "warn": logging.WARNING}
 _said: set[str] = set()
@@ -275,8 +276,10 @@ class OptimizerBuilder:
 
 
 def import_keras(tries: int = 10) -> None:
-    """Import Keras."""
-    importlib.import_module("keras")
+    """Import Keras, with this rank's part of the cores and without its messages."""
+    settle_backend()
+    n_threads = max(1, len(cores()) // node_place(os.environ)[1])
+    importlib.import_module("nnlo_opt.models.keras_model").import_framework(n_threads)
 
 
 def weights_from_shapes(weights_shapes: Sequence[Sequence[int]]) -> list[NDArray]:

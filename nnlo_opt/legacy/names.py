@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -192,6 +193,7 @@ def _patch_keras(keras: Any) -> None:
     _take_former_arguments(keras.Model, "fit")
     _patch_backend(keras.backend)
     keras.layers.Layer = keras.Layer
+    warnings.filterwarnings("ignore", message="Do not pass an `input_shape`")
     keras.layers.merge = importlib.import_module("keras.layers.merge")
 
 
