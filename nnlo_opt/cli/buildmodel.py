@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         _check_folder(out)
         write = _write_torch if is_of_torch else _write
         for path in write(definition, parameters, out, arguments):
-            print(f"wrote {path}")
+            print(f"Wrote {path}")
     except (ConfigurationError, TrialError) as error:
         print(f"BuildModel: {error}", file=sys.stderr)
         return EXIT_WRONG_REQUEST

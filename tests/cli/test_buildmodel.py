@@ -14,7 +14,7 @@ def in_tmp_path(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_writes_architecture_and_weights(tmp_path, capsys):
     assert main(["mnist", "nb_filters=8", "dense=10", "dropout=0.3", "--weights", "--seed", "3"]) == 0
-    assert capsys.readouterr().out == "wrote mnist_arch.json\nwrote mnist.weights.h5\n"
+    assert capsys.readouterr().out == "Wrote mnist_arch.json\nWrote mnist.weights.h5\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mnist.weights.h5", "mnist_arch.json"]
     import keras
 
