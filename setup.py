@@ -55,6 +55,7 @@ setup(
             "OptimizationDriver = nnlo_opt.cli.main:optimization_driver",
             "TrainingDriver = nnlo_opt.cli.main:training_driver",
             "MPIDriver = nnlo_opt.cli.main:mpi_driver",
+            "MPIGDriver = nnlo_opt.cli.main:mpig_driver",
             "GetData = nnlo_opt.cli.main:get_data",
             "BuildModel = nnlo_opt.cli.main:build_model",
             "horovodrun = nnlo_opt.cli.main:horovodrun",

@@ -128,10 +128,10 @@ def load_module(source: str, rule: str) -> ModuleType:
         ) from error
 
 
-def takes_one_argument(function: Any) -> bool:
-    """Return True if `function` can be called with one argument; a function in C without a signature is trusted."""
+def takes_arguments(function: Any, n: int = 1) -> bool:
+    """Return True if `function` can be called with `n` arguments; a function in C without a signature is trusted."""
     try:
-        inspect.signature(function).bind({})
+        inspect.signature(function).bind(*[{}] * n)
     except TypeError:
         return False
     except ValueError:

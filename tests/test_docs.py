@@ -32,6 +32,7 @@ COMMANDS = {
     "OptimizationDriver": "from nnlo_opt.cli.main import optimization_driver as run",
     "TrainingDriver": "from nnlo_opt.cli.main import training_driver as run",
     "MPIDriver": "from nnlo_opt.cli.main import mpi_driver as run",
+    "MPIGDriver": "from nnlo_opt.cli.main import mpig_driver as run",
     "GetData": "from nnlo_opt.cli.main import get_data as run",
     "BuildModel": "from nnlo_opt.cli.main import build_model as run",
     "horovodrun": "from nnlo_opt.cli.main import horovodrun as run",

@@ -53,6 +53,8 @@ class FoldTask(Value):
     n_validation: int
     #: batches of a pass on the rank that has most; None: as follows from the samples and the size of a batch
     steps_a_pass: int | None = None
+    #: makes all validation samples, part by part in order; None if they cannot be read here
+    all_validation: Callable[[], Iterator[Samples]] | None = None
 
     def ready(self, assignment: int) -> WorkerReady:
         """Return the message that model and data are there."""
@@ -103,9 +105,9 @@ class FoldTask(Value):
                 raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
         return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums})
 
-    def validation_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield the validation samples in order, in batches without weights."""
-        for samples in self.validation():
+    def validation_batches(self, *, all_workers: bool = False) -> Iterator[tuple[Arrays, Arrays]]:
+        """Yield the validation samples in order, in batches without weights; `all_workers`: not only this worker's."""
+        for samples in self.all_validation() if all_workers and self.all_validation else self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
 
 
@@ -196,10 +198,13 @@ class FoldTaskFactory:
             adapter=adapter,
             stream=self._stream,
             validation=validation,
-            options=options,
+            options=options.for_updates(),
             n_train=len(fold.train),
             n_shard=len(mine),
             n_validation=len(fold.validation),
+            all_validation=lambda: read_in_order(
+                lambda part: self._read(fold.validation[part]), len(fold.validation), self._n_at_once(options), 0
+            ),
         )
 
     def close(self) -> None:
@@ -218,14 +223,20 @@ class FoldTaskFactory:
             samples = self._load("validation", start, lambda: self._read(numbers))
             return lambda: iter([samples]), self._memory_bytes - n_bytes
         _say_streamed("validation", len(numbers), n_bytes)
-        batch = validation_batch(options)
-        n_at_once = max(1, self._cut.window // batch) * batch
         return (
             lambda: read_in_order(
-                lambda part: self._read(numbers[part]), len(numbers), n_at_once, self._setup.feeding.n_ahead
+                lambda part: self._read(numbers[part]),
+                len(numbers),
+                self._n_at_once(options),
+                self._setup.feeding.n_ahead,
             ),
             self._memory_bytes,
         )  # fmt: skip
+
+    def _n_at_once(self, options: TrainingOptions) -> int:
+        """Return the number of validation samples that are read at once, a multiple of their batch."""
+        batch = validation_batch(options)
+        return max(1, self._cut.window // batch) * batch
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:
         """Return the training samples, in memory if `memory_bytes` are enough."""

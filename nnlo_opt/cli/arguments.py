@@ -132,7 +132,7 @@ class _Help(argparse.Action):
 
 def optimization_parser() -> Parser:
     """Return the parser of OptimizationDriver."""
-    return _driver_parser(
+    return driver_parser(
         "OptimizationDriver",
         "Search hyperparameters: rank 0 coordinates, every other rank trains in a block of --block-size ranks.",
         OPTIMIZATION_OPTIONS,
@@ -141,14 +141,15 @@ def optimization_parser() -> Parser:
 
 def training_parser(program: str = "TrainingDriver") -> Parser:
     """Return the parser of TrainingDriver, or of `program` with the same options."""
-    return _driver_parser(
+    return driver_parser(
         program,
         "Train one model on all ranks: rank 0 is the master, the others are its workers; one rank trains by itself.",
         TRAINING_OPTIONS,
     )
 
 
-def _driver_parser(program: str, description: str, options: Iterable[Option]) -> Parser:
+def driver_parser(program: str, description: str, options: Iterable[Option]) -> Parser:
+    """Return the parser of a driver with these options, and its two helps."""
     parser = Parser(
         options,
         prog=program,
@@ -170,22 +171,24 @@ def _driver_parser(program: str, description: str, options: Iterable[Option]) ->
 
 def parse_optimization(argv: Sequence[str]) -> Options:
     """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
-    given, remarks = _as_today(optimization_parser().given(normalise(argv)))
+    from nnlo_opt.cli.gan import for_search
+
+    given, remarks = as_today(optimization_parser().given(normalise(argv)))
     if not given.keys() & {"model", "example"}:
         given["example"] = DEFAULT_EXAMPLE
         remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
-    return _with_remarks(optimization_options(given, argv), remarks)
+    return with_remarks(optimization_options(for_search(given), argv), remarks)
 
 
 def parse_training(argv: Sequence[str], program: str = "TrainingDriver") -> Options:
     """Return the options of TrainingDriver, or of `program`; ConfigurationError or HelpRequested."""
     given = training_parser(program).given(normalise(argv), POSITIONAL)
-    given, remarks = _as_today(given, program)
+    given, remarks = as_today(given, program)
     if "from_run" not in given:
-        return _with_remarks(training_options(given, argv), remarks)
+        return with_remarks(training_options(given, argv), remarks)
     from nnlo_opt.cli.earlier_runs import training_again
 
-    return _with_remarks(training_again(given, argv), remarks)
+    return with_remarks(training_again(given, argv), remarks)
 
 
 def _add_former_options(parser: argparse.ArgumentParser) -> None:
@@ -197,7 +200,7 @@ def _add_former_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", **hidden)
 
 
-def _as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, Any], list[str]]:
+def as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, Any], list[str]]:
     """Return options by their names of today, and sentences for the user about options without effect."""
     remarks = [sentence for name, sentence in _IDLE.items() if name in given]
     idle = set(_IDLE)
@@ -210,7 +213,8 @@ def _as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, An
     return {name: value for name, value in given.items() if name not in idle}, remarks
 
 
-def _with_remarks(options: Options, remarks: Sequence[str]) -> Options:
+def with_remarks(options: Options, remarks: Sequence[str]) -> Options:
+    """Return the options with further sentences for the user."""
     return replace(options, remarks=(*options.remarks, *remarks))
 
 

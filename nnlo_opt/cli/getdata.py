@@ -20,6 +20,7 @@ from nnlo_opt.data.download import Progress, downloaded_images
 from nnlo_opt.data.hdf5 import write_hdf5
 from nnlo_opt.data.image_files import IMAGE_SHAPES, Images, ImageSet, bundled_digits, images_from_file
 from nnlo_opt.data.lists import sums_path, write_list, write_sums
+from nnlo_opt.data.showers import LARGEST, SMALLEST, shower_set
 from nnlo_opt.data.simulated import SIMULATED, simulated
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.lines import counted
@@ -27,9 +28,11 @@ from nnlo_opt.run.option_kinds import PATH, SHARE, TEXT, whole
 from nnlo_opt.run.option_table import SEED, Option, read
 
 DEFAULT_N_FILES = (24, 4)
-_FROM_ARRAYS = "from-arrays"
+_FROM_ARRAYS, _SHOWERS = "from-arrays", "showers"
+#: showers that are simulated unless `--n-samples` says it
+_N_SHOWERS = 6000
 #: first words of the command
-DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _FROM_ARRAYS)
+DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _SHOWERS, _FROM_ARRAYS)
 
 
 # fmt: off
@@ -42,7 +45,10 @@ OPTIONS = (
     Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8", help="files to train on"),
     Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="files to test with"),
     replace(SEED, help="seed of the order of the samples"),
-    Option("n_samples", "N", whole(2), example="500", help="most samples in all files together"),
+    Option("n_samples", "N", whole(2), example="500",
+        help="most samples in all files together; of showers the number of them"),
+    Option("cells", "N", whole(), default=LARGEST, example="13",
+        help=f"showers: cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
 ARRAY_OPTIONS = (
@@ -136,6 +142,10 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
     match arguments.source, arguments.name:
         case "from-arrays", _:
             return samples_from_arrays(arguments.features, arguments.labels, arguments.split, arguments.seed)
+        case "auto", "showers":
+            return shower_set(arguments.n_samples or _N_SHOWERS, arguments.cells, arguments.seed)
+        case source, "showers":
+            raise ConfigurationError(f"Showers are simulated. Received: `--source {source}`; leave it out.")
         case "auto", name if name in SIMULATED:
             return simulated(name, arguments.n_samples, arguments.seed)
         case "drawn", "cifar10":

@@ -49,6 +49,11 @@ def mpi_driver() -> NoReturn:
     _drive("MPIDriver")
 
 
+def mpig_driver() -> NoReturn:
+    """Run `MPIGDriver`. Collective: every rank of the world."""
+    _drive("MPIGDriver")
+
+
 def get_data() -> NoReturn:
     """Run `GetData`, in one process."""
     _begin()
@@ -118,6 +123,7 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
 
     signal.alarm(0)
     from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
+    from nnlo_opt.cli.gan import parse_gan
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.reporting.terminal import fitted
@@ -136,7 +142,10 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     else:
         from nnlo_opt.run.training import run
     try:
-        options = parse_optimization(argv) if searches else parse_training(argv, program)
+        if program == "MPIGDriver":
+            options = parse_gan(argv)
+        else:
+            options = parse_optimization(argv) if searches else parse_training(argv, program)
     except HelpRequested as request:
         if world.rank == 0:
             print(request, end="")

@@ -147,7 +147,7 @@ class EpochCallbacks(Protocol):
 
 
 class blame_on_trial:
-    """Context in which an exception becomes a TrialError, which names the computation `what`."""
+    """Context in which an exception of a model becomes a TrialError, which names the computation `what`."""
 
     # `contextmanager` would take three times as long, and more after a computation.
     def __init__(self, what: str) -> None:
@@ -156,7 +156,7 @@ class blame_on_trial:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TrialError):
+        if isinstance(error, Exception) and not isinstance(error, TrialError | ConfigurationError):
             raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
 
 

@@ -13,6 +13,7 @@ A model module may define, in addition to `get_model(**parameters)`:
                                 or get_custom_objects() that returns it
     get_model.dtype_policy      Keras's policy for the layers, for example "mixed_bfloat16"
     get_model.jit_compile       True to compile with XLA
+    get_model.trains_itself     True if the model is a `models.composite.CompositeModel`
 
 Only `build` imports a framework here, unless the module itself does.
 """
@@ -271,6 +272,11 @@ class ModelDefinition:
     def jit_compile(self) -> bool:
         """True if `get_model` asks for compiled computations."""
         return bool(getattr(self.functions["get_model"], "jit_compile", False))
+
+    @property
+    def trains_itself(self) -> bool:
+        """True if `get_model` announces a composite model (`models.composite`)."""
+        return bool(getattr(self.functions.get("get_model"), "trains_itself", False))
 
     @property
     def objective(self) -> Callable[..., Any]:

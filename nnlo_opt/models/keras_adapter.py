@@ -173,6 +173,24 @@ class KerasAdapter:
             sums = self._engine.figures(self._vectors, batch)
         return self._metrics(batch, sums)
 
+    def outputs(self, x: Arrays, model: Any) -> list[NDArray]:
+        """Return the outputs of `model`, the adapter's model or a part of it, in inference mode."""
+        with blame_on_trial("prediction"):
+            return self._engine.outputs(self._vectors, Batch(_flat(x), [], [], []), model)
+
+    def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
+        """Return the place of each variable: (True, slice) in the weights, (False, slice) in the state, or None."""
+        graph = self._graph
+        known = {
+            id(variable): (is_weight, part)
+            for is_weight, of_kind, layout in (
+                (True, graph.weight_variables, graph.layout),
+                (False, graph.state_variables, graph.state_layout),
+            )
+            for variable, part in zip(of_kind, layout.slices, strict=True)
+        }
+        return [known.get(id(variable)) for variable in variables]
+
     def save(self, path: Path) -> None:
         """Write Keras's own format; `path` must end in ".keras"."""
         with atomic_path(path) as temporary:

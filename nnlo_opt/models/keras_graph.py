@@ -68,6 +68,9 @@ class Engine(Protocol):
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         """Return the figures of one batch in inference mode, as sums over its samples."""
 
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        """Return the outputs of `model`, which shares the variables of the graph, for `batch.x` in inference mode."""
+
 
 class KerasGraph:
     """Computation of one built model with the losses of its outputs.
@@ -100,12 +103,7 @@ class KerasGraph:
         import keras
         from keras import ops
 
-        mapping = [
-            *zip(self.weight_variables, split(vectors.weights, self.layout), strict=True),
-            *zip(self.state_variables, split(vectors.state, self.state_layout), strict=True),
-            *zip(self.counter_variables, vectors.counters, strict=True),
-        ]
-        values = [(variable, ops.cast(value, variable.dtype)) for variable, value in mapping]
+        values = self._values(vectors, split)
         # `__call__`, unlike Keras's `stateless_call`, informs layers in a subclassed model that they train.
         with keras.StatelessScope(state_mapping=values, collect_losses=True) as scope:
             outputs = self._model(packed(self._model, batch.x), training=training)
@@ -130,6 +128,24 @@ class KerasGraph:
         for scale in batch.loss_scale:
             loss = loss * scale
         return loss, ops.stack(sums), scope
+
+    def outputs(self, vectors: Vectors, batch: Batch, split: Split, model: Any) -> list[Any]:
+        """Return the outputs of `model`, this model or a part of it, for `batch.x` in inference mode."""
+        import keras
+
+        with keras.StatelessScope(state_mapping=self._values(vectors, split)):
+            return keras.tree.flatten(model(packed(model, batch.x), training=False))
+
+    def _values(self, vectors: Vectors, split: Split) -> list[tuple[Any, Any]]:
+        """Return the variables of the model, each with its value."""
+        from keras import ops
+
+        mapping = [
+            *zip(self.weight_variables, split(vectors.weights, self.layout), strict=True),
+            *zip(self.state_variables, split(vectors.state, self.state_layout), strict=True),
+            *zip(self.counter_variables, vectors.counters, strict=True),
+        ]
+        return [(variable, ops.cast(value, variable.dtype)) for variable, value in mapping]
 
     def moved(self, scope: Any) -> tuple[Any, list[Any]]:
         """Return state (n_state,) and counters as `forward` left them in its scope."""

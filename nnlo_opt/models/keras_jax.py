@@ -33,6 +33,8 @@ class Engine:
         self.own_counters: list[NDArray] = []
         self._compiled_gradient = jax.jit(jax.grad(self._objective, has_aux=True))
         self._compiled_figures = jax.jit(self._figures)
+        #: compiled outputs of models by their `id`
+        self._compiled_outputs: dict[int, Any] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
@@ -42,6 +44,16 @@ class Engine:
 
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         return np.asarray(self._compiled_figures(*vectors, batch))
+
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        import jax
+
+        compiled = self._compiled_outputs.get(id(model))
+        if compiled is None:
+            PULSE.expect(SLOW)
+            compiled = jax.jit(lambda vectors, batch: self._graph.outputs(vectors, batch, _split, model))
+            self._compiled_outputs[id(model)] = compiled
+        return [np.asarray(output) for output in compiled(vectors, batch)]
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
         PULSE.expect(SLOW)  # runs while the function is traced, for every length of batch, before it is compiled

@@ -15,6 +15,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import refusal_of_samples
+from nnlo_opt.models.composite import CompositeModel
 from nnlo_opt.models.keras_adapter import ENGINES, KerasAdapter, forget_models
 from nnlo_opt.models.keras_graph import packed
 from nnlo_opt.models.legacy_json import read_architecture
@@ -72,9 +73,9 @@ def set_seed(seed: int) -> None:
 
 
 def is_model(value: object) -> bool:
-    """Return True if `value` is a Keras model; False if Keras is not imported."""
+    """Return True if `value` is a Keras model, or a composite of several; False if Keras is not imported."""
     keras = sys.modules.get("keras")
-    return keras is not None and isinstance(value, keras.Model)
+    return keras is not None and isinstance(value, keras.Model | CompositeModel)
 
 
 @contextmanager

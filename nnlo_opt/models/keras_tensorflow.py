@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -54,14 +55,17 @@ class Engine:
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         return np.asarray(self._call(self._figures, vectors, batch)[0])
 
-    def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch) -> list[Any]:
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        return [np.asarray(output) for output in self._call(partial(self._outputs, model), vectors, batch, id(model))]
+
+    def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch, part: int = 0) -> list[Any]:
         # After a computation that has emptied the caches, `tf.nest.flatten` would take 17 microseconds.
         weights, state, counters = vectors
         x, y, sample_weight, loss_scale = batch
         arrays = [weights, state, *counters, *x, *y, *sample_weight, *loss_scale]
         # A model that does not declare its shapes is traced again for every new shape.
-        shapes = None if self._graph.sample_shapes else batch.sample_shapes
-        key = (function.__name__, len(sample_weight), shapes, *[array.dtype for array in arrays])
+        shapes = None if self._graph.sample_shapes and batch.y else batch.sample_shapes
+        key = (part or function.__name__, len(sample_weight), shapes, *[array.dtype for array in arrays])
         traced = self._traced.get(key)
         if traced is None:
             PULSE.expect(SLOW)
@@ -92,7 +96,7 @@ class Engine:
 
     def _shapes(self, batch: Batch) -> Iterator[tuple[NDArray, list[int | None]]]:
         """Yield the arrays of samples and labels, each with its shape, None for any length."""
-        declared = self._graph.sample_shapes or [()] * (len(batch.x) + len(batch.y))
+        declared = (self._graph.sample_shapes if batch.y else None) or [()] * (len(batch.x) + len(batch.y))
         for array, shape in zip((*batch.x, *batch.y), declared, strict=True):
             lengths = zip_longest(array.shape[1:], shape[: array.ndim - 1], fillvalue=0)
             yield array, [None, *(None if known is None else n for n, known in lengths)]
@@ -106,6 +110,9 @@ class Engine:
         # The gradient of the split of the vector is one concatenation, with zeros for unused weights.
         gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return sums, gradient, *self._graph.moved(scope)
+
+    def _outputs(self, model: Any, vectors: Vectors, batch: Batch) -> list[Any]:
+        return self._graph.outputs(vectors, batch, _split, model)
 
     def _figures(self, vectors: Vectors, batch: Batch) -> Any:
         return self._graph.forward(vectors, batch, _split, training=False)[1]

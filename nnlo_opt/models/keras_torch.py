@@ -56,6 +56,13 @@ class Engine:
         with torch.no_grad():
             return _array(self._graph.forward(tensors, _tensors(batch), _split, training=False)[1])
 
+    def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[NDArray]:
+        import torch
+
+        tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
+        with torch.no_grad():
+            return [*map(_array, self._graph.outputs(tensors, _tensors(batch), _split, model))]
+
 
 def _split(vector: Any, layout: Layout) -> list[Any]:
     """Return the arrays of a flat tensor, as views whose gradients come back as one concatenation."""

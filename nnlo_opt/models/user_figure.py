@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.user_files import load_module, takes_one_argument
+from nnlo_opt.user_files import load_module, takes_arguments
 
 _RULE = "`--figure-of-merit` must be file.py:function, module:function, or a function of the model module"
 
 
 @dataclass(frozen=True, slots=True)
 class UserFigure:
-    """Function (fold) -> number, see `trials.figure`, with its identification."""
+    """Function (fold) or (fold, model, batches) -> number, see `trials.figure`, with its identification."""
 
-    function: Callable[[dict[str, Any]], Any]
+    function: Callable[..., Any]
     #: name of the function
     name: str
     #: hexadecimal SHA-256 of its file; empty if it has none
     sha256: str
+    #: True if the function takes the model and the validation batches too
+    takes_model: bool = False
 
 
 def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], model_file: Path) -> UserFigure:
@@ -48,10 +50,11 @@ def load_figure(spec: str, model_functions: Mapping[str, Callable[..., Any]], mo
     if not callable(function):
         there = "nothing with this name" if function is None else f"{type(function).__name__} with this name"
         raise ConfigurationError(f"{_RULE}. Received: {spec!r}; `{source or model_file}` has {there}.")
-    if not takes_one_argument(function):
+    takes_model = takes_arguments(function, 3)
+    if not takes_model and not takes_arguments(function, 1):
         raise ConfigurationError(
-            f"`--figure-of-merit` must name a function of one argument, the fold. Received: {spec!r}, which takes "
-            f"{inspect.signature(function)}."
+            f"`--figure-of-merit` must name a function of one argument, the fold, or of three, (fold, model, batches). "
+            f"Received: {spec!r}, which takes {inspect.signature(function)}."
         )
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
-    return UserFigure(function, name, sha256)
+    return UserFigure(function, name, sha256, takes_model and not takes_arguments(function, 1))

@@ -37,6 +37,8 @@ class Findings:
     sha256: str
     #: name of a function that only the user's script can call; empty if executing `source` defines it
     function: str = ""
+    #: True for a model that makes its own steps (`models.composite`)
+    trains_itself: bool = False
     #: None in a training
     space: Space | None = None
     #: name of the figure of merit

@@ -18,7 +18,7 @@ from typing import Protocol
 from nnlo_opt.block.answers import PASSED_ON, Results, failures_to, reason_of
 from nnlo_opt.block.master.master import Master
 from nnlo_opt.block.master.submaster import SubMaster
-from nnlo_opt.block.task import TaskFactory
+from nnlo_opt.block.task import FoldTask, TaskFactory
 from nnlo_opt.block.worker.group import WorkerGroupMember
 from nnlo_opt.block.worker.worker import Memory, Worker
 from nnlo_opt.comm import messages as msg
@@ -71,8 +71,8 @@ class Workload(Protocol):
     def tasks(self) -> TaskFactory:
         """Return the maker of this rank's tasks."""
 
-    def judge(self, fold: dict[str, Json]) -> object:
-        """Return the user's figure of merit of a fold."""
+    def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
+        """Return the user's figure of merit of a fold, whose model `task` has."""
 
     @property
     def objective(self) -> Objective:

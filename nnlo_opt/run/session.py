@@ -354,7 +354,12 @@ class Session(ABC):
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        settings = {"kind": findings.kind, "least_children": least, "is_temporary": not self._keeps_files}
+        settings = {
+            "kind": findings.kind,
+            "trains_itself": findings.trains_itself,
+            "least_children": least,
+            "is_temporary": not self._keeps_files,
+        }
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):

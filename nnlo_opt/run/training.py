@@ -98,10 +98,11 @@ class TrainingSession(Session):
         workers, groups = team.n_workers(every_rank=training.rule.averages_every_batch), len(team.groups)
         below = f" below {groups} sub-master{'s' * (groups > 1)}" if groups else ""
         pace = "synchronous" if training.waits else "asynchronous"
+        own = f"{training.worker_optimizer or training.optimizer} for each of its models"
         self.say(
             f"Training {findings.model} in `{directory.shown}`: {training.epochs} "
             f"epoch{'s' * (training.epochs != 1)}, {workers} worker{'s' * (workers > 1)}{below}, {pace} "
-            f"{training.mode}, {training.optimizer}."
+            f"{training.mode}, {own if findings.trains_itself else training.optimizer}."
         )
         self.say(f"Data: {data.n_train:,} training and {data.n_validation:,} validation samples.")
         for line in findings.remarks:

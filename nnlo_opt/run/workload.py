@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.block.task import Feeding, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
+from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.coordinator.ending import cause_of
 from nnlo_opt.data.cache import FileCache
@@ -23,6 +23,7 @@ from nnlo_opt.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.adapter import Metrics
 from nnlo_opt.models.builders import Files, ModelDefinition, model_file, names_objective, open_model
+from nnlo_opt.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.models.early import read_early, without_framework
 from nnlo_opt.models.framework import Framework, FrameworkAdapter, framework_for, framework_of
 from nnlo_opt.models.losses import Labels, LossTerm, figures_of, losses_in_words, make_terms, split_losses
@@ -159,6 +160,7 @@ class ModuleWorkload:
             sha256=definition.sha256,
             function=definition.function,
             space=space,
+            trains_itself=definition.trains_itself,
         )
         if definition.kind == "objective":
             return replace(findings, figure=self._inspect_objective(space))
@@ -237,7 +239,7 @@ class ModuleWorkload:
             release=self._release,
             source=data.source,
             folds=data.folds,
-            options=self._options.training,
+            options=replace(self._options.training, trains_itself=self.definition.trains_itself),
             seed=self._options.seed,
             feeding=Feeding(
                 memory_bytes=given.memory_bytes,
@@ -249,10 +251,12 @@ class ModuleWorkload:
         )
         return FoldTaskFactory(setup)
 
-    def judge(self, fold: dict[str, Json]) -> object:
+    def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
         """Return the figure of merit of a fold; the module of its function is loaded on worker 1 alone."""
         assert self.figure is not None
-        return self.figure.function(fold)
+        if not self.figure.takes_model:
+            return self.figure.function(fold)
+        return self.figure.function(fold, self._adapter.synced_model(), task.validation_batches(all_workers=True))
 
     @property
     def objective(self) -> Objective:
@@ -330,9 +334,12 @@ class ModuleWorkload:
             self._refuse_if_alike(error, point, space)
             remarks: tuple[str, ...] = (f"The model could not be built at the middle of the search space: {error}",)
         else:
-            terms, remarks = self._checked_loss(options, model)
-            figures = figures_of(terms)
-            loss_name = losses_in_words(terms)
+            if isinstance(model, CompositeModel):
+                composite, remarks = self._composite(model, options, seed=0)
+                figures, loss_name = composite.figures, composite.losses_text
+            else:
+                terms, remarks = self._checked_loss(options, model)
+                figures, loss_name = figures_of(terms), losses_in_words(terms)
         figure = "1 - val_acc, else val_loss"
         if figures is not None:
             validates = any(len(fold.validation) for fold in self.data.folds)
@@ -393,6 +400,8 @@ class ModuleWorkload:
     def _build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         model = self._new_model(parameters, seed)
         try:
+            if isinstance(model, CompositeModel):
+                return self._composite(model, options, seed)[0]
             terms, remarks = self._checked_loss(options, model)
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
@@ -402,6 +411,27 @@ class ModuleWorkload:
                 logger.info("%s", remark)
         self._adapter = self._framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
         return self._adapter
+
+    def _composite(
+        self, model: CompositeModel, options: TrainingOptions, seed: int
+    ) -> tuple[CompositeAdapter, tuple[str, ...]]:
+        """Return the adapter of a composite, and sentences for the user about options that have no effect."""
+        definition, data = self.definition, self._options.data
+        if not definition.trains_itself:
+            raise ConfigurationError(
+                f"A composite model must be announced. Received: one of {definition.source}, whose `get_model` is not. "
+                "Write `get_model.trains_itself = True` below `get_model`."
+            )
+        if data.class_weights is not None or data.sample_weights_name is not None:
+            raise ConfigurationError(
+                "A composite model takes no weights of classes or samples. Received: some; leave `--class-weights` "
+                "and `--sample-weights-name` out."
+            )
+        policy = getattr(definition.functions["get_model"], "dtype_policy", None)
+        with self._framework.building(definition.custom_objects, policy):
+            self._adapter = CompositeAdapter(model, self.data.source.info.feature_shape, options, seed)
+        ignored = ("`--loss` has no effect: the models of a composite have losses of their own.",)
+        return self._adapter, ignored if options.loss else ()
 
     def _new_model(self, parameters: dict[str, Any], seed: int) -> Any:
         self._framework.set_seed(seed)

@@ -12,7 +12,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
 from nnlo_opt.simulate.workload import BUILTIN, Durations, Objective, computed, lognormal, measured
 from nnlo_opt.space.loading import load_space, space_from_dimensions
-from nnlo_opt.user_files import load_module, takes_one_argument
+from nnlo_opt.user_files import load_module, takes_arguments
 
 #: columns that a table of durations may have; the first that exists is read; `results.csv` has the second
 COLUMNS = ("seconds", "train_s")
@@ -115,7 +115,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
             f"{source} must define a function `{name}`. Received: a module with "
             f"{', '.join(f'`{known}`' for known in names) or 'no function'}."
         )
-    if not takes_one_argument(function):
+    if not takes_arguments(function):
         raise ConfigurationError(
             f"{text} must take one argument, the point as a dictionary. Received: "
             f"`{name}{inspect.signature(function)}`."

@@ -18,7 +18,7 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.space.values import Value, plain, thawed
-from nnlo_opt.user_files import describe, line_in, takes_one_argument
+from nnlo_opt.user_files import describe, line_in, takes_arguments
 
 #: name of the function in a module
 CONSTRAINT_NAME = "feasible"
@@ -40,7 +40,7 @@ class Constraint:
     @classmethod
     def of(cls, function: Any, source: str) -> "Constraint":
         """Return the constraint of a module's `feasible`; ConfigurationError if it is no function of one argument."""
-        if not isinstance(function, FunctionType) or not takes_one_argument(function):
+        if not isinstance(function, FunctionType) or not takes_arguments(function):
             raise ConfigurationError(
                 f"`{CONSTRAINT_NAME}` of {source} must be a function of one argument, the parameters. "
                 f"Received: {function!r}. Write it as `def {CONSTRAINT_NAME}(parameters):`."

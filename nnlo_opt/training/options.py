@@ -72,6 +72,8 @@ class TrainingOptions:
     #: epochs between two checkpoints
     checkpoint_interval: int = 1
     shuffle: bool = True
+    #: True for a model that makes its own steps (`models.composite`), whose gradient is the difference of its weights
+    trains_itself: bool = False
 
     def __post_init__(self) -> None:
         for name, unit in _COUNTS.items():
@@ -163,15 +165,24 @@ class TrainingOptions:
                 changes[option] = value
         return replace(self, **changes)
 
+    def for_updates(self) -> "TrainingOptions":
+        """Return the options as the update rule takes them: of a model that trains itself, differences are added."""
+        if not self.trains_itself:
+            return self
+        plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
+        return replace(self, optimizer="sgd", learning_rate=1.0, elastic_lr=None, gem_lr=1.0, **plain)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "trains_itself"}
 
 
 #: options that are dictionaries: `train.<option>.<name>` names one of their values
 _DICTIONARIES = ("optimizer_params", "worker_optimizer_params")
 #: options that `train.<option>` may name
-SEARCHABLE = tuple(f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval"))
+SEARCHABLE = tuple(
+    f.name for f in fields(TrainingOptions) if f.name not in (*_DICTIONARIES, "checkpoint_interval", "trains_itself")
+)
 
 
 def searchable(name: str) -> str:

@@ -8,6 +8,9 @@ plain data:
     n_weights   trainable weights
     train_s     seconds of training and validation
     point, trial, fold      the point of the search space, and the numbers of trial and fold
+
+A `function(fold, model, batches)` also gets the model with the weights that are kept, as `get_model` has returned it,
+and an iterable of all validation batches (x, y).
 """
 
 import math

@@ -256,7 +256,8 @@ class MasterAssignment:
             "trial": self.order.trial,
             "fold": self.order.fold,
         }
-        self.ends.send(1, msg.Judge(assignment=self.order.assignment, fold=facts))
+        kept = self.weights.result(restore_best=instruction.epoch < self.state.epoch)
+        self.ends.send(1, msg.Judge(assignment=self.order.assignment, fold=facts), kept)
 
     # ------------------------------------------------------------ to the coordinator
 
@@ -366,7 +367,7 @@ class Master:
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
         directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
         try:
-            options = self._setup.options.with_point(order.point)
+            options = self._setup.options.with_point(order.point).for_updates()
             resumed = checkpoint.load_latest(directory)
             state = self._state(order, options, ends, resumed)
         except Exception as error:

@@ -111,7 +111,7 @@ class SubMaster:
         self._above.send(TOP, fold_failed(assignment, error, self._world_rank))
 
     def _begin(self, start: msg.StartFold) -> None:
-        options = self._options.with_point(start.point)
+        options = self._options.with_point(start.point).for_updates()
         state = GroupState(self._group.workers, synchronous=options.waits)
         self._fold = _Fold(assignment=start.assignment, options=options, state=state)
         for worker in self._group.workers:

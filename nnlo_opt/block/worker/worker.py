@@ -15,7 +15,7 @@ import numpy as np
 
 from nnlo_opt.block.answers import failures_to, fold_failed
 from nnlo_opt.block.exchange.rounds import average_states
-from nnlo_opt.block.task import TaskFactory, open_task, release
+from nnlo_opt.block.task import FoldTask, TaskFactory, open_task, release
 from nnlo_opt.block.worker.group import Then, check_members
 from nnlo_opt.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.comm import messages as msg
@@ -55,7 +55,7 @@ class WorkerSetup(Value):
     #: callbacks of the user, if this is worker 1
     callbacks: EpochCallbacks | None = None
     #: the user's figure of merit, if this is worker 1
-    figure: Callable[[dict[str, Any]], Any] | None = None
+    figure: Callable[[dict[str, Any], FoldTask], Any] | None = None
     #: memory of an assignment that may continue after deaths
     memory: Memory | None = None
 
@@ -151,7 +151,7 @@ class Worker:
                 self._call_back(message, payload)
             case msg.Judge():
                 with self._timeline.span("judge"):
-                    self._judge(message)
+                    self._judge(message, payload)
             case msg.Halt():
                 self._opened().gradients.end_pass()
             case msg.EndFold():
@@ -289,9 +289,11 @@ class Worker:
         answer = msg.CalledBack(assignment=message.assignment, rate_factor=factor, stop=wishes.stop)
         self._block.send(MASTER, answer, changed)
 
-    def _judge(self, message: msg.Judge) -> None:
-        if self._setup.figure is None:
+    def _judge(self, message: msg.Judge, payload: np.ndarray | None) -> None:
+        function, task = self._setup.figure, self._opened().task
+        if function is None:
             raise ProtocolError("A figure of merit to call was expected.")
+        task.write_model(payload)
         with PULSE.unwatched():
-            figure = judged(self._setup.figure, message.fold)
+            figure = judged(lambda fold: function(fold, task), message.fold)
         self._block.send(MASTER, msg.Judged(assignment=message.assignment, figure_of_merit=figure))

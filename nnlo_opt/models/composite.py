@@ -1,0 +1,372 @@
+"""Composite models: several Keras models that are trained together by a `train_on_batch` of their own.
+
+To the rest of a trainer a composite is one more `ModelAdapter`. Its weights are the weights of its models, one behind
+the other. Its state is their state and the running averages of their optimizers. Its gradient is the difference w - w'
+of the weights before and after `train_on_batch`, in which each model makes steps of its own optimizer. An update rule
+that takes the difference for a gradient, at a learning rate of 1 (`TrainingOptions.for_updates`), therefore exchanges
+weights in easgd, adds up differences in downpour and averages them in allreduce. Exchange, checkpoints, folds and
+resuming are as for any other model.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnlo_opt.errors import TrialError
+from nnlo_opt.files import atomic_path
+from nnlo_opt.models.adapter import Metrics, blame_on_trial
+from nnlo_opt.models.keras_adapter import KerasAdapter, forget_models
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_vector
+from nnlo_opt.models.losses import Loss, LossTerm
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
+from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
+from nnlo_opt.vectors import aligned_empty
+
+#: figures of one model by name, means over a batch
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPart:
+    """One of the models of a composite, with its losses and its optimizer."""
+
+    #: built Keras model with trainable weights
+    model: Any
+    #: loss of each output by a name for its figure, in the order of the outputs
+    losses: Mapping[str, Loss]
+    #: weights of the losses by the same names; 1 for a name that is missing
+    loss_weights: Mapping[str, float] = field(default_factory=dict)
+    #: pairs (copy, original): a model within this one that always has the values of a model of another part; the copy
+    #: must not be trainable
+    copies: Sequence[tuple[Any, Any]] = ()
+    #: optimizer of this model, with its parameters; None for the optimizer of the options
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    optimizer_params: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CompositeModel(ABC):
+    """Several models that are trained together; `get_model.trains_itself = True` announces one to the trainer.
+
+    A subclass keeps only hyperparameters before `build`.
+    """
+
+    @abstractmethod
+    def build(self, feature_shape: Shapes) -> Mapping[str, ModelPart]:
+        """Return the models by name, for samples of this shape.
+
+        A metric of a model is `<name>_<figure>` in the history, and `<name>:<figure>` in options.
+        """
+
+    @abstractmethod
+    def train_on_batch(
+        self, models: Mapping[str, "PartTrainer"], x: Arrays, y: Arrays, rng: np.random.Generator
+    ) -> Mapping[str, Figures]:
+        """Train on one batch, and return the figures of every model.
+
+        Args:
+            models: models by name, with `train_on_batch`, `test_on_batch` and `predict`.
+            x: features of the batch.
+            y: labels of the batch.
+            rng: source of all random numbers; it depends on the seed, the batch, and the number of batches before.
+        """
+
+    @abstractmethod
+    def test_on_batch(
+        self, models: Mapping[str, "PartTrainer"], x: Arrays, y: Arrays, rng: np.random.Generator
+    ) -> Mapping[str, Figures]:
+        """Return the figures of every model for one validation batch; `rng` depends on the batch alone."""
+
+    def to_save(self, parts: Mapping[str, ModelPart]) -> Any:
+        """Return the Keras model that is saved: all models side by side, each a layer of its name."""
+        import keras
+
+        inputs: list[Any] = []
+        outputs: list[Any] = []
+        for part in parts.values():
+            own = [keras.Input(tensor.shape[1:]) for tensor in part.model.inputs]
+            inputs += own
+            outputs += keras.tree.flatten(part.model(own if len(own) > 1 else own[0]))
+        return keras.Model(inputs, outputs)
+
+
+class PartTrainer:
+    """One model of a composite in training: its weights and its optimizer.
+
+    Args:
+        part: description of the model.
+        optimizer: name, learning rate and parameters that hold unless the part has its own.
+    """
+
+    def __init__(self, part: ModelPart, optimizer: tuple[str, float | None, Mapping[str, Any]]) -> None:
+        terms = [LossTerm(name, loss, part.loss_weights.get(name, 1.0)) for name, loss in part.losses.items()]
+        #: adapter of the model; it borrows `weights`
+        self.adapter = KerasAdapter(part.model, terms)
+        if part.optimizer is not None:
+            optimizer = part.optimizer, part.learning_rate, part.optimizer_params
+        name, rate, parameters = optimizer
+        n_weights = self.adapter.n_weights
+        self.optimizer: Optimizer = make_optimizer(name, n_weights, rate, parameters)
+        #: weights (n_weights,), which steps of the optimizer move
+        self.weights = aligned_empty(n_weights)
+        self.adapter.read_weights(self.weights)
+        self._gradient = aligned_empty(n_weights)
+        #: state of the adapter, with the copies
+        self._state = aligned_empty(self.adapter.n_state)
+        #: places in `_state` that follow the weights or the state of other trainers
+        self._followed: list[tuple[slice, PartTrainer, bool, slice]] = []
+
+    def follow(self, copies: Sequence[tuple[Any, Any]], others: Sequence["PartTrainer"]) -> None:
+        """Keep the variables of every copy at the values of its original in `others`, from now on."""
+        for copy, original in copies:
+            own = self.adapter.places(copy.variables)
+            for other in others:
+                for mine, theirs in zip(own, other.adapter.places(original.variables), strict=True):
+                    if theirs is None or mine is None:
+                        continue
+                    if mine[0]:
+                        raise TrialError(f"A copy in a composite must not be trainable. Received: {copy.name}.")
+                    self._followed.append((mine[1], other, *theirs))
+
+    def train_on_batch(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> dict[str, float]:
+        """Make one step of the optimizer on the batch; return its figures before the step."""
+        self._refresh()
+        metrics = self.adapter.gradient(x, y, self._gradient, sample_weight)
+        self.optimizer.apply(self.weights, self._gradient)
+        return metrics.means()
+
+    def test_on_batch(self, x: Arrays, y: Arrays) -> dict[str, float]:
+        """Return the figures of the batch in inference mode."""
+        self._refresh()
+        return self.adapter.evaluate(x, y).means()
+
+    def predict(self, x: Arrays, model: Any) -> list[NDArray]:
+        """Return the outputs of `model`, the trained Keras model or a model within it, in inference mode."""
+        self._refresh()
+        return self.adapter.outputs(x, model)
+
+    def _refresh(self) -> None:
+        """Compute with the current weights, and with the current values of the copies."""
+        self.adapter.borrow_weights(self.weights)
+        if self._followed:
+            self.adapter.read_state(self._state)
+            for mine, other, is_weight, theirs in self._followed:
+                np.copyto(self._state[mine], (other.weights if is_weight else other.state())[theirs])
+            self.adapter.write_state(self._state)
+
+    def synced_model(self) -> Any:
+        """Return the Keras model itself, with updated variables."""
+        self._refresh()
+        return self.adapter.synced_model()
+
+    def state(self) -> FloatVector:
+        """Return a copy of the state of the model, copies included."""
+        self.adapter.read_state(state := aligned_empty(self.adapter.n_state))
+        return state
+
+    # ------------------------------------------------------------ what travels beside the weights
+
+    @property
+    def n_travelling(self) -> int:
+        """Length of `read_travelling`."""
+        return sum(len(part) for part in self._travelling(self._state))
+
+    def read_travelling(self, out: FloatVector) -> None:
+        """Copy the state without copies, and the running averages of the optimizer, into `out`."""
+        np.concatenate([np.empty(0, np.float32), *self._travelling(self.state())], out=out)
+
+    def write_travelling(self, vector: FloatVector) -> None:
+        """Inverse of `read_travelling`."""
+        start, state = 0, self.state()
+        for part in self._travelling(state):
+            np.copyto(part, vector[start : start + len(part)])
+            start += len(part)
+        self.adapter.write_state(state)
+
+    def _travelling(self, state: FloatVector) -> Iterator[FloatVector]:
+        """Yield the parts of `state` that are no copies, then the running averages of the optimizer."""
+        start = 0
+        for mine, *_ in sorted(self._followed, key=lambda one: one[0].start):
+            yield state[start : mine.start]
+            start = mine.stop
+        yield state[start:]
+        yield from self.optimizer.slots
+
+    def counters(self) -> list[list[int]]:
+        """Return the integers that a repetition depends on."""
+        return [[self.optimizer.n_steps], *self.adapter.discrete_state()]
+
+    def load_counters(self, values: list[list[int]]) -> None:
+        """Inverse of `counters`."""
+        self.optimizer.n_steps = values[0][0]
+        self.adapter.load_discrete_state(values[1:])
+
+
+class CompositeAdapter:
+    """`ModelAdapter` of one composite; its memory is freed by `release` only.
+
+    Args:
+        composite: model that `get_model` has returned.
+        feature_shape: shape of a sample.
+        options: options of the training; they name the optimizer of every model.
+        seed: seed of the random numbers that training and validation draw.
+    """
+
+    def __init__(self, composite: CompositeModel, feature_shape: Shapes, options: TrainingOptions, seed: int) -> None:
+        with blame_on_trial("building"):
+            self._parts = dict(composite.build(feature_shape))
+        self._composite, self._seed = composite, seed
+        optimizer = optimizer_of(options)
+        self._trainers = {name: PartTrainer(part, optimizer) for name, part in self._parts.items()}
+        for name, part in self._parts.items():
+            others = [trainer for other, trainer in self._trainers.items() if other != name]
+            self._trainers[name].follow(part.copies, others)
+        self.figures = ("loss", *(f"{n}_{figure}" for n, t in self._trainers.items() for figure in t.adapter.figures))
+        specs = [
+            WeightSpec(f"{name}/{spec.name}", spec.shape)
+            for name, trainer in self._trainers.items()
+            for spec in trainer.adapter.layout.specs
+        ]
+        self.layout = Layout(tuple(specs))
+        #: weights (n_weights,) at which the next batch is trained, own or borrowed
+        self._weights = self._own_weights = aligned_empty(self.layout.n_weights)
+        for trainer, place in self._places():
+            np.copyto(self._weights[place], trainer.weights)
+        #: batches trained
+        self._n_batches = 0
+
+    def _places(self) -> Iterator[tuple[PartTrainer, slice]]:
+        """Yield each trainer with the place of its weights in the vector."""
+        start = 0
+        for trainer in self._trainers.values():
+            yield trainer, slice(start, start + len(trainer.weights))
+            start += len(trainer.weights)
+
+    @property
+    def losses_text(self) -> str:
+        """Losses of all models in words."""
+        each = [
+            f"{name}: {', '.join(loss if isinstance(loss, str) else loss.__name__ for loss in part.losses.values())}"
+            for name, part in self._parts.items()
+        ]
+        return "; ".join(each)
+
+    @property
+    def n_weights(self) -> int:
+        return len(self._weights)
+
+    @property
+    def n_state(self) -> int:
+        return sum(trainer.n_travelling for trainer in self._trainers.values())
+
+    def read_weights(self, out: FloatVector) -> None:
+        check_vector(out, self.n_weights)
+        np.copyto(out, self._weights)
+
+    def write_weights(self, vector: FloatVector) -> None:
+        check_vector(vector, self.n_weights)
+        np.copyto(self._own_weights, vector)
+        self._weights = self._own_weights
+
+    def borrow_weights(self, vector: FloatVector) -> None:
+        check_vector(vector, self.n_weights)
+        self._weights = vector
+
+    def read_state(self, out: FloatVector) -> None:
+        check_vector(out, self.n_state)
+        for trainer, part in self._state_places():
+            trainer.read_travelling(out[part])
+
+    def write_state(self, vector: FloatVector) -> None:
+        check_vector(vector, self.n_state)
+        for trainer, part in self._state_places():
+            trainer.write_travelling(vector[part])
+
+    def _state_places(self) -> Iterator[tuple[PartTrainer, slice]]:
+        start = 0
+        for trainer in self._trainers.values():
+            stop = start + trainer.n_travelling
+            yield trainer, slice(start, stop)
+            start = stop
+
+    def discrete_state(self) -> list[list[int]]:
+        return [[self._n_batches], *(values for t in self._trainers.values() for values in t.counters())]
+
+    def load_discrete_state(self, values: list[list[int]]) -> None:
+        expected = [len(value) for value in self.discrete_state()]
+        if [len(value) for value in values] != expected:
+            raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
+        (self._n_batches,), *rest = values
+        for trainer in self._trainers.values():
+            n = len(trainer.counters())
+            trainer.load_counters(rest[:n])
+            rest = rest[n:]
+
+    def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: NDArray | None = None) -> Metrics:
+        """Write the weights before `train_on_batch` minus the weights after it into `out`."""
+        if sample_weight is not None:
+            raise TrialError("A composite model takes no weights of samples or classes; leave them out.")
+        self._place_weights()
+        with blame_on_trial("`train_on_batch`"):
+            figures = self._composite.train_on_batch(self._trainers, x, y, self._rng(x, self._n_batches))
+        self._n_batches += 1
+        for trainer, part in self._places():
+            np.subtract(self._weights[part], trainer.weights, out=out[part])
+        self._place_weights()
+        return self._metrics(n_samples(x), figures)
+
+    def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:
+        self._place_weights()
+        with blame_on_trial("`test_on_batch`"):
+            figures = self._composite.test_on_batch(self._trainers, x, y, self._rng(x, -1))
+        return self._metrics(n_samples(x), figures)
+
+    def save(self, path: Path) -> None:
+        """Write all models side by side in Keras's own format; `path` must end in ".keras"."""
+        self.synced_model()
+        with atomic_path(path) as temporary:
+            self._composite.to_save(self._parts).save(temporary)
+
+    def synced_model(self) -> CompositeModel:
+        """Return the composite, with updated variables of all its Keras models."""
+        self._place_weights()
+        for trainer in self._trainers.values():
+            trainer.synced_model()
+        return self._composite
+
+    def release(self) -> None:
+        """Free the models and everything that Keras and its backend keep of them; the adapter cannot be used then."""
+        for trainer in self._trainers.values():
+            trainer.adapter.release()
+        self._trainers, self._parts = {}, {}
+        forget_models()
+
+    def _place_weights(self) -> None:
+        for trainer, part in self._places():
+            np.copyto(trainer.weights, self._weights[part])
+
+    def _rng(self, x: Arrays, n_batches: int) -> np.random.Generator:
+        """Return random numbers that differ between workers, as their batches do, and between batches."""
+        first = next(leaves(x))[:8]
+        return np.random.default_rng([self._seed, n_batches + 1, zlib.crc32(np.ascontiguousarray(first).tobytes())])
+
+    def _metrics(self, n: int, figures: Mapping[str, Figures]) -> Metrics:
+        named = {f"{name}_{figure}": value for name, of_model in figures.items() for figure, value in of_model.items()}
+        named["loss"] = sum(of_model["loss"] for of_model in figures.values())
+        if missing := [name for name in self.figures if name not in named]:
+            raise TrialError(f"`train_on_batch` and `test_on_batch` must return {missing[0]}, as `{missing[0]}`.")
+        return Metrics(n, {name: float(named[name]) * n for name in self.figures})
+
+
+def optimizer_of(options: TrainingOptions) -> tuple[str, float | None, Mapping[str, Any]]:
+    """Return name, learning rate and parameters of the optimizer that every model of a composite has one of."""
+    if options.worker_optimizer is not None:
+        return options.worker_optimizer, options.learning_rate, options.worker_optimizer_params
+    return options.optimizer, options.learning_rate, options.optimizer_params
