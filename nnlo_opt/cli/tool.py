@@ -47,7 +47,8 @@ SPACE_OPTIONS = (
 )
 
 
-_PROGRAM = '''"""`{name}` by its name in NNLO and mpi_learn."""
+_PROGRAM = '''#!/usr/bin/env python
+"""`{name}` by its name in NNLO and mpi_learn."""
 
 import sys
 
@@ -57,6 +58,8 @@ sys.argv[1:] = {words}
 if __name__ == "__main__":
     {function}()
 '''
+#: words of a script; two may be joined by a comma
+_WORDS = '*" ".join(sys.argv[1:]).replace(",", " ").split()'
 #: file -> function of `cli.main` that it calls, with the expression of its words
 _PROGRAMS = {
     **{name: (function, "sys.argv[1:]") for name, function in (
@@ -68,7 +71,7 @@ _PROGRAMS = {
         ("GetData.py", "get_data"),
     )},
     **{
-        f"models/get_{name}.py": ("get_data", f'["{name}", "--out", ".", *",".join(sys.argv[1:]).split(",")]')
+        f"models/get_{name}.py": ("get_data", f'["{name}", "--out", ".", {_WORDS}]')
         for name in ("mnist", "cifar10", "topclass")
     },
 }  # fmt: skip
@@ -214,6 +217,8 @@ def write_examples(folder: Path) -> list[Path]:
     for path, text in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
     return [*paths]
 
 

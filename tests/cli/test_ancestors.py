@@ -1,7 +1,12 @@
 """Command lines of NNLO and mpi_learn in their own forms."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.errors import ConfigurationError
 
@@ -42,3 +47,18 @@ def test_a_search_without_a_model_is_of_mnist_and_says_so():
     assert options.model == "mnist"
     assert "mnist" in options.remarks[0]
     assert not parse_optimization(["--example", "cifar10"]).remarks
+
+
+def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert tool.main(["examples", "nnlo"]) == 0
+    assert "nnlo/MPIDriver.py" in capsys.readouterr().out
+    assert os.access("nnlo/MPIDriver.py", os.X_OK)
+    command = [sys.executable, "MPIDriver.py", "--help"]
+    done = subprocess.run(command, cwd="nnlo", capture_output=True, text=True, check=True)
+    assert "MPIDriver --model" in done.stdout
+    command = [sys.executable, "models/get_topclass.py", "2,1", "--n-samples", "4"]
+    subprocess.run(command, cwd="nnlo", check=True)
+    assert (tmp_path / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
+    assert tool.main(["examples", "nnlo"]) == 2
+    assert "No file is overwritten" in capsys.readouterr().err

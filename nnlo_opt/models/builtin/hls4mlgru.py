@@ -52,9 +52,10 @@ def get_val() -> Path:
 
 
 def _turned(x: NDArray) -> NDArray:
-    """Return features (n, 16, 150) of constituents (n, 150, 16); momenta become logarithms."""
+    """Return features (n, 16, 150) of constituents (n, 150, 16), about as large as 1; momenta become logarithms."""
     x = np.swapaxes(x, 1, 2).copy()
-    x[:, :6] = np.sign(x[:, :6]) * np.log1p(np.abs(x[:, :6]))
+    x[:, :6] = np.sign(x[:, :6]) * np.log1p(np.abs(x[:, :6])) / 5
+    x[:, [6, 8, 9, 11, 12, 13]] *= 10  # share of the momentum, angles to the axis
     return x
 
 
