@@ -122,8 +122,7 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
 
     signal.alarm(0)
-    from nnlo_opt.cli.arguments import HelpRequested, parse_optimization, parse_training
-    from nnlo_opt.cli.gan import parse_gan
+    from nnlo_opt.cli.arguments import HelpRequested, parse_gan, parse_optimization, parse_training
     from nnlo_opt.clock import SystemClock
     from nnlo_opt.comm.mpi.ulfm import be_missed, losing_ranks
     from nnlo_opt.reporting.terminal import fitted

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, gan, getdata, horovodrun, launch, plan, simulate, tool
+from nnlo_opt.cli import buildmodel, getdata, horovodrun, launch, plan, simulate, tool
+from nnlo_opt.cli.arguments import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
@@ -25,7 +26,7 @@ options that may be repeated take a list.
 COMMANDS: dict[str, tuple[Option, ...]] = {
     "OptimizationDriver": OPTIMIZATION_OPTIONS,
     "TrainingDriver": TRAINING_OPTIONS,
-    "MPIGDriver": gan.OPTIONS,
+    "MPIGDriver": GAN_OPTIONS,
     "nnlo-opt launch": launch.OPTIONS,
     "nnlo-opt plan": plan.OPTIONS,
     "nnlo-opt simulate": simulate.OPTIONS,
