@@ -177,7 +177,8 @@ def gradients_of_16_bits_are_close() -> None:
         for array in found[-1]:
             assert np.array_equal(array, hvd.broadcast(array, 0))
         if hvd.rank() == 0:
-            check(found, alone("embedding", first), 5e-3)
+            moved = max(np.abs(a - b).max() for a, b in zip(found[0], found[-1], strict=True))
+            check(found, alone("embedding", first), moved / 51)
 
 
 def a_saved_model_knows_nothing_of_us() -> None:
