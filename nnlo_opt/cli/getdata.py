@@ -32,7 +32,7 @@ _FROM_ARRAYS, _SHOWERS = "from-arrays", "showers"
 #: showers that are simulated unless `--n-samples` says it
 _N_SHOWERS = 6000
 #: first words of the command
-DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _SHOWERS, _FROM_ARRAYS)
+DATA_SETS = (*sorted(IMAGE_SHAPES), *SIMULATED, _SHOWERS, "3d", _FROM_ARRAYS)
 
 
 # fmt: off
@@ -142,9 +142,9 @@ def _images_from(arguments: argparse.Namespace) -> ImageSet:
     match arguments.source, arguments.name:
         case "from-arrays", _:
             return samples_from_arrays(arguments.features, arguments.labels, arguments.split, arguments.seed)
-        case "auto", "showers":
+        case "auto", "showers" | "3d":
             return shower_set(arguments.n_samples or _N_SHOWERS, arguments.cells, arguments.seed)
-        case source, "showers":
+        case source, "showers" | "3d":
             raise ConfigurationError(f"Showers are simulated. Received: `--source {source}`; leave it out.")
         case "auto", name if name in SIMULATED:
             return simulated(name, arguments.n_samples, arguments.seed)

@@ -66,13 +66,14 @@ _PROGRAMS = {
         ("TrainingDriver.py", "training_driver"),
         ("OptimizationDriver.py", "optimization_driver"),
         ("MPIDriver.py", "mpi_driver"),
+        ("MPIGDriver.py", "mpig_driver"),
         ("BuildModel.py", "build_model"),
         ("models/BuildModel.py", "build_model"),
         ("GetData.py", "get_data"),
     )},
     **{
         f"models/get_{name}.py": ("get_data", f'["{name}", "--out", ".", {_WORDS}]')
-        for name in ("mnist", "cifar10", "topclass")
+        for name in ("mnist", "cifar10", "topclass", "3d")
     },
 }  # fmt: skip
 

@@ -157,9 +157,8 @@ def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[st
         assert f"`{option}` must be a whole number, at least" in refused(
             capsys, "mnist", "--source", npz, option, value
         )
-    assert "one of cifar10, mnist, jets, topclass, showers, from-arrays. Received: mnits. Did you mean `mnist`?" in (
-        refused(capsys, "mnits")
-    )
+    names = "cifar10, mnist, jets, topclass, showers, 3d, from-arrays"
+    assert f"one of {names}. Received: mnits. Did you mean `mnist`?" in refused(capsys, "mnits")
     assert "invalid int value" in refused(capsys, "mnist", "many")
     assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")
     assert "required" in refused(capsys)
