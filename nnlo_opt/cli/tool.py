@@ -6,12 +6,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import nnlo_opt
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
-from nnlo_opt.files import atomic_write
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
 from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
@@ -51,6 +51,7 @@ _PROGRAM = '''#!/usr/bin/env python
 """`{name}` by its name in NNLO and mpi_learn."""
 
 import sys
+from functools import partial
 
 from nnlo_opt.cli.main import {function}
 
@@ -211,15 +212,15 @@ def write_examples(folder: Path) -> list[Path]:
         name: _PROGRAM.format(name=name, function=function, words=words)
         for name, (function, words) in _PROGRAMS.items()
     }
-    texts |= {f"examples/example_{name}.py": model_file(name).read_text() for name in builtin_names()}
+    texts |= {os.path.join("examples", f"example_{name}.py"): model_file(name).read_text() for name in builtin_names()}
     paths = {folder / name: text for name, text in texts.items()}
     if existing := next((path for path in paths if path.exists()), None):
         raise ConfigurationError(f"No file is overwritten. Received: `{existing}`, which exists; name another folder.")
     for path, text in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text)
-        if text.startswith("#!"):
-            path.chmod(0o755)
+        mode = 0o777 if text.startswith("#!") else 0o666
+        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
+            file.write(text)
     return [*paths]
 
 

@@ -60,7 +60,7 @@ class TrainingData:
     source: DataSource
     folds: list[Fold]
     n_train: int
-    #: files of which a fold trains on samples
+    #: files with samples that a fold trains on
     trained: tuple[Path, ...] = ()
     #: of features and labels, for the findings
     names: tuple[str, str] = ("", "")
