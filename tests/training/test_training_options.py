@@ -4,7 +4,10 @@ import math
 import pytest
 from refusals import refusal
 
+from nnlo_opt.run.checks import idle_options
+from nnlo_opt.space import Categorical, Space
 from nnlo_opt.training.options import SEARCHABLE, TrainingOptions, model_parameters, option_name
+from nnlo_opt.update_rules.optimizers import make_optimizer
 
 
 @pytest.mark.parametrize("name", ["batch", "epochs", "sync_every", "checkpoint_interval"])
@@ -120,3 +123,19 @@ def test_the_model_gets_what_does_not_begin_with_train():
         "training": 5,
         "train": 6,
     }
+
+
+def test_values_of_optimizer_params_can_be_searched_and_hold_a_learning_rate():
+    options = TrainingOptions(optimizer="sgd", optimizer_params={"nesterov": True})
+    made = options.with_point({"train.optimizer_params.momentum": 0.9, "train.worker_optimizer_params.lr": 0.1})
+    assert made.optimizer_params == {"nesterov": True, "momentum": 0.9}
+    assert make_optimizer("sgd", 1, 0.5, made.worker_optimizer_params).learning_rate == 0.1
+
+
+def test_options_without_effect_are_named_unless_the_search_uses_them():
+    given = TrainingOptions(worker_optimizer="adam", elastic_force=0.5, gem_lr=0.1)
+    (line,) = idle_options(given, None)
+    assert all(f"`--{name}`" in line for name in ("worker-optimizer", "elastic-force", "gem-lr"))
+    space = Space([Categorical(["easgd", "gem"], name="train.mode")])
+    assert not idle_options(given, space)
+    assert not idle_options(TrainingOptions(), None)
