@@ -41,7 +41,7 @@ OPTIONS = (
         help="port of sshd on all hosts"),
     Option("ssh_identity_file", "FILE", PATH, short="-i", also="--ssh-identity-file", example="key",
         help="private key for ssh"),
-    Option("mpi_args", "OPTIONS", TEXT,
+    Option("mpi_args", "OPTIONS", TEXT, example="--map-by node",
         help="further options of mpirun, in one argument behind `=`"),
     Option("mpi", "", FLAG, default=False, help="without effect: MPI is the only way"),
     Option("verbose", "", FLAG, default=False, help="show the mpirun command, and what it does"),

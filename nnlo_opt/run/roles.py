@@ -75,8 +75,8 @@ class RankRoles:
         if run.settings.get("is_temporary"):
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have made it on another node
-        own = bool(run.settings.get("trains_itself"))
-        self._setup = replace(self._setup, training=replace(self._setup.training, trains_itself=own))
+        if run.settings.get("trains_itself"):
+            self._setup = replace(self._setup, training=replace(self._setup.training, trains_itself=True))
         self._setup.context.open(Path(run.directory), self._setup.topology)
 
     def close(self) -> None:

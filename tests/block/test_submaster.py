@@ -245,7 +245,7 @@ def test_early_stopping_and_a_target_end_a_tree_too(tmp_path, changes):
 
 
 def test_the_users_figure_of_merit_is_asked_of_worker_1(tmp_path, monkeypatch):
-    monkeypatch.setattr(LoneTeam, "figure", staticmethod(lambda fold: 0.25 * fold["epoch"]))
+    monkeypatch.setattr(LoneTeam, "figure", staticmethod(lambda fold, task: 0.25 * fold["epoch"]))
     team = team_of(tmp_path, options_of(), tree_of(5, 3), comparison=Comparison(function="figure.py:of"))
     assert finish(team, 0).figure_of_merit == 0.25 * EPOCHS
     assert [(d.group, d.dest) for d in team.delivered(msg.Judge)] == [(0, 1), (1, 1)]

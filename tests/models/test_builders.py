@@ -9,8 +9,8 @@ from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import builtin_names, names_objective, open_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: models of Keras with a search space, by name
-SEARCHED = {name: name for name in builtin_names()} | {
+#: models of Keras for digits, with a search space, by name
+SEARCHED = {"mnist": "mnist", "cifar10": "cifar10"} | {
     name: str(EXAMPLES / f"{name}.py") for name in ("example_mnist", "example_mlp")
 }
 
@@ -156,7 +156,10 @@ def test_what_functions_must_return(module, function, value, sentence):
     ("spec", "sentence"),
     [
         ("minst", r"Received: 'minst'\. .* Did you mean `mnist`\?"),
-        ("model.onnx", "one of: cifar10, mnist"),
+        (
+            "model.onnx",
+            "one of: cifar10, example, gan, hls4mlgru, jedi_torch, mnist, mnist_torch, topclass, topclass_torch",
+        ),
         ("model.torch", "'model.torch', which is no file"),
         ("missing.py", "'missing.py', which is no file"),
         (".json", "Python file, a JSON"),
@@ -189,6 +192,14 @@ def test_models_describe_themselves(name):
     assert definition.dataset("get_features") == ("features", None)
 
 
+@pytest.mark.parametrize("name", sorted({*builtin_names()} - {"example", "gan"}))
+def test_builtin_models_take_what_is_searched(name):
+    definition = open_model(name)
+    assert definition.name == name
+    assert {parameter.name for parameter in definition.parameter_range} <= definition.accepted_parameters
+    assert definition.required_parameters == frozenset()
+
+
 def test_missing_data_names_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", tmp_path)
@@ -204,7 +215,7 @@ def test_no_framework_is_imported_to_read_a_module():
 import sys
 from nnlo_opt.models.builders import open_model
 for spec in sys.argv[1:]:
-    assert open_model(spec).parameter_range
+    assert open_model(spec).parameter_range or spec == "example"
 print(sorted({"keras", "tensorflow", "torch", "skopt", "mpi4py"} & sys.modules.keys()))
 """
     searched = [str(path) for path in EXAMPLES.glob("example_*.py") if "parameter_range" in path.read_text()]
@@ -243,6 +254,15 @@ class TestBuild:
                 for p in definition.parameter_range
             }
             assert definition.build(point).output_shape == (None, 10)
+
+    @pytest.mark.parametrize(("name", "n_classes"), [("example", 10), ("topclass", 3), ("hls4mlgru", 5)])
+    def test_models_of_ancestors(self, name, n_classes):
+        assert open_model(name).build({}).output_shape == (None, n_classes)
+
+    @pytest.mark.needs("torch")
+    @pytest.mark.parametrize("name", ["mnist_torch", "topclass_torch", "jedi_torch"])
+    def test_torch_models_of_ancestors(self, name):
+        assert list(open_model(name).build({}).parameters())
 
     def test_an_architecture(self, module):
         text = open_model("mnist").build({"nb_filters": 8, "dense": 10}).to_json()
