@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
 
 BIN = Path(sys.executable).parent
+#: Open MPI's folder of each job, outside the folder that the job has to itself
+SESSIONS = tempfile.TemporaryDirectory(prefix="mpi-")
 #: with the framework `dense`
 SITE = Path(__file__).parent / "site"
 
@@ -114,7 +117,7 @@ class Job:
         self.process = subprocess.Popen(
             [*prefix, *command],
             cwd=cwd,
-            env={**environment(), SESSION_FOLDER: str(cwd / f".mpi-{os.urandom(4).hex()}")},
+            env={**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())},
             stdout=self._out,
             stderr=self._err,
             stdin=subprocess.DEVNULL,
