@@ -107,7 +107,7 @@ UNVALIDATED = ["without validation data"]
 
 #: option list -> what the sentence must name
 EARLY = {
-    "no model": ([], "--model"),
+    "no such model": (["--model", "mnits"], "mnist"),
     "model is gone": (["--model", "gone.py"], "gone.py"),
     "list is gone": (["--model", "model.py", "--train-data", "gone2.list"], "gone2.list"),
     "list is empty": (["--model", "model.py", "--train-data", "empty.list"], "empty.list"),
