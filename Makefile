@@ -57,6 +57,7 @@ test-more: install
 proofs: install
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python benchmarks/chaos.py --runs 20
+	$(BIN)/python benchmarks/slurm.py --quick
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

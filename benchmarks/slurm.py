@@ -313,7 +313,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="for CI: a minute; no error if there is no Slurm",
+        help="for `make proofs`: a minute; no error if there is no Slurm",
     )
     parser.add_argument("--statements", nargs="+", choices=STATEMENTS, help="only these")
     parser.add_argument(

@@ -87,6 +87,7 @@ print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1],
 
 
 @pytest.mark.keras
+@pytest.mark.proof
 def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
     done = python(tmp_path, FORMER)
     first, second = done.stdout.splitlines()[-2:]

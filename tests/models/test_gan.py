@@ -45,7 +45,9 @@ def test_only_the_generator_and_the_discriminator_are_exchanged():
     assert adapter.n_weights == n_discriminator + model.generator.count_params()
 
 
-@pytest.mark.parametrize("options", [{"one_pass": True}, {"reverse": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"one_pass": True}, pytest.param({"reverse": True}, marks=pytest.mark.proof)], ids=str
+)
 def test_passes_are_as_asked(options):
     first, other = made()[1], made(**options)[1]
     assert np.array_equal(weights_of(first), weights_of(other))
@@ -56,6 +58,7 @@ def test_passes_are_as_asked(options):
     assert all(np.abs(half).max() > 0 for half in both)
 
 
+@pytest.mark.proof
 def test_variables_of_the_environment_ask_for_passes_too(monkeypatch, tmp_path):
     asked, _ = gradient(made(one_pass=True)[1], BATCH)
     monkeypatch.setenv("GANONEPASS", "1")

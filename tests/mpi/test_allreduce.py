@@ -72,7 +72,6 @@ def train(backend: str, n_ranks: int, folder: Path, names: list[str], code: int 
 @pytest.mark.parametrize(
     ("backend", "n_ranks", "names"),
     [
-        ("tensorflow", 2, [*PROMISES[:1], PROMISES[2], PROMISES[4]]),
         pytest.param("tensorflow", 3, [*PROMISES, "a_tape"], marks=pytest.mark.proof),
         pytest.param("jax", 2, PROMISES, marks=pytest.mark.needs("jax")),
         pytest.param("torch", 3, PROMISES, marks=pytest.mark.needs("torch")),
