@@ -46,7 +46,7 @@ CERTIFICATES = "/run/host-certificates"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: root file system of an image or a container as $1; then the words of a command
 INSIDE = """
-mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"; mount -t tmpfs tmpfs "$1/run"
+mount --rbind /dev "$1/dev"; mount --rbind /sys "$1/sys"; mount -t proc proc "$1/proc"; mount -t tmpfs tmpfs "$1/run"
 mkdir -p "$1/run/sshd" "$1$CERTIFICATES"; mount --bind /etc/ssl/certs "$1$CERTIFICATES"
 cat /etc/resolv.conf > "$1/etc/resolv.conf"; cat /etc/hosts > "$1/etc/hosts"
 root=$1; shift
