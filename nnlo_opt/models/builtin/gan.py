@@ -221,7 +221,9 @@ def build_generator(n_cells: int, latent_size: int) -> Any:
     noise = keras.Input((latent_size,), name="noise")
     n_coarse = -(-n_cells // 4)
     surplus = 4 * n_coarse - n_cells
-    h = layers.LeakyReLU()(layers.Dense(64)(noise))
+    # The length of the noise is the energy e, up to a few percent; its direction is the rest.
+    length = ops.sqrt(ops.mean(ops.square(noise), axis=1, keepdims=True)) + 1e-6
+    h = layers.LeakyReLU()(layers.Dense(64)(layers.concatenate([noise / length, length])))
     image = layers.LeakyReLU()(layers.Dense(8 * n_coarse**3)(h))
     image = layers.UpSampling3D()(layers.Reshape((n_coarse,) * 3 + (8,))(image))
     image = layers.LeakyReLU()(layers.Conv3D(8, 3, padding="same")(image))
@@ -231,9 +233,7 @@ def build_generator(n_cells: int, latent_size: int) -> Any:
     shape = (n_cells,) * 3 + (1,)
     image = layers.EinsumDense("bxyzc,cd->bxyzd", output_shape=shape, bias_axes="xyzd")(image)
     shares = layers.Reshape(shape)(layers.Softmax()(layers.Flatten()(image)))
-    total = layers.Dense(1, activation="softplus")(
-        layers.concatenate([h, ops.sqrt(ops.mean(ops.square(noise), axis=1, keepdims=True))])
-    )
+    total = length * layers.Dense(1, activation="softplus")(layers.LeakyReLU()(layers.Dense(16)(length)))
     return keras.Model(noise, shares * layers.Reshape((1, 1, 1, 1))(total), name="generator")
 
 
