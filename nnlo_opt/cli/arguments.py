@@ -27,8 +27,7 @@ _IDLE: Mapping[str, str] = {
 }
 #: options that mpi_learn took and never used
 _NEVER_USED = ("elastic_lr", "elastic_momentum")
-
-
+#: name of the program of NNLO for its GAN
 GAN_DRIVER = "MPIGDriver"
 #: built-in model
 GAN = "gan"
@@ -203,24 +202,41 @@ def driver_parser(program: str, description: str, options: Iterable[Option]) -> 
     return parser
 
 
+def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the texts of the options in a command line of a driver, by their names of today.
+
+    Returns:
+        Texts by name, and sentences for the user.
+
+    Raises:
+        ConfigurationError: the command line is wrong, or there is no driver `program`.
+        HelpRequested: it asks for help.
+    """
+    if program == "OptimizationDriver":
+        given, remarks = as_today(optimization_parser().given(normalise(argv)))
+        if not given.keys() & {"model", "example"}:
+            given["example"] = DEFAULT_EXAMPLE
+            remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
+        return dict(for_search(given)), remarks
+    parser = gan_parser() if program == GAN_DRIVER else training_parser(program)
+    given, remarks = as_today(parser.given(normalise(argv), POSITIONAL), program)
+    return for_gan(given, remarks) if program == GAN_DRIVER else (given, remarks)
+
+
 def parse_optimization(argv: Sequence[str]) -> Options:
     """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
-    given, remarks = as_today(optimization_parser().given(normalise(argv)))
-    if not given.keys() & {"model", "example"}:
-        given["example"] = DEFAULT_EXAMPLE
-        remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
-    return with_remarks(optimization_options(for_search(given), argv), remarks)
+    given, remarks = given_of("OptimizationDriver", argv)
+    return with_remarks(optimization_options(given, argv), remarks)
 
 
 def parse_training(argv: Sequence[str], program: str = "TrainingDriver") -> Options:
     """Return the options of TrainingDriver, or of `program`; ConfigurationError or HelpRequested."""
-    given = training_parser(program).given(normalise(argv), POSITIONAL)
-    given, remarks = as_today(given, program)
+    given, remarks = given_of(program, argv)
     if "from_run" not in given:
-        return with_remarks(training_options(given, argv), remarks)
+        return with_remarks(training_options(given, argv), remarks, program)
     from nnlo_opt.cli.earlier_runs import training_again
 
-    return with_remarks(training_again(given, argv), remarks)
+    return with_remarks(training_again(given, argv), remarks, program)
 
 
 def _add_former_options(parser: argparse.ArgumentParser) -> None:
@@ -245,9 +261,9 @@ def as_today(given: Mapping[str, Any], program: str = "") -> tuple[dict[str, Any
     return {name: value for name, value in given.items() if name not in idle}, remarks
 
 
-def with_remarks(options: Options, remarks: Sequence[str]) -> Options:
-    """Return the options with further sentences for the user."""
-    return replace(options, remarks=(*options.remarks, *remarks))
+def with_remarks(options: Options, remarks: Sequence[str], program: str = "") -> Options:
+    """Return the options of the command `program`, with further sentences for the user."""
+    return replace(options, remarks=(*options.remarks, *remarks), program=program)
 
 
 def normalise(argv: Sequence[str]) -> list[str]:
@@ -255,28 +271,31 @@ def normalise(argv: Sequence[str]) -> list[str]:
     return [re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), argument) for argument in argv]
 
 
+def gan_parser() -> Parser:
+    """Return the parser of `MPIGDriver`."""
+    what = "Train the GAN of calorimeter showers, as TrainingDriver trains a model."
+    return driver_parser(GAN_DRIVER, what, (*TRAINING_OPTIONS, *GAN_OPTIONS))
+
+
 def parse_gan(argv: Sequence[str]) -> Options:
     """Return the options of `MPIGDriver`; ConfigurationError or HelpRequested."""
-    what = "Train the GAN of calorimeter showers, as TrainingDriver trains a model."
-    parser = driver_parser(GAN_DRIVER, what, (*TRAINING_OPTIONS, *GAN_OPTIONS))
-    given, remarks = as_today(parser.given(normalise(argv), POSITIONAL), GAN_DRIVER)
-    return with_remarks(gan_options(given, argv), remarks)
+    given, remarks = given_of(GAN_DRIVER, argv)
+    asked = gan_parser().given(normalise(argv), POSITIONAL)
+    own = {name: value for name, value in vars(read(asked, GAN_OPTIONS)).items() if value is not None}
+    return replace(with_remarks(training_options(given, argv), remarks, GAN_DRIVER), point=own)
 
 
-def gan_options(given: Mapping[str, Any], command_line: Sequence[str]) -> Options:
-    """Return the options of `MPIGDriver`; `given` and errors as of `training_options`."""
-    own = {name: value for name, value in vars(read(given, GAN_OPTIONS)).items() if value is not None}
-    idle = {option.name for option in GAN_OPTIONS}
-    rest = {name: value for name, value in given.items() if name not in idle}
-    remarks = []
+def for_gan(given: Mapping[str, Any], remarks: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a training of the GAN without its own ones, and all sentences for the user."""
+    rest = {name: value for name, value in given.items() if name not in {option.name for option in GAN_OPTIONS}}
+    remarks = [*remarks]
     if given.get("model", GAN) != GAN:
         remarks.append(f"`{given['model']}` is not read: {GAN_DRIVER} trains the built-in model `{GAN}`.")
     if rest.pop("loss", None):
         remarks.append("`--loss` is not read: the GAN has three losses of its own.")
     if not given.keys() & {"optimizer", "worker_optimizer"}:
         rest["worker_optimizer"] = _GAN_OPTIMIZER
-    options = training_options(rest | {"model": GAN}, command_line)
-    return replace(options, point=own, remarks=(*options.remarks, *remarks))
+    return rest | {"model": GAN}, remarks
 
 
 def for_search(given: Mapping[str, Any]) -> Mapping[str, Any]:

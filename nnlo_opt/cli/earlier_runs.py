@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import normalise, optimization_parser, training_parser
+from nnlo_opt.cli.arguments import given_of
+from nnlo_opt.cli.main import DRIVERS
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.run.context import ProcessContext
@@ -68,13 +69,12 @@ def save_best_model(run: Path) -> str:
 def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
     """Return the texts of the options of the last start of a run; ConfigurationError if no driver has started it."""
     program, *argv = ledger.settings.get("command_line") or ["an unknown program"]
-    parsers = {"OptimizationDriver": optimization_parser, "TrainingDriver": training_parser}
-    if program not in parsers:
+    if program not in DRIVERS:
         raise ConfigurationError(
-            f"The run must be of {' or '.join(parsers)}. Received: `{run}`, of {program}, whose model only its script "
+            f"The run must be of {' or '.join(DRIVERS)}. Received: `{run}`, of {program}, whose model only its script "
             "knows. Resume it there by `opt_restore=True`."
         )
-    given = parsers[program]().given(normalise(argv))
+    given, _ = given_of(program, argv)
     if "from_run" in given:
         source = Path(given["from_run"].partition(":")[0])
         given = _given(source, ledger_of(source, "--from-run")) | given

@@ -30,7 +30,7 @@ from nnlo_opt.runtime.preemption import NOTHING_BEGUN, Preemption
 from nnlo_opt.runtime.process import check_files
 
 #: commands that run on every rank
-DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver")
+DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 _INTERRUPTED = 128 + signal.SIGINT
 
 

@@ -226,7 +226,7 @@ class GANModel:
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError(
             "NNLO's GanModel cannot be built from a script. Received: a script that does. Models that are trained "
-            "together are a model module: see MPIGDriver in docs/guide/coming-from-nnlo.md."
+            "together are a model module: see docs/guide/gan.md."
         )
 
 

@@ -113,6 +113,8 @@ class Options:
     quiet: bool = False
     log_file: Path | None = None
     command_line: tuple[str, ...] = ()
+    #: name of the command, if it is not the driver's own
+    program: str = ""
     gpus: GpuRequest = GpuRequest()  # noqa: RUF009  (frozen)
     #: record the load of each worker on its machine
     monitor: bool = False

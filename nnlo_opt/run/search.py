@@ -81,7 +81,7 @@ class HeldSearch(InlineSearch):
 class SearchSession(Session):
     """One start of a search."""
 
-    program = "OptimizationDriver"
+    driver = "OptimizationDriver"
     _search: SearchService | None = None
     #: the pruner, completed for the model; None before that, and without a pruner
     _pruning: PruningPlan | None = None

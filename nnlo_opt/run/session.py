@@ -116,8 +116,8 @@ class Session(ABC):
         script: what a user's own script asks for; None: this is a command, which owns its process.
     """
 
-    #: the command, for the journal
-    program: ClassVar[str]
+    #: the driver
+    driver: ClassVar[str]
     #: all trials are pieces of one training, whose checkpoints stay when a fold has ended: it may be continued
     is_one_training: ClassVar[bool] = False
 
@@ -213,6 +213,11 @@ class Session(ABC):
         code = self._context.hand_in(code)
         self._ranks.release(code)
         return code
+
+    @property
+    def program(self) -> str:
+        """Name of the command, for the journal and for the user."""
+        return self.options.program or self.driver
 
     def _last_words(self) -> str:
         """Return a line for a run that a signal interrupts, with the command that resumes it."""

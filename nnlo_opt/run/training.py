@@ -58,7 +58,7 @@ class _OnePoint:
 class TrainingSession(Session):
     """One start of a training."""
 
-    program = "TrainingDriver"
+    driver = "TrainingDriver"
     is_one_training = True
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:

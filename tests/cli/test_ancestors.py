@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from nnlo_opt.cli import tool
-from nnlo_opt.cli.arguments import parse_optimization, parse_training
+from nnlo_opt.cli.arguments import given_of, parse_gan, parse_optimization, parse_training
 from nnlo_opt.errors import ConfigurationError
 
 FILES = ["mnist_arch.json", "train_mnist.list", "test_mnist.list"]
@@ -62,3 +62,20 @@ def test_the_programs_are_written_by_their_former_names_and_run(tmp_path, monkey
     assert (tmp_path / "nnlo/train_topclass.list").read_text().split() == ["topclass_train_0.h5", "topclass_train_1.h5"]
     assert tool.main(["examples", "nnlo"]) == 2
     assert "No file is overwritten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("TrainingDriver", [*FILES]),
+        ("MPIDriver", [*FILES, "--masters", "1", "--easgd"]),
+        ("MPIGDriver", ["gan.json", *FILES[1:], "--latent-size", "20", "--loss", "mse"]),
+    ],
+)
+def test_a_command_line_in_a_journal_is_read_as_it_was_typed(program, words):
+    options = parse_gan(words) if program == "MPIGDriver" else parse_training(words, program)
+    assert options.program == program
+    given, _ = given_of(program, words)
+    assert given["model"] == options.model
+    assert str(options.data.train_data) == given["train_data"] == FILES[1]
+    assert given.keys().isdisjoint({"latent_size", "loss"})
