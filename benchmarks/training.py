@@ -4,7 +4,8 @@ Parts, each against references of the same repeat:
   inner      samples a second of the training loop; references: `model.fit`, the lean loop (one process, the compiled
              step and the optimizer of the package, no communication), the control (as many lean loops side by side
              as there are workers) and the control in step (had these waited for each other after every batch)
-  horovod    samples a second of two ranks of `nnlo_opt.allreduce`, against two `model.fit` side by side, and two more
+  horovod    samples a second of two ranks of `nnlo_opt.allreduce`, against two `model.fit` side by side; controls: two
+             more of these, and two that wait for each other after each batch, which is the limit of equal steps
   reference  the same against the reference's protocol rebuilt, MLP only
   whole      seconds from start to end with HDF5, validation and checkpoints, against a `model.fit` script on one core
   accuracy   validation accuracy after equal samples, every update rule against one process
@@ -256,17 +257,22 @@ def measure_once(
 
 
 def measure_horovod(model: str, sizes: Sizes, repeats: int, folder: Path, found: Findings) -> None:
-    """Samples a second of two ranks that average gradients, of two plain fits, and of two more as the control."""
+    """Samples a second of two ranks that average gradients, and of three times two plain fits.
+
+    The last ones are ranks, too, which wait for each other after each batch.
+    """
     data = runs.make_data(folder / "data", sizes.n_train)
-    rates: dict[str, list[float]] = {"horovod_2_ranks": [], "two_fits": [], "two_more_fits": []}
+    ranks_of = {"horovod_2_ranks": (), "two_fits_that_meet": ("--meet",)}
+    rates: dict[str, list[float]] = {name: [] for name in (*ranks_of, "two_fits", "two_more_fits")}
     for repeat in range(repeats):
         found.look_around()
         place = folder / str(repeat)
         place.mkdir()
         contestants: list[Contestant] = []
         with ExitStack() as stack:
-            ranks = stack.enter_context(runs.HorovodTraining(model, data, 2, place / "horovod"))
-            contestants.append(stack.enter_context(Contestant(ranks.pids, ranks.makers)))
+            for name, options in ranks_of.items():
+                ranks = stack.enter_context(runs.HorovodTraining(model, data, 2, place / name, *options))
+                contestants.append(stack.enter_context(Contestant(ranks.pids, ranks.makers)))
             for _ in range(2):
                 fits = [stack.enter_context(runs.Loop("fit", model, data, place)) for _ in range(2)]
                 contestant = Contestant([fit.pid for fit in fits], [fit.stamps for fit in fits])
@@ -277,9 +283,15 @@ def measure_horovod(model: str, sizes: Sizes, repeats: int, folder: Path, found:
         h.say(f"{model}: { ({name: round(values[-1]) for name, values in rates.items()}) } samples/s")
     for name, values in rates.items():
         found.add(f"{model}_{name}_samples_per_s", values)
-    for name, least in (("horovod_2_ranks", HOROVOD[model]), ("two_more_fits", None)):
-        ratios = [value / base for value, base in zip(rates[name], rates["two_fits"], strict=True)]
-        found.add(f"{model}_{name}_ratio_to_two_fits", ratios, least)
+    ratios = (
+        ("horovod_2_ranks", "two_fits", HOROVOD[model]),
+        ("horovod_2_ranks", "two_fits_that_meet", None),
+        ("two_fits_that_meet", "two_fits", None),
+        ("two_more_fits", "two_fits", None),
+    )
+    for name, base, least in ratios:
+        values = [value / of_base for value, of_base in zip(rates[name], rates[base], strict=True)]
+        found.add(f"{model}_{name}_ratio_to_{base}", values, least)
 
 
 def add_ratios(

@@ -2,6 +2,9 @@
 
 mpirun -np RANKS python training_horovod.py --model MODEL.py --train-data TRAIN.list --batch N --checkpoint FOLDER
 
+With `--meet` nothing is averaged: the ranks only wait for each other after each batch, the least that any training with
+equal steps must do.
+
 It trains without end, and writes at what times it had trained how many samples into FOLDER/rank-N.stamps, as
 training_loop.py does.
 """
@@ -23,18 +26,26 @@ def main() -> None:
     parser.add_argument("--train-data", type=Path, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--meet", action="store_true")
     arguments = parser.parse_args()
     import_framework(1)
     import keras
+    from mpi4py import MPI
 
     hvd.init()
     model = runpy.run_path(arguments.model)["get_model"]()
     x, y = read(arguments.train_data)
     stamp = stamping(arguments.checkpoint / f"rank-{hvd.rank()}.stamps")
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), LOSS, metrics=["accuracy"])
-    clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: stamp(len(x)))
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, y, batch_size=arguments.batch, epochs=1_000_000, callbacks=[first, clock], verbose=0)
+    adam = keras.optimizers.Adam()
+    model.compile(adam if arguments.meet else hvd.DistributedOptimizer(adam), LOSS, metrics=["accuracy"])
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: stamp(len(x)))]
+    if arguments.meet:
+        callbacks.append(
+            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: MPI.COMM_WORLD.Barrier())
+        )
+    else:
+        callbacks.append(hvd.callbacks.BroadcastGlobalVariablesCallback(0))
+    model.fit(x, y, batch_size=arguments.batch, epochs=1_000_000, callbacks=callbacks, verbose=0)
 
 
 if __name__ == "__main__":

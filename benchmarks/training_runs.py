@@ -215,7 +215,7 @@ class HorovodTraining:
 
     _N_STAMPS = 100_000
 
-    def __init__(self, model: str, data: Data, n_ranks: int, folder: Path) -> None:
+    def __init__(self, model: str, data: Data, n_ranks: int, folder: Path, *options: object) -> None:
         """Return when each rank has done two epochs."""
         run = folder / "run"
         run.mkdir(parents=True)
@@ -223,7 +223,7 @@ class HorovodTraining:
         files = [np.memmap(run / f"rank-{i}.stamps", np.float64, "w+", shape=shape) for i in range(n_ranks)]
         #: of each rank: at what times it had trained how many samples
         self.makers = [lambda file=file: np.array(file[: int(np.count_nonzero(file[:, 0]))]) for file in files]
-        arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH]
+        arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH, *options]
         program = os.path.relpath(HERE / "training_horovod", h.ROOT / "drivers")
         self._job = h.Job(program, n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S)
         if not self._job.watch(lambda: all(len(stamps()) >= 2 for stamps in self.makers), 0.25):
