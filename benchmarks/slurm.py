@@ -278,6 +278,19 @@ def by_srun(trial: Trial) -> None:
     assert trial.check(35) == 2
 
 
+def scripts(trial: Trial) -> None:
+    """A script for Horovod trains on ranks of two nodes; a controller, whose workers share memory, refuses these."""
+    job = "sbatch --wait --nodes=2 --ntasks=3 --output={name} --wrap='mpirun -n 3 bash -c \"hostname; python {words}\"'"
+    mine = (ROOT / "tests" / "mpi" / "controller_scripts.py", ROOT / "examples" / "example_horovod_lenet.py")
+    trial.type(f"cp {' '.join(map(str, mine))} .")
+    trial.type(job.format(name="controller", words="controller_scripts.py trains"))
+    assert "All ranks must be on one node" in trial.type("cat controller")
+    trial.type(job.format(name="lenet", words="example_horovod_lenet.py"))
+    text = trial.type("grep -a -e '^n[1-4]$' -e accuracy lenet | tail -n 4")
+    assert {"n1", "n2"} <= set(text.split())
+    assert float(text.rsplit(maxsplit=1)[-1]) > 0.9
+
+
 #: name -> (statement, seconds of a trial, True if `--quick` has it)
 STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "planned": (planned, 0.5, True),
@@ -288,6 +301,7 @@ STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "cancelled": (cancelled, 1.5, False),
     "drained": (drained, 2.0, False),
     "lost": (lost, 2.0, False),
+    "scripts": (scripts, 0.5, False),
     "by_srun": (by_srun, 1.5, False),
 }
 

@@ -170,12 +170,12 @@ def _launch(argv: Sequence[str]) -> int:
         launch.OPTIONS,
         prog="nnlo-opt launch",
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
-        description="Run OptimizationDriver or TrainingDriver under mpirun, and start it again from its journal "
+        description="Run a driver, as OptimizationDriver, under mpirun, and start it again from its journal "
         "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
         "interrupted (the same command with --opt-restore, or --restore of a training, resumes), 2 wrong request, 1 "
         "otherwise.",
     )
-    parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver or TrainingDriver and its options, as after mpirun")
+    parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver, TrainingDriver or another driver, and its options")
     launch.check_places(argv)
     return launch.run(parser.values(argv), argv)
 

@@ -60,6 +60,13 @@ def test_a_training_is_restored_by_its_own_option_once():
     assert command.line(1.0, again=True).count("--restore") == 1
 
 
+@pytest.mark.parametrize("words", [["MPIDriver", "mnist_arch.json"], ["MPIGDriver", "x.json", "--latent-size", "9"]])
+def test_a_driver_of_the_ancestors_is_launched(words):
+    command = DriverCommand.parse([*words, "train.list", "test.list", "--loss", "mse"])
+    assert command.directory.name.startswith("mnist" if words[0] == "MPIDriver" else "gan")
+    assert command.line(1.0, again=True)[-1] == "--restore"
+
+
 def test_an_existing_run_is_refused_before_anything_starts():
     Path("checkpoints/R").mkdir(parents=True)
     Path("checkpoints/R/journal.jsonl").touch()
@@ -69,7 +76,7 @@ def test_an_existing_run_is_refused_before_anything_starts():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-n", "3"], "`--` must be followed by OptimizationDriver or TrainingDriver"),
+        (["-n", "3"], "`--` must be followed by a driver (OptimizationDriver, TrainingDriver, MPIDriver, MPIGDriver)"),
         (["-n", "3", "--", "ls"], "`--` must be followed by"),
         (["-np", "0", "--", *DRIVER], "`-n` must be a whole number of ranks, at least 1"),
         (["--mpirun", "no-such-mpirun", "--", *DRIVER], "`--mpirun` must name a command that starts ranks"),
