@@ -43,6 +43,7 @@ setup(
         "jax": ["jax[cpu]>=0.4.20"],
         "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],
+        "parquet": ["pyarrow>=15"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",

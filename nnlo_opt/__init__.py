@@ -1,6 +1,7 @@
 """Hyperparameter optimization over MPI blocks.
 
-`optimize` and `Study` search from Python, `MPIManager` trains; all names below are imported when they are used.
+`optimize` and `Study` search from Python, `load_run` looks at a run, `MPIManager` trains; all names below are imported
+when they are used.
 """
 
 import importlib
@@ -18,7 +19,9 @@ _OF_API = {
     "ModelBuilder": "api.model",
     "ModelFromJson": "api.model",
     "SearchResult": "api.optimize",
+    "Run": "api.run",
     "Study": "api.study",
+    "load_run": "api.run",
     "optimize": "api.optimize",
     **dict.fromkeys(("Categorical", "Constant", "Integer", "Ordinal", "Real", "Space", "When"), "space"),
 }

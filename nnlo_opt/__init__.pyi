@@ -7,6 +7,8 @@ from nnlo_opt.api.model import ModelBuilder as ModelBuilder
 from nnlo_opt.api.model import ModelFromJson as ModelFromJson
 from nnlo_opt.api.optimize import SearchResult as SearchResult
 from nnlo_opt.api.optimize import optimize as optimize
+from nnlo_opt.api.run import Run as Run
+from nnlo_opt.api.run import load_run as load_run
 from nnlo_opt.api.study import Study as Study
 from nnlo_opt.space import Categorical as Categorical
 from nnlo_opt.space import Constant as Constant

@@ -15,14 +15,15 @@ import nnlo_opt
 
 # The launcher; a search in one process; what a crash leaves; steps of the coordinator; adapters of models; refusals and
 # random spaces; simulated searches; events of short runs; teams of linear models.
-for _folder in ("mpi", "integration", "crash", "coordinator", "models", "space", "search", "trials", "block"):
+_FOLDERS = ("mpi", "integration", "crash", "coordinator", "models", "space", "search", "trials", "block", "analysis")
+for _folder in _FOLDERS:
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)
 import networks  # noqa: E402
 
 #: package that a test may need -> the extra that installs it
-EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna"}
+EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna", "pyarrow": "parquet"}
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")
 #: a sentence about tests that were left out -> how many

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from nnlo_opt.analysis.frames import trials_frame
 from nnlo_opt.api.arguments import SearchArguments
-from nnlo_opt.errors import ConfigurationError, TrialError, did_you_mean
+from nnlo_opt.api.run import Results
+from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.models.builders import FUNCTIONS, ModelDefinition, open_model
 from nnlo_opt.objective.signature import objective_of
-from nnlo_opt.reporting.lines import counted
-from nnlo_opt.reporting.results import results_frame
 from nnlo_opt.run.embedded import run_search
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS
 from nnlo_opt.run.options import Options, optimization_options
@@ -23,14 +23,13 @@ from nnlo_opt.runtime.environment import is_rank
 from nnlo_opt.space.constraint import CONSTRAINT_NAME, fingerprint
 from nnlo_opt.space.loading import finish_space, load_space, space_from_dimensions
 from nnlo_opt.space.parameters import Parameter, parameter_from_json
-from nnlo_opt.space.space import Point, Space
+from nnlo_opt.space.space import Space
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Trial
 from nnlo_opt.user_files import EXECUTING
 
 if TYPE_CHECKING:
+    from nnlo_opt.analysis.frames import Frame
     from nnlo_opt.comm.mpi.world import Communicator
-    from nnlo_opt.reporting.results import Frame
 
 #: a search space: parameters in a list or by name, a `Space`, or the file or dotted name of its module
 SpaceLike: TypeAlias = Space | Sequence[Parameter] | Mapping[str, Parameter] | str | os.PathLike[str]
@@ -38,63 +37,20 @@ _NAMES = {option.name for option in OPTIMIZATION_OPTIONS if option.python}
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Results):
     """Trials of a search with the best of them; equal on every rank."""
 
     #: state that the journal of the run leads to
     ledger: Ledger = field(repr=False)
-    #: "min" or "max"
-    direction: str
     #: run directory, with journal, `results.csv` and the best model; None if the search had no `checkpoint`
     directory: Path | None
 
-    @property
-    def trials(self) -> list[Trial]:
-        """All trials in the order in which they were suggested."""
-        return list(self.ledger.trials)
-
-    @property
-    def best(self) -> Trial | None:
-        """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
-        return self.ledger.best(self.direction)
-
-    @property
-    def best_point(self) -> Point:
-        """Parameters of the best trial; TrialError, with the first reason, if no trial succeeded."""
-        return dict(self._succeeded().point)
-
-    @property
-    def figure_of_merit(self) -> float:
-        """Figure of merit of the best trial; TrialError, with the first reason, if no trial succeeded."""
-        figure = self._succeeded().figure_of_merit
-        assert figure is not None
-        return figure
-
-    @property
-    def pareto(self) -> list[Trial]:
-        """The trials that no other trial beats in all objectives; empty with one objective."""
-        return [trial for trial in self.ledger.trials if trial.number in self.ledger.pareto]
-
-    @property
-    def ended_because(self) -> str:
-        """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
-        return self.ledger.completed_because or self.ledger.preempted_because
-
     def frame(self) -> "Frame":
         """Return one row for each trial, with the columns of `results.csv`."""
-        return results_frame(self.ledger)
-
-    def _succeeded(self) -> Trial:
-        best = self.best
-        if best is None:
-            reasons = [trial.reason for trial in self.ledger.trials if trial.reason]
-            raise TrialError(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}.")
-        return best
+        return trials_frame(self.ledger)
 
     def __repr__(self) -> str:
-        best = self.best
-        found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
-        return f"<SearchResult: {counted(len(self.ledger.trials), 'trial')}, {found}>"
+        return f"<SearchResult: {self._found}>"
 
 
 def optimize(
@@ -143,7 +99,7 @@ def optimize(
     ledger, directory = run_search(
         checked, full_space, definition, comm or job_communicator(), keeps_files=keeps_files, catch=catch
     )
-    return SearchResult(ledger, checked.plan.direction, directory)
+    return SearchResult(ledger, directory)
 
 
 def search_options(given: Mapping[str, Any], model: str) -> Options:

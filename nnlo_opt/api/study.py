@@ -163,9 +163,7 @@ class Study:
     def result(self) -> SearchResult:
         """Result so far."""
         directory = self._run.directory
-        return SearchResult(
-            directory.ledger, self._options.plan.direction, directory.shown if self._keeps_files else None
-        )
+        return SearchResult(directory.ledger, directory.shown if self._keeps_files else None)
 
     def close(self) -> None:
         """End the study, if it has not ended: trials under way are left to a study that resumes it."""

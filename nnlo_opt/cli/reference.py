@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt launch": launch.OPTIONS,
     "nnlo-opt plan": plan.OPTIONS,
     "nnlo-opt simulate": simulate.OPTIONS,
+    "nnlo-opt report": tool.REPORT_OPTIONS,
     "nnlo-opt show": tool.SHOW_OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,

@@ -10,14 +10,15 @@ from functools import partial
 from pathlib import Path
 
 import nnlo_opt
+from nnlo_opt.analysis.frames import sorted_by
 from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
-from nnlo_opt.reporting.results import read_ledger, sorted_by, write_results
+from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import fitted, line_width
-from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
+from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
 from nnlo_opt.training.options import searchable
 from nnlo_opt.trials.journal import load_events, without_collection
@@ -37,6 +38,11 @@ SHOW_OPTIONS = (
         help="order by a column of results.csv or a parameter, the least value first; figure_of_merit: the best first"),
     Option("trial", "N", whole(0), shown="the table of trials", example="7",
         help="print all that is known of trial N: parameters, metrics, assignments, epochs, logs, traceback"),
+)
+#: options of `nnlo-opt report`
+REPORT_OPTIONS = (
+    Option("figures", "DIR", PATH, shown="no figures", example="paper", bare="",
+        help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
 )
 # fmt: on
 #: options of `nnlo-opt space`
@@ -107,7 +113,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (text, run) in _COMMANDS.items():
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, options=REPORT_OPTIONS if name == "report" else ())
         if run is None:
             command.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
     return parser
@@ -314,6 +320,12 @@ def _look(arguments: argparse.Namespace) -> int:
     ledger = read_ledger(run)
     write_results(run, ledger)
     print(f"Wrote results.csv and summary.json of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    if (folder := getattr(arguments, "figures", None)) is not None:
+        from nnlo_opt.analysis.plots import write_figures
+
+        paths = write_figures(ledger, folder := Path(folder or run / "figures"))
+        named = ", ".join(path.stem for path in paths if path.suffix == ".pdf") or "none, as no trial is complete"
+        print(fitted(f"Wrote figures as PNG and PDF to `{folder}`: {named}.", sys.stdout))
     sys.stdout.flush()
     return EXIT_OK
 

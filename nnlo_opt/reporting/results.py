@@ -3,19 +3,13 @@
 import json
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.analysis.frames import last_metrics, results_frame
 from nnlo_opt.files import atomic_write
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
-from nnlo_opt.trials.trial import AssignmentEnd, Trial
-
-if TYPE_CHECKING:
-    import pandas
-
-    Frame: TypeAlias = pandas.DataFrame
 
 
 def read_ledger(run_directory: Path) -> Ledger:
@@ -25,106 +19,11 @@ def read_ledger(run_directory: Path) -> Ledger:
         return Ledger(load_events(path))
 
 
-def results_frame(ledger: Ledger) -> "Frame":
-    """Return a table with one row for each trial.
-
-    Its columns are the keys of `_row`, then `p:<parameter>`, which is empty if the trial does not have this parameter,
-    then `figure_so_far`, `time_s` and `m:<metric>`, which trials that were paused or pruned have as well.
-    With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
-    `o:<objective>_std` are the mean and the population standard deviation over the folds.
-    """
-    import pandas
-
-    names, metrics = parameter_names(ledger), [last_metrics(trial) for trial in ledger.trials]
-    rows = [
-        _row(trial, ledger)
-        | {f"p:{name}": trial.point.get(name) for name in names}
-        | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
-        | {f"m:{name}": value for name, value in last.items()}
-        for trial, last in zip(ledger.trials, metrics, strict=True)
-    ]
-    measured = dict.fromkeys(f"m:{name}" for last in metrics for name in last)
-    columns = [*_row(Trial(number=0, point={}), ledger), *(f"p:{name}" for name in names)]
-    return pandas.DataFrame(rows, columns=[*columns, "figure_so_far", "time_s", *measured], dtype=object)
-
-
-def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
-    """Return the trials ordered by a column of results.csv, or a parameter or metric; those without a value follow."""
-    import pandas
-
-    frame = results_frame(ledger)
-    column = next((c for c in (name, f"p:{name}", f"m:{name}", f"o:{name}") if c in frame.columns), None)
-    if column is None:
-        raise ConfigurationError(
-            f"`--sort` must name a column of results.csv. Received: {name}; it has {', '.join(frame.columns)}."
-        )
-    numbers = pandas.to_numeric(frame[column], errors="coerce")
-    values = numbers if numbers.notna().any() else frame[column].astype(str)
-    return [ledger.trials[n] for n in values.sort_values(kind="stable", na_position="last").index]
-
-
-def time_s(trial: Trial) -> float | None:
-    """Return the seconds for which a trial held its ranks, by assignments that no crash has ended; None without one."""
-    ended = [a for a in trial.assignments if a.ended_at_s is not None and a.end is not AssignmentEnd.LOST]
-    return sum((a.ended_at_s or 0.0) - a.assigned_at_s for a in ended) if ended else None
-
-
-def last_metrics(trial: Trial) -> dict[str, float]:
-    """Return the metrics of a trial: means over its folds, of the result of each or of its last epoch."""
-    of_folds = {a.fold: a.metrics for a in trial.assignments if a.metrics}
-    of_folds |= {fold: result.metrics for fold, result in trial.folds.items()}
-    names = dict.fromkeys(name for metrics in of_folds.values() for name in metrics)
-    values = {name: [metrics[name] for metrics in of_folds.values() if name in metrics] for name in names}
-    return {name: statistics.fmean(found) for name, found in values.items()}
-
-
-def parameter_names(ledger: Ledger) -> list[str]:
-    """Return the names of all parameters, in the order of the search space; a trial may have only some of them."""
-    space = ledger.identity.get("search_space") or {"parameters": []}
-    of_space = [parameter["name"] for parameter in space["parameters"]]
-    return list(dict.fromkeys([*of_space, *(name for trial in ledger.trials for name in trial.point)]))
-
-
 def write_results(run_directory: Path, ledger: Ledger) -> None:
     """Write `results.csv` and `summary.json`, each whole or not at all."""
     table = results_frame(ledger).to_csv(index=False, lineterminator="\n")
     atomic_write(run_directory / "results.csv", table, durable=False)
     atomic_write(run_directory / "summary.json", json.dumps(summarise(ledger), indent=2) + "\n", durable=False)
-
-
-def _row(trial: Trial, ledger: Ledger) -> dict[str, Any]:
-    """Return the columns of a trial by name; a table without trials has them, too."""
-    assignments = trial.assignments
-    last = assignments[-1] if assignments else None
-    started = [a.started_at_s for a in assignments if a.started_at_s is not None]
-    epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
-    # Assignments of an earlier session on this block may have had different ranks.
-    together = [
-        a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
-    ]
-    row: dict[str, Any] = {
-        "trial": trial.number,
-        "state": trial.state.value,
-        "figure_of_merit": trial.figure_of_merit,
-        "figure_of_merit_std": trial.figure_of_merit_std,
-        "n_folds": len(trial.folds),
-        "epochs": max(epochs, default=0),
-        "attempt": max((a.attempt for a in assignments), default=0),
-        "block": last.block if last else None,
-        # Folds that train at the same time are trained by different teams of one block.
-        "n_ranks": sum({a.team: a.n_ranks for a in together}.values()) or None,
-        "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
-        "started_at_s": min(started, default=None),
-        "finished_at_s": trial.ended_at_s,
-        "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
-        "reason": trial.reason,
-    }
-    if ledger.objectives:
-        row["pareto"] = trial.number in ledger.pareto
-    for objective in ledger.objectives:
-        row[f"o:{objective.name}"] = trial.objectives.get(objective.name)
-        row[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
-    return row
 
 
 def summarise(ledger: Ledger) -> dict[str, Any]:

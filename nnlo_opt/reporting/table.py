@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from nnlo_opt.analysis.frames import last_metrics, parameter_names, time_s
 from nnlo_opt.reporting.lines import counted, shortened, value_text
-from nnlo_opt.reporting.results import last_metrics, parameter_names, time_s
 from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev

@@ -238,7 +238,7 @@ def _remove_run(path: Path) -> None:
     """
     if not (path / JOURNAL_NAME).exists():
         return
-    for name in ("trials", "logs", "timeline", deaths.FOLDER):
+    for name in ("trials", "logs", "timeline", "figures", deaths.FOLDER):
         shutil.rmtree(path / name, ignore_errors=True)
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):

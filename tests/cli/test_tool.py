@@ -174,6 +174,20 @@ def test_a_damaged_journal_is_refused_in_one_sentence_and_left_as_it_is(run, cap
     assert files_of(path) == before
 
 
+@pytest.mark.proof
+def test_report_writes_figures_into_the_folder_that_is_named(run, tmp_path, capsys):
+    path = run()
+    assert tool.main(["report", str(path), "--figures"]) == EXIT_OK
+    assert f"Wrote figures as PNG and PDF to `{path / 'figures'}`: history, " in capsys.readouterr().out
+    assert tool.main(["report", str(path), "--figures", str(tmp_path / "paper")]) == EXIT_OK
+    assert files_of(tmp_path / "paper") == files_of(path / "figures"), "the same run gives the same bytes"
+
+
+def test_a_run_without_trials_has_no_figures(run, capsys):
+    assert tool.main(["report", str(run([STARTED])), "--figures"]) == EXIT_OK
+    assert "none, as no trial is complete" in capsys.readouterr().out
+
+
 def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, capsys):
     path = run()
     (path / "results.csv").mkdir()

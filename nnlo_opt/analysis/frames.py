@@ -1,0 +1,238 @@
+"""Tables of a run as data frames of pandas, with a dtype for each column.
+
+Integers are Int64 and booleans are boolean, so that a missing value makes no float of them; floats are float64 with NaN
+for a missing value. Parameters have the dtype of their declaration: a choice of texts is a category, an ordered one if
+it was declared as Ordinal; a choice of numbers or booleans has the dtype of its values; and a choice of mixed values,
+of lists, or with None keeps Python's objects, in which pandas.NA stands for a parameter that the trial does not have.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+
+if TYPE_CHECKING:
+    import pandas
+
+    Frame: TypeAlias = pandas.DataFrame
+    Series: TypeAlias = pandas.Series
+
+#: columns that are whole numbers, truths, texts, or one word of a list; all columns but parameters are else floats
+_INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team")
+_TRUTHS = ("pareto", "checkpointed")
+_WORDS: dict[str, list[str]] = {
+    "state": [state.value for state in TrialState],
+    "end": [end.value for end in AssignmentEnd],
+}
+#: types of values -> the dtype of a column that holds nothing else
+_DTYPES: list[tuple[set[type], Any]] = [
+    ({bool}, "boolean"),
+    ({int}, "Int64"),
+    ({int, float}, "float64"),
+    ({str}, "string"),
+]
+
+
+def trials_frame(ledger: Ledger) -> "Frame":
+    """Return one row for each trial, with the columns of results.csv."""
+    frame = results_frame(ledger)
+    declared = {parameter["name"]: parameter for parameter in declared_parameters(ledger)}
+    for name in parameter_names(ledger):
+        frame[f"p:{name}"] = _parameter_column(ledger.trials, name, declared.get(name, {}))
+    return _typed(frame)
+
+
+def folds_frame(ledger: Ledger) -> "Frame":
+    """Return one row for each finished fold: figure of merit, epochs, seconds, objectives `o:`, metrics `m:`."""
+    rows = [
+        {"trial": trial.number, "fold": fold, "figure_of_merit": result.figure_of_merit, "epochs": result.n_epochs}
+        | {"train_s": result.train_s}
+        | _prefixed("o:", result.objectives)
+        | _prefixed("m:", result.metrics)
+        for trial in ledger.trials
+        for fold, result in sorted(trial.folds.items())
+    ]
+    return _frame(rows, "trial", "fold", "figure_of_merit", "epochs", "train_s")
+
+
+def assignments_frame(ledger: Ledger) -> "Frame":
+    """Return one row for each attempt of a block at a fold: when it was assigned, began, ended, and in which way."""
+    same = ("trial", "fold", "attempt", "block", "team", "n_ranks", "epoch")
+    times = ("assigned_at_s", "started_at_s", "ended_at_s", "waited_s")
+    rows = [
+        {"assignment": assignment.number}
+        | {name: getattr(assignment, name) for name in (*same, *times, "reason")}
+        | {"end": None if assignment.end is None else assignment.end.value}
+        for assignment in ledger.assignments
+    ]
+    return _frame(rows, "assignment", *same, *times, "end", "reason")
+
+
+def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
+    """Return one row for each epoch of each fold, with its metrics `m:`; of a repeated epoch the last report.
+
+    Args:
+        ledger: of the same events.
+        events: of the run; those that are no ends of epochs are passed over.
+    """
+    rows: dict[tuple[int, int, int], dict[str, Any]] = {}
+    for event in events:
+        if isinstance(event, ev.EpochEnded):
+            of = ledger.assignments[event.assignment]
+            key = of.trial, of.fold, event.epoch
+            rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | _prefixed("m:", event.metrics)
+            rows[key] |= {
+                name: getattr(event, name) for name in ("assignment", "time_s", "figure_of_merit", "checkpointed")
+            }
+    ordered = [rows[key] for key in sorted(rows)]
+    return _frame(ordered, "trial", "fold", "epoch", "assignment", "time_s", "figure_of_merit", "checkpointed")
+
+
+def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def _frame(rows: list[dict[str, Any]], *columns: str) -> "Frame":
+    """Return rows as a frame with these columns first, and with the further ones of any row."""
+    import pandas
+
+    further = dict.fromkeys(name for row in rows for name in row if name not in columns)
+    return _typed(pandas.DataFrame(rows, columns=[*columns, *further], dtype=object))
+
+
+def _typed(frame: "Frame") -> "Frame":
+    """Return a frame of objects with a dtype for each column that is no parameter."""
+    import pandas
+
+    dtypes = dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_TRUTHS, "boolean") | {"reason": "string"}
+    words = {name: pandas.CategoricalDtype(found) for name, found in _WORDS.items()}
+    known: dict[str, Any] = {**dtypes, **words}
+    return frame.astype({name: known.get(name, "float64") for name in frame.columns if not name.startswith("p:")})
+
+
+def _parameter_column(trials: list[Trial], name: str, declared: Mapping[str, Any]) -> "Series":
+    """Return the values of a parameter; `declared`: its JSON in the search space, empty if it is not there."""
+    import pandas
+
+    values = [trial.point.get(name, pandas.NA) for trial in trials]
+    column = pandas.Series(values, dtype=object)
+    match declared.get("kind"):
+        case "real":
+            return column.astype("Float64").astype("float64")
+        case "integer":
+            return column.astype("Int64")
+    choices = declared.get("categories", [v for trial, v in zip(trials, values, strict=True) if name in trial.point])
+    types = {type(choice) for choice in choices} or {float}
+    if types == {str} and "categories" in declared:
+        return column.astype(pandas.CategoricalDtype(choices, ordered=declared["kind"] == "ordinal"))
+    dtype = next((dtype for found, dtype in _DTYPES if types <= found), None)
+    if dtype is None or any(isinstance(choice, int) and abs(choice) >= 2**63 for choice in choices):
+        return column
+    return column.astype("Float64").astype(dtype) if dtype == "float64" else column.astype(dtype)
+
+
+# ---------------------------------------------------------------- results.csv
+
+
+def results_frame(ledger: Ledger) -> "Frame":
+    """Return a table of Python's objects with one row for each trial, as it stands in results.csv.
+
+    Its columns are the keys of `row_of`, then `p:<parameter>`, which is empty if the trial does not have it, then
+    `figure_so_far`, `time_s` and `m:<metric>`, which trials that were paused or pruned have as well.
+    With several objectives, `pareto` is True if no other trial is better in all objectives, and `o:<objective>` and
+    `o:<objective>_std` are the mean and the population standard deviation over the folds.
+    """
+    import pandas
+
+    names, metrics = parameter_names(ledger), [last_metrics(trial) for trial in ledger.trials]
+    rows = [
+        row_of(trial, ledger)
+        | {f"p:{name}": trial.point.get(name) for name in names}
+        | {"figure_so_far": trial.figure_so_far, "time_s": time_s(trial)}
+        | {f"m:{name}": value for name, value in last.items()}
+        for trial, last in zip(ledger.trials, metrics, strict=True)
+    ]
+    measured = dict.fromkeys(f"m:{name}" for last in metrics for name in last)
+    columns = [*row_of(Trial(number=0, point={}), ledger), *(f"p:{name}" for name in names)]
+    return pandas.DataFrame(rows, columns=[*columns, "figure_so_far", "time_s", *measured], dtype=object)
+
+
+def sorted_by(ledger: Ledger, name: str) -> list[Trial]:
+    """Return the trials ordered by a column of results.csv, or a parameter or metric; those without a value follow."""
+    import pandas
+
+    frame = results_frame(ledger)
+    column = next((c for c in (name, f"p:{name}", f"m:{name}", f"o:{name}") if c in frame.columns), None)
+    if column is None:
+        raise ConfigurationError(
+            f"`--sort` must name a column of results.csv. Received: {name}; it has {', '.join(frame.columns)}."
+        )
+    numbers = pandas.to_numeric(frame[column], errors="coerce")
+    values = numbers if numbers.notna().any() else frame[column].astype(str)
+    return [ledger.trials[n] for n in values.sort_values(kind="stable", na_position="last").index]
+
+
+def time_s(trial: Trial) -> float | None:
+    """Return the seconds for which a trial held its ranks, by assignments that no crash has ended; None without one."""
+    ended = [a for a in trial.assignments if a.ended_at_s is not None and a.end is not AssignmentEnd.LOST]
+    return sum((a.ended_at_s or 0.0) - a.assigned_at_s for a in ended) if ended else None
+
+
+def last_metrics(trial: Trial) -> dict[str, float]:
+    """Return the metrics of a trial: means over its folds, of the result of each or of its last epoch."""
+    of_folds = {a.fold: a.metrics for a in trial.assignments if a.metrics}
+    of_folds |= {fold: result.metrics for fold, result in trial.folds.items()}
+    names = dict.fromkeys(name for metrics in of_folds.values() for name in metrics)
+    values = {name: [metrics[name] for metrics in of_folds.values() if name in metrics] for name in names}
+    return {name: statistics.fmean(found) for name, found in values.items()}
+
+
+def parameter_names(ledger: Ledger) -> list[str]:
+    """Return the names of all parameters, in the order of the search space; a trial may have only some of them."""
+    of_space = [parameter["name"] for parameter in declared_parameters(ledger)]
+    return list(dict.fromkeys([*of_space, *(name for trial in ledger.trials for name in trial.point)]))
+
+
+def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
+    """Return the columns of a trial by name; a table without trials has them, too."""
+    assignments = trial.assignments
+    last = assignments[-1] if assignments else None
+    started = [a.started_at_s for a in assignments if a.started_at_s is not None]
+    epochs = [result.n_epochs for result in trial.folds.values()] or [a.epoch for a in assignments]
+    # Assignments of an earlier session on this block may have had different ranks.
+    together = [
+        a for a in assignments if last and a.block == last.block and (a is last or a.end is not AssignmentEnd.LOST)
+    ]
+    row: dict[str, Any] = {
+        "trial": trial.number,
+        "state": trial.state.value,
+        "figure_of_merit": trial.figure_of_merit,
+        "figure_of_merit_std": trial.figure_of_merit_std,
+        "n_folds": len(trial.folds),
+        "epochs": max(epochs, default=0),
+        "attempt": max((a.attempt for a in assignments), default=0),
+        "block": last.block if last else None,
+        # Folds that train at the same time are trained by different teams of one block.
+        "n_ranks": sum({a.team: a.n_ranks for a in together}.values()) or None,
+        "assigned_at_s": assignments[0].assigned_at_s if assignments else None,
+        "started_at_s": min(started, default=None),
+        "finished_at_s": trial.ended_at_s,
+        "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
+        "reason": trial.reason,
+    }
+    if ledger.objectives:
+        row["pareto"] = trial.number in ledger.pareto
+    for objective in ledger.objectives:
+        row[f"o:{objective.name}"] = trial.objectives.get(objective.name)
+        row[f"o:{objective.name}_std"] = trial.objectives_std.get(objective.name)
+    return row
+
+
+def declared_parameters(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return the parameters of the search space as plain data; none of a training."""
+    space = ledger.identity.get("search_space") or {"parameters": []}
+    return list(space["parameters"])

@@ -1,0 +1,275 @@
+"""Run directory in Python: its trials as data frames, its figures, its models."""
+
+import base64
+import operator
+import os
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nnlo_opt.analysis import frames, plots
+from nnlo_opt.errors import ConfigurationError, TrialError, did_you_mean
+from nnlo_opt.reporting.lines import counted, outcome, point_text
+from nnlo_opt.reporting.table import ranked
+from nnlo_opt.space.space import Point
+from nnlo_opt.trials.events import Event
+from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
+from nnlo_opt.trials.trial import Trial
+
+if TYPE_CHECKING:
+    from nnlo_opt.analysis.frames import Frame
+    from nnlo_opt.analysis.plots import Axes
+
+#: most trials in the HTML view of a run
+_MOST_SHOWN = 10
+
+
+class Results:
+    """Trials of a search, and their figures; a subclass has the ledger.
+
+    Each `plot_` method draws on the axes `ax` of matplotlib, on new ones without them, and returns the axes.
+    """
+
+    __slots__ = ()
+
+    #: state that the journal of the run leads to
+    ledger: Ledger
+
+    @property
+    def direction(self) -> str:
+        """Direction in which the figure of merit is better: "min" or "max"."""
+        return str(self.ledger.identity.get("direction", "min"))
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials in the order in which they were suggested."""
+        return list(self.ledger.trials)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
+        return self.ledger.best(self.direction)
+
+    @property
+    def best_point(self) -> Point:
+        """Parameters of the best trial; TrialError, with the first reason, if no trial succeeded."""
+        return dict(self._succeeded().point)
+
+    @property
+    def figure_of_merit(self) -> float:
+        """Figure of merit of the best trial; TrialError, with the first reason, if no trial succeeded."""
+        figure = self._succeeded().figure_of_merit
+        assert figure is not None
+        return figure
+
+    @property
+    def pareto(self) -> list[Trial]:
+        """The trials that no other trial beats in all objectives; empty with one objective."""
+        return [trial for trial in self.ledger.trials if trial.number in self.ledger.pareto]
+
+    @property
+    def ended_because(self) -> str:
+        """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
+        return self.ledger.completed_because or self.ledger.preempted_because
+
+    def _succeeded(self) -> Trial:
+        best = self.best
+        if best is None:
+            reasons = [trial.reason for trial in self.ledger.trials if trial.reason]
+            raise TrialError(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}.")
+        return best
+
+    @property
+    def _found(self) -> str:
+        """Number of trials and the best of them, in words."""
+        best = self.best
+        found = "none complete" if best is None else f"best {best.figure_of_merit:.6g} at {best.point}"
+        return f"{counted(len(self.ledger.trials), 'trial')}, {found}"
+
+    # ------------------------------------------------------------ figures
+
+    def plot_history(self, ax: "Axes | None" = None, *, by: str = "trials") -> "Axes":
+        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" of their ends."""
+        return plots.plot_history(self.ledger, ax, by=by)
+
+    def plot_parameter(self, name: str, ax: "Axes | None" = None) -> "Axes":
+        """Draw the figure of merit against the parameter `name`."""
+        return plots.plot_parameter(self.ledger, name, ax)
+
+    def plot_parallel(self, ax: "Axes | None" = None, *, names: Sequence[str] | None = None) -> "Axes":
+        """Draw each trial as a line through its parameters, or through these `names`, to its figure of merit."""
+        return plots.plot_parallel(self.ledger, ax, names)
+
+    def plot_curves(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the figure of merit of each trial after every epoch."""
+        return plots.plot_curves(self.ledger, ax)
+
+    def plot_folds(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the figure of merit of each fold of the best trials."""
+        return plots.plot_folds(self.ledger, ax)
+
+    def plot_pareto(self, ax: "Axes | None" = None, *, objectives: Sequence[str] | None = None) -> "Axes":
+        """Draw two objectives of each trial, the first two unless `objectives` names others, and the Pareto set."""
+        return plots.plot_pareto(self.ledger, ax, objectives)
+
+    def plot_blocks(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw what each block trained when."""
+        return plots.plot_blocks(self.ledger, ax)
+
+
+class Run(Results):
+    """Run of a directory as its journal has it, without MPI, and without a framework until a model is asked for.
+
+    The journal is read when the object is made, and by `refresh`; a search may be at work on it.
+
+    Args:
+        path: directory of the run.
+
+    Raises:
+        ConfigurationError: the directory holds no run.
+        JournalError: its journal is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        #: directory of the run
+        self.path = Path(path)
+        self._events: list[Event] = []
+        self.ledger = Ledger()
+        self.refresh()
+
+    def refresh(self) -> "Run":
+        """Read the journal again; return this run.
+
+        >>> run = load_run("checkpoints/CP")
+        >>> len(run.refresh().trials)
+        6
+        """
+        journal = self.path / JOURNAL_NAME
+        if not journal.is_file():
+            inside = sorted(path.parent for path in self.path.glob(f"*/{JOURNAL_NAME}"))
+            remedy = f"Name a run in it, such as `{inside[-1]}`." if inside else "Correct the path."
+            raise ConfigurationError(
+                f"A run directory must hold a {JOURNAL_NAME}. Received: `{self.path}`, which does not. {remedy}"
+            )
+        with without_collection():
+            self._events = load_events(journal)
+            self.ledger = Ledger(self._events)
+        return self
+
+    def trial(self, number: int) -> Trial:
+        """Return a trial; ConfigurationError if there is none of this number.
+
+        >>> load_run("checkpoints/CP").trial(2).point
+        {'lr': 0.03, 'act': None, ...}
+        """
+        try:
+            index = operator.index(number)  # numbers of data frames are of NumPy
+        except TypeError:
+            index = -1
+        if not 0 <= index < len(self.ledger.trials):
+            raise ConfigurationError(
+                f"The number of a trial must be from 0 to the number of the last one. Received: {number!r}, but "
+                f"`{self.path}` has {counted(len(self.ledger.trials), 'trial')}. `run.trials` has all of them."
+            )
+        return self.ledger.trials[index]
+
+    def to_dataframe(self, table: Literal["trials", "folds", "epochs", "assignments"] = "trials") -> "Frame":
+        """Return a table of the run with a dtype for each column (`nnlo_opt.analysis.frames`).
+
+        >>> run = load_run("checkpoints/CP")
+        >>> run.to_dataframe()[["trial", "state", "figure_of_merit", "p:n"]].head(2)
+           trial     state  figure_of_merit   p:n
+        0      0  complete             0.25     8
+        1      1  complete             0.50  <NA>
+        >>> run.to_dataframe("epochs").query("trial == 0 and fold == 1")["m:val_loss"].tolist()
+        [1.0, 0.375]
+
+        Args:
+            table: "trials": one row each, with the columns of results.csv; "folds": finished folds; "epochs": epochs of
+                folds; "assignments": attempts of blocks at folds.
+        """
+        tables: dict[str, Callable[[], Frame]] = {
+            "trials": lambda: frames.trials_frame(self.ledger),
+            "folds": lambda: frames.folds_frame(self.ledger),
+            "epochs": lambda: frames.epochs_frame(self.ledger, self._events),
+            "assignments": lambda: frames.assignments_frame(self.ledger),
+        }
+        if table not in tables:
+            raise ConfigurationError(
+                f"A table must be one of {', '.join(tables)}. Received: {table!r}.{did_you_mean(table, tables)}"
+            )
+        return tables[table]()
+
+    def model(self, trial: int | Trial, *, fold: int | None = None) -> Any:
+        """Return the trained model of a trial: a Keras model, or a torch module in evaluation mode on the CPU.
+
+        The module of the model is executed in this process, and one of the data files is opened.
+
+        Args:
+            trial: the trial, or its number.
+            fold: fold that trained it; None for the fold with the best figure of merit.
+
+        Raises:
+            ConfigurationError: there are no weights of it, or the model cannot be made any more.
+        """
+        from nnlo_opt.run.trained_models import trained_model
+
+        found = trial if isinstance(trial, Trial) else self.trial(trial)
+        return trained_model(self.path, self.ledger, found, fold)
+
+    def best_model(self) -> Any:
+        """Return the trained model of the best trial, as `model` does; ConfigurationError if no trial succeeded."""
+        best = self.best
+        if best is None:
+            raise ConfigurationError(
+                "A run must have a complete trial to have a best model. Received: "
+                f"`{self.path}`, {outcome(self.ledger)}."
+            )
+        return self.model(best)
+
+    # ------------------------------------------------------------ in a console, in a notebook
+
+    @property
+    def _state(self) -> str:
+        if self.ledger.complete:
+            return "complete"
+        return "at work" if may_be_at_work(self.path) else "interrupted"
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {self._state}, {self._found}>"
+
+    def _repr_html_(self) -> str:
+        """Return the view of a notebook: state, best trial, figure of all trials, table of the best."""
+        ledger, best = self.ledger, self.best
+        facts = [f"{self._state}{f' ({self.ended_because})' * bool(self.ended_because)}: {outcome(ledger)}."]
+        if best is not None:
+            facts.append(f"Best: trial {best.number}, {best.figure_of_merit:.6g}, at {point_text(best.point)}.")
+        frame = self.to_dataframe().iloc[[trial.number for trial in ranked(ledger)[:_MOST_SHOWN]]]
+        shown = ["trial", "state", "figure_of_merit", "epochs", "time_s"]
+        shown += [column for column in frame.columns if column.startswith(("o:", "p:")) and not column.endswith("_std")]
+        lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
+        source = base64.b64encode(plots.picture(ledger)).decode()
+        image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
+        return f"<div><b>Run {escape(str(self.path))}</b>{lines}{image}{frame[shown].to_html(index=False)}</div>"
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Return a run by its directory, to look at its trials, draw them, predict by its models; the run may be at work.
+
+    >>> run = load_run("checkpoints/CP")
+    >>> run
+    <Run checkpoints/CP: complete, 6 trials, best 0.25 at {'lr': 0.01, 'n': 8, ...}>
+    >>> run.best.number, run.best.folds[0].n_epochs
+    (0, 2)
+    >>> run.plot_history().get_xlabel()
+    'trial'
+
+    Raises:
+        ConfigurationError: the directory holds no run.
+        JournalError: its journal is damaged.
+    """
+    return Run(path)

@@ -1,0 +1,119 @@
+"""Trained models of a run, made again from its journal, its model file, its weights.
+
+The journal has absolute paths, so that the process may stand in any folder. One data file is opened, as a model is
+built for the shape of its samples. Nothing here needs MPI.
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
+from nnlo_opt.models.builders import builtin_names, open_model
+from nnlo_opt.models.framework import framework_for
+from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.finish import BEST_MODEL, best_fold
+from nnlo_opt.run.options import DataOptions, Options
+from nnlo_opt.run.workload import ModuleWorkload, TrainingData
+from nnlo_opt.runtime.devices import NodeShare
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import RunRequest
+from nnlo_opt.trials.trial import Trial
+
+
+class TrainedModels(ModuleWorkload):
+    """Workload of an earlier run, in a process that trains nothing.
+
+    Args:
+        run: directory of the run.
+        ledger: state that its journal leads to.
+
+    Raises:
+        ConfigurationError: the run has trained no model; only its script knows the model; its file has changed.
+    """
+
+    def __init__(self, run: Path, ledger: Ledger) -> None:
+        identity, words = ledger.identity, ledger.settings.get("command_line", ())
+        model = identity.get("model") or {"name": "", "source": "", "sha256": ""}
+        if function := model.get("function"):
+            raise ConfigurationError(
+                f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
+                f"`{function}` of the script `{model['source']}`. Resume it there by `opt_restore=True`."
+            )
+        is_elsewhere = not os.path.exists(model["source"]) and model["name"] in builtin_names()
+        options = Options(
+            model=model["name"] if is_elsewhere else model["source"],
+            training=TrainingOptions(**identity.get("training", {})),
+            run=RunRequest(root=run.parent, name=None),
+            data=DataOptions(
+                features_name=identity.get("features_name"),
+                labels_name=identity.get("labels_name"),
+                external_data=any(word.startswith("--external") for word in words),
+            ),
+        )
+        n_cores = len(os.sched_getaffinity(0))
+        share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
+        super().__init__(options, ProcessContext(share=share), searches=identity.get("search_space") is not None)
+        self._run = run
+        self._files = [Path(path) for path, n_samples in (identity.get("data") or {"files": ()})["files"] if n_samples]
+        if self.definition.kind == "objective":
+            raise ConfigurationError(
+                f"The run must have trained models. Received: `{run}`, whose objective returns none."
+            )
+        if self.definition.sha256 != model["sha256"]:
+            raise ConfigurationError(
+                f"The weights of a run must be of its model. Received: `{options.model}`, which has changed since. "
+                "Restore the file, or train the trial again by `--from-run`."
+            )
+        self.prepare()
+
+    @cached_property
+    def data(self) -> TrainingData:
+        """Samples of the first data file."""
+        source, names = self._source(self._files[:1])
+        return TrainingData(source=source, folds=[], n_train=0, names=names)
+
+    def model(self, trial: Trial, fold: int) -> Any:
+        """Return the Keras model or the torch module of a fold, with its trained weights, to predict by it."""
+        place = fold_directory(self._run, trial.number, fold)
+        try:
+            weights = load_weights(place)
+        except CheckpointError as error:
+            raise ConfigurationError(
+                f"A trial must have its trained weights. Received: trial {trial.number}, {trial.state}, without any "
+                f"({error}). Train it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
+            ) from error
+        try:
+            self.trained_model(trial.point, *weights, seed=0)
+        except TrialError as error:
+            raise ConfigurationError(f"The model of trial {trial.number} cannot be made again. {error}") from error
+        model = self._adapter.synced_model()
+        return model.cpu().eval() if self._framework.SUFFIX == ".pt" else model
+
+
+def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None) -> Any:
+    """Return the model of a trial, of its best fold by default, with its trained weights.
+
+    If the best model cannot be made again (its script, its data or its file are gone), it is read as it was saved.
+
+    Raises:
+        ConfigurationError: there is no such model.
+    """
+    direction = str(ledger.identity.get("direction", "min"))
+    if fold is None:
+        fold = best_fold(trial, direction) if trial.folds else 0
+        kept = ledger.trials[-1] if ledger.identity.get("search_space") is None else ledger.best(direction)
+        saved = next(run.glob(f"{BEST_MODEL}.*"), None) if ledger.complete and trial is kept else None
+    else:
+        saved = None
+    try:
+        return TrainedModels(run, ledger).model(trial, fold)
+    except ConfigurationError:
+        if saved is None:
+            raise
+        framework = framework_for(saved)
+        framework.import_framework(len(os.sched_getaffinity(0)))
+        return open_model(str(saved)).build({}, framework)

@@ -1,0 +1,175 @@
+from functools import partial
+
+import matplotlib.pyplot
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from recorded import REST, TRIALS, events_of, started, two_objectives
+from refusals import check_refused
+
+from nnlo_opt.analysis import plots
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+PLOTS = {
+    "history": plots.plot_history,
+    "history over time": partial(plots.plot_history, by="time"),
+    "parallel": plots.plot_parallel,
+    "curves": plots.plot_curves,
+    "folds": plots.plot_folds,
+    "pareto": plots.plot_pareto,
+    "blocks": plots.plot_blocks,
+    "parameter": lambda ledger, ax: plots.plot_parameter(ledger, "lr", ax),
+    "choice": lambda ledger, ax: plots.plot_parameter(ledger, "act", ax),
+}
+
+
+@pytest.fixture
+def ax():
+    return Figure().subplots()
+
+
+def lines_of(ax):
+    return {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.get_lines()}
+
+
+def texts_of(ax):
+    return " ".join(text.get_text() for text in ax.texts)
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_axes_come_back_and_no_global_figure_is_made(name, ax):
+    ledger = Ledger(two_objectives() if name == "pareto" else events_of())
+    assert PLOTS[name](ledger, ax) is ax
+    assert ax.has_data()
+    assert not matplotlib.pyplot.get_fignums()
+
+
+@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize(
+    ("trials", "sentence"),
+    [([], "There is no trial yet."), ([(TRIALS[3][0], "no memory")] * 2, "No trial is complete: 2 of 2 failed.")],
+    ids=["empty", "failed"],
+)
+def test_axes_without_anything_to_show_say_so(name, trials, sentence, ax):
+    PLOTS[name](Ledger(events_of(trials)), ax)
+    own = {"curves": "No epoch was reported.", "pareto": "The run has one objective."}
+    if name != "blocks" or not trials:
+        assert texts_of(ax) == (own.get(name, sentence) if trials or name == "pareto" else sentence)
+        assert not ax.has_data()
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_run_of_one_trial_is_drawn(name, ax):
+    PLOTS[name](Ledger(events_of(TRIALS[:1])), ax)
+    assert ax.has_data() == (name != "pareto")
+
+
+def test_without_axes_pyplot_makes_them():
+    made = plots.plot_history(Ledger(events_of()))
+    assert matplotlib.pyplot.fignum_exists(made.figure.number)
+    matplotlib.pyplot.close(made.figure)
+
+
+def test_the_history_has_the_best_so_far_in_the_direction_of_the_search(ax):
+    plots.plot_history(Ledger(events_of()), ax)
+    assert lines_of(ax)["best so far"] == ([0, 1, 2, 5, 5], [0.25, 0.25, 0.25, 0.25, 0.25])
+    assert lines_of(ax)["failed"][0] == [3]
+    assert lines_of(ax)["pruned"] == ([4], [2.0])
+    assert ax.get_yscale() == "log", "400 is more than a thousand times 0.25"
+
+
+def test_the_history_of_a_maximum_rises(ax):
+    plots.plot_history(Ledger(events_of(direction="max")), ax, by="time")
+    assert lines_of(ax)["best so far"] == ([9, 9, 19, 29, 29], [0.25, 0.5, 0.75, 400.0, 400.0])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time / s", "val_loss (maximised)")
+
+
+def test_a_parameter_with_a_logarithmic_prior_has_a_logarithmic_axis(ax):
+    plots.plot_parameter(Ledger(events_of()), "lr", ax)
+    assert ax.get_xscale() == "log"
+    assert lines_of(ax)["best: trial 0"] == ([0.01], [0.25])
+
+
+def test_choices_have_their_names_on_the_axis_and_trials_without_the_parameter_are_left_out(ax):
+    ledger = Ledger(events_of())
+    plots.plot_parameter(ledger, "act", ax)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["relu", "None"]
+    plots.plot_parameter(ledger, "n", other := Figure().subplots())
+    assert sorted(lines_of(other)["_child0"][0]) == [1, 8]
+
+
+def test_a_line_in_parallel_has_a_gap_for_a_parameter_that_the_trial_has_not(ax):
+    plots.plot_parallel(Ledger(events_of()), ax, ["lr", "n"])
+    best = ax.collections[0].get_segments()[-1]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["lr", "n", "val_loss"]
+    assert best[0][1] == pytest.approx(1 / 3), "0.01 is a third of the way from 0.001 to 1"
+    assert best[-1].tolist() == [2, 0]
+    assert np.isnan(ax.collections[0].get_paths()[-2].vertices[:, 1]).tolist() == [False, True, False]
+
+
+def test_curves_are_means_over_the_folds(ax):
+    plots.plot_curves(Ledger(events_of()), ax)
+    assert lines_of(ax)["best: trial 0"] == ([1, 2], [1.0, 0.25])
+    assert lines_of(ax)["pruned"] == ([1], [2.0])
+
+
+def test_the_pareto_set_is_marked(ax):
+    plots.plot_pareto(Ledger(two_objectives()), ax)
+    assert lines_of(ax)["Pareto set"] == ([0.8, 0.9], [10.0, 1000.0])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("val_acc (maximised)", "n_weights (minimised)")
+    assert ax.get_yscale() == "log"
+
+
+def test_a_block_has_a_lane_for_each_team_and_a_lost_assignment_ends_with_its_start(ax):
+    place = {"trial": 0, "fold": 0, "team": 0, "block": 1, "n_ranks": 2}
+    events = [
+        started(),
+        ev.TrialSuggested(time_s=1.0, trial=0, point={"lr": 0.1, "act": None, **REST}),
+        ev.FoldAssigned(time_s=1.0, assignment=0, attempt=1, **place),
+        ev.EpochEnded(time_s=5.0, assignment=0, epoch=1, metrics={}),
+        started().replaced(time_s=50.0),
+        ev.AssignmentLost(time_s=50.0, assignment=0),
+        ev.FoldAssigned(time_s=50.0, assignment=1, attempt=2, **place),
+        ev.EpochEnded(time_s=60.0, assignment=1, epoch=2, metrics={}),
+    ]
+    plots.plot_blocks(Ledger(events), ax)
+    assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(1.0, 4.0), (50.0, 10.0)]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["lost", "under way"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda ledger: plots.plot_parameter(ledger, "nn"), "one of the run's: lr, n, act, size, bias, batch."),
+        (lambda ledger: plots.plot_parallel(ledger, names=["lr", "nn"]), "Received: 'nn'. Did you mean `n`?"),
+        (lambda ledger: plots.plot_history(ledger, by="hour"), "Received: 'hour'"),
+    ],
+)
+def test_a_wrong_name_is_refused(draw, words):
+    check_refused(words, draw, Ledger(events_of()))
+    assert not matplotlib.pyplot.get_fignums()
+
+
+def test_a_wrong_objective_is_refused(ax):
+    ledger, wrong = Ledger(two_objectives()), ["val_acc", "n_weight"]
+    check_refused("Received: 'n_weight'. Did you mean `n_weights`?", plots.plot_pareto, ledger, ax, wrong)
+    check_refused("Received: ['val_acc']", plots.plot_pareto, ledger, ax, wrong[:1])
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.proof
+def test_figures_for_a_paper_are_vectors_with_embedded_fonts(tmp_path):
+    paths = plots.write_figures(Ledger(events_of()), tmp_path / "paper")
+    drawn = ["history", "history_time", "parallel", "curves", "folds", "blocks", "parameters"]
+    assert [path.name for path in paths] == [f"{name}{suffix}" for name in drawn for suffix in (".png", ".pdf")]
+    assert sorted(paths) == sorted((tmp_path / "paper").iterdir())
+    pdf = (tmp_path / "paper/history.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Subtype /Image" not in pdf
+
+
+def test_a_run_without_anything_to_show_has_no_figures(tmp_path):
+    assert plots.write_figures(Ledger(events_of([])), tmp_path) == []

@@ -1,0 +1,114 @@
+import h5py
+import numpy as np
+import pytest
+from refusals import check_refused
+from stories import START, write_journal
+
+import nnlo_opt
+from nnlo_opt.models.builders import open_model
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory, save_weights
+
+MODULE = """
+def get_model(width=2):
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 1))
+"""
+#: 8 of the first layer, 4 of the normalisation, 3 of the last layer; running means and variances
+WEIGHTS = np.arange(15, dtype=np.float32) / 10
+STATE = np.array([0.5, 0.25, 1.0, 4.0], np.float32)
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes a run of one trial, whose folds have weights of different signs; returns its directory."""
+
+    def write(**model):
+        with h5py.File(tmp_path / "data.h5", "w") as file:
+            file["features"], file["labels"] = np.zeros((4, 3), np.float32), np.zeros((4, 1), np.float32)
+        (tmp_path / "net.py").write_text(MODULE)
+        place = tmp_path / "checkpoints/CP"
+        place.mkdir(parents=True)
+        source = tmp_path / "net.py"
+        model = {"name": "net", "source": str(source), "sha256": open_model(str(source)).sha256} | model
+        identity = {"search_space": {"parameters": [{"name": "width"}]}, "model": model, "direction": "min"}
+        identity |= {"data": {"files": [[str(tmp_path / "data.h5"), 4]]}, "training": {"loss": "MSELoss"}}
+        fold = {"trial": 0, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2}
+        result = {"metrics": {}, "n_epochs": 1, "train_s": 1.0}
+        events = [START.replaced(identity=identity), ev.TrialSuggested(time_s=1.0, trial=0, point={"width": 2})]
+        for number, figure in enumerate([0.5, 0.25]):
+            events.append(ev.FoldAssigned(time_s=1.0, assignment=number, fold=number, **fold))
+            events.append(ev.AssignmentFinished(time_s=2.0, assignment=number, figure_of_merit=figure, **result))
+            save_weights(fold_directory(place, 0, number), WEIGHTS * (-1) ** number, STATE)
+        events.append(ev.TrialCompleted(time_s=2.0, trial=0, figure_of_merit=0.375, figure_of_merit_std=0.125))
+        return write_journal(place, [*events, ev.RunCompleted(time_s=3.0, reason="all trials are done")])
+
+    return write
+
+
+def predicted(sign):
+    """The output of the trained network for X, in NumPy."""
+    w = WEIGHTS * sign
+    hidden = X @ w[:6].reshape(2, 3).T + w[6:8]
+    hidden = (hidden - STATE[:2]) / np.sqrt(STATE[2:] + 1e-5) * w[8:10] + w[10:12]
+    return hidden @ w[12:14].reshape(2, 1) + w[14]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.proof
+def test_a_model_predicts_with_the_weights_of_its_fold_wherever_the_process_stands(run, tmp_path, monkeypatch):
+    import torch
+
+    loaded = nnlo_opt.load_run(run())
+    monkeypatch.chdir("/")
+    for model, sign in ((loaded.best_model(), -1), (loaded.model(0, fold=0), 1)):
+        assert isinstance(model, torch.nn.Module)
+        with torch.no_grad():
+            np.testing.assert_allclose(model(torch.from_numpy(X)).numpy(), predicted(sign), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.proof
+def test_the_best_model_is_the_saved_one_if_it_cannot_be_made_again(run, tmp_path):
+    import torch
+
+    place = run(function="get_model", sha256="of a script")
+    check_refused("trials call `get_model` of the script", nnlo_opt.load_run(place).best_model)
+    torch.jit.script(torch.nn.Linear(3, 1)).save(place / "best_model.pt")
+    loaded = nnlo_opt.load_run(place)
+    assert loaded.best_model()(torch.from_numpy(X)).shape == (2, 1)
+    check_refused("trials call `get_model` of the script", loaded.model, 0, fold=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda run, folder: (folder / "net.py").write_text(MODULE + "# changed\n"), "which has changed since"),
+        (lambda run, folder: (folder / "net.py").unlink(), "which is no file"),
+    ],
+)
+def test_a_model_that_is_not_what_it_was_is_refused(run, tmp_path, change, words):
+    place = run()
+    change(place, tmp_path)
+    check_refused(words, nnlo_opt.load_run(place).best_model)
+
+
+def test_an_objective_has_no_model(run, tmp_path):
+    (tmp_path / "objective.py").write_text("def objective(x): return x")
+    objective = tmp_path / "objective.py"
+    place = run(source=str(objective), sha256=open_model(str(objective)).sha256)
+    check_refused("whose objective returns none", nnlo_opt.load_run(place).best_model)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [("trials/0000/fold1/weights.npz", "trial 0, complete, without any"), ("../../data.h5", "data.h5")],
+)
+def test_a_model_whose_files_are_gone_is_refused(run, lost, words):
+    place = run()
+    (place / lost).unlink()
+    check_refused(words, nnlo_opt.load_run(place).best_model)
