@@ -44,6 +44,7 @@ setup(
         "optuna": ["optuna>=4.0", "cmaes>=0.10"],
         "data": ["mlxtend>=0.23"],
         "parquet": ["pyarrow>=15"],
+        "browser": ["playwright>=1.40"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",
@@ -54,7 +55,7 @@ setup(
             "types-PyYAML",
         ],
     },
-    package_data={"nnlo_opt": ["py.typed", "*.pyi"]},
+    package_data={"nnlo_opt": ["py.typed", "*.pyi"], "nnlo_opt.reporting": ["page.*"]},
     entry_points={
         "console_scripts": [
             "OptimizationDriver = nnlo_opt.cli.main:optimization_driver",

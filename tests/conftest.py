@@ -14,8 +14,20 @@ import pytest
 import nnlo_opt
 
 # The launcher; a search in one process; what a crash leaves; steps of the coordinator; adapters of models; refusals and
-# random spaces; simulated searches; events of short runs; teams of linear models.
-_FOLDERS = ("mpi", "integration", "crash", "coordinator", "models", "space", "search", "trials", "block", "analysis")
+# random spaces; simulated searches; events of short runs; teams of linear models; recorded runs; runs for a page.
+_FOLDERS = (
+    "mpi",
+    "integration",
+    "crash",
+    "coordinator",
+    "models",
+    "space",
+    "search",
+    "trials",
+    "block",
+    "analysis",
+    "reporting",
+)
 for _folder in _FOLDERS:
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
@@ -23,7 +35,14 @@ import effort  # noqa: E402, F401  (the profile of `--hypothesis-profile`)
 import networks  # noqa: E402
 
 #: package that a test may need -> the extra that installs it
-EXTRAS = {"torch": "torch", "jax": "jax", "optuna": "optuna", "cmaes": "optuna", "pyarrow": "parquet"}
+EXTRAS = {
+    "torch": "torch",
+    "jax": "jax",
+    "optuna": "optuna",
+    "cmaes": "optuna",
+    "pyarrow": "parquet",
+    "playwright": "browser",
+}
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")
 #: a sentence about tests that were left out -> how many

@@ -15,11 +15,13 @@ from nnlo_opt.cli.arguments import Parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
+from nnlo_opt.reporting.page import PAGE_NAME, write_page
 from nnlo_opt.reporting.results import read_ledger, write_results
 from nnlo_opt.reporting.table import MOST_ROWS, pareto_table, ranked, trial_page, trials_table
 from nnlo_opt.reporting.terminal import fitted, line_width
 from nnlo_opt.run.option_kinds import FLAG, PATH, TEXT, whole
 from nnlo_opt.run.option_table import BY_NAME, RUNS, SEED, Option
+from nnlo_opt.runtime.environment import THREAD_VARIABLES
 from nnlo_opt.training.options import searchable
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
@@ -119,10 +121,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _simulate(argv: Sequence[str]) -> int:
-    # As in the search process: fits are small. To be set before NumPy is imported, which reads it once.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+def _fit_on_one_thread() -> None:
+    """Prepare for fits, which are small, as the search process does; to be called before SciPy is imported."""
+    for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
+
+
+def _simulate(argv: Sequence[str]) -> int:
+    _fit_on_one_thread()
     from nnlo_opt.cli import simulate
 
     parser = Parser(
@@ -317,9 +323,11 @@ def _look(arguments: argparse.Namespace) -> int:
 
         print(fitted(save_best_model(run), sys.stdout))
         return EXIT_OK
+    _fit_on_one_thread()
     ledger = read_ledger(run)
     write_results(run, ledger)
-    print(f"Wrote results.csv and summary.json of {counted(len(ledger.trials), 'trial')} to `{run}`.")
+    write_page(run, ledger)
+    print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
     if (folder := getattr(arguments, "figures", None)) is not None:
         from nnlo_opt.analysis.plots import write_figures
 
@@ -360,7 +368,7 @@ def _repair(run: Path) -> int:
 #: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
-    "report": ("write results.csv and summary.json of a run anew, from its journal", None),
+    "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
     "best-model": ("save the best model of a run, of one that was interrupted as well", None),
     "space": ("print the parameters of a search space and points of it; see its own --help", _space),
     "repair": (

@@ -3,22 +3,26 @@
 `python -m nnlo_opt.reporting.follow RUN_DIRECTORY PID` writes both files at most once a second while the journal grows,
 and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would not do:
 a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of milliseconds, too
-long for the coordinator's message loop.
+long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes up to a second.
 """
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from nnlo_opt.reporting.page import write_page
 from nnlo_opt.reporting.results import write_results
-from nnlo_opt.runtime.environment import module_command, start_helper
+from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
 from nnlo_opt.trials.journal import decode_line, run_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 INTERVAL_S = 1.0
+#: most seconds that the page may take at the end, and exit code of a reporter that has written all but the page
+PAGE_S, WITHOUT_PAGE = 10.0, 3
 
 
 class JournalFollower:
@@ -52,7 +56,8 @@ class Reporter:
 
     def __init__(self, run_directory: Path) -> None:
         command = module_command("nnlo_opt.reporting.follow", str(run_directory), str(os.getpid()))
-        self._process = start_helper(command, stdin=subprocess.PIPE)
+        one_thread = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        self._process = start_helper(command, one_thread, stdin=subprocess.PIPE)
 
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Have the reporter write the last reports; return True if it wrote them in time.
@@ -62,11 +67,16 @@ class Reporter:
         """
         try:
             self._process.communicate(b"\n", timeout_s)
-            return self._process.returncode == 0
+            return self._process.returncode in (0, WITHOUT_PAGE)
         except (subprocess.TimeoutExpired, OSError):
             self._process.kill()
             self._process.wait()
             return False
+
+    @property
+    def has_page(self) -> bool:
+        """True if the reporter has ended and written the page as well."""
+        return self._process.returncode == 0
 
 
 def follow(run_directory: Path, parent: int) -> None:
@@ -85,6 +95,25 @@ def follow(run_directory: Path, parent: int) -> None:
                 # failure.
                 if over:
                     sys.exit(1)
+    if os.getppid() == parent and not wrote_page(run_directory, follower.ledger):
+        sys.exit(WITHOUT_PAGE)
+
+
+def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
+    """Write the page in `PAGE_S` seconds; return True if it is written."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PAGE_S)
+    try:
+        write_page(run_directory, ledger)
+    except Exception:  # whatever it is: the tables are written, and `nnlo-opt report` says what is wrong
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return True
 
 
 if __name__ == "__main__":

@@ -99,6 +99,8 @@ def without_validation(directory: Path, trial: Trial, training: TrainingOptions)
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
     """Write the reports for the last time; they can always be rebuilt from the journal."""
     if reporter is not None and reporter.finish():
+        if not reporter.has_page:
+            say(f"The page could not be written: `nnlo-opt report {directory.shown}` says why.", sys.stderr)
         return
     try:
         write_results(directory.path, directory.ledger)

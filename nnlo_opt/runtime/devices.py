@@ -21,6 +21,8 @@ from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
 
+from nnlo_opt.runtime.environment import THREAD_VARIABLES
+
 Environment = MutableMapping[str, str]
 
 #: launcher by launcher: (rank on the node, number of ranks on the node)
@@ -30,7 +32,6 @@ _NODE_VARIABLES = (
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: variable with the number of threads that this package has set, so that it is not taken for the user's number
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
@@ -105,7 +106,7 @@ def _set_threads(environ: Environment, n_threads: int) -> None:
     ours = environ.get(_OURS)
     if given_threads(environ) is None:
         environ[_OURS] = str(n_threads)
-    for name in _THREAD_VARIABLES:
+    for name in THREAD_VARIABLES:
         if name not in environ or environ[name] == ours:
             environ[name] = str(n_threads)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 #: beginnings of variables by which an MPI library would take a process for one of its ranks
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI", "HYDRA_")
+#: variables that NumPy and SciPy read for their number of threads, each once, when they are imported
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -195,6 +195,13 @@ class Posterior:
         joint[np.diag_indices_from(joint)] += 1e-6 * self._hyperparameters.scale
         return self._mean + cross @ self._alpha + _cholesky(joint) @ normals
 
+    def left_out(self) -> np.ndarray:
+        """Return the mean of each observation as all others predict it, (n, n_fantasies).
+
+        Sundararajan and Keerthi, 2001, Neural Computation 13, 1103, eq. 11.
+        """
+        return self._values - self._alpha / (self._inverse_factor**2).sum(axis=0)[:, None]
+
     def with_values(self, columns: np.ndarray, values: np.ndarray) -> "Posterior":
         """Return a posterior that has also seen `values` (p, n_fantasies) at `columns` (p, width)."""
         seen, n = self._observations, values.shape[1]

@@ -9,8 +9,7 @@ import json
 import os
 import sys
 
-#: fits are small: more than one thread would only compete with the ranks that train
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+from nnlo_opt.runtime.environment import THREAD_VARIABLES
 
 
 def main() -> None:
@@ -20,7 +19,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    # Fits are small: more than one thread would only compete with the ranks that train.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
     from nnlo_opt.search.session import SearchSession  # imports NumPy, which reads these variables
 

@@ -13,6 +13,11 @@ def warp(values: np.ndarray) -> np.ndarray:
     return np.log1p(_above(values)[0])
 
 
+def unwarp(warped: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return what `warp` compresses to `warped` among `values`; below 0 it is better than all of these."""
+    return values.min() + np.expm1(warped) * _above(values)[1]
+
+
 def relative_noise(values: np.ndarray, stds: np.ndarray) -> np.ndarray:
     """Return the relative variances of warped `values`, (n,) float64 around 1.
 

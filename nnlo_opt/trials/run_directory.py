@@ -243,5 +243,7 @@ def _remove_run(path: Path) -> None:
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):
             file.unlink()
-    for name in ("config.json", "results.csv", "summary.json", "timeline.json", MARK_NAME, JOURNAL_NAME):
+    for name in (
+        "config.json", "results.csv", "summary.json", "report.html", "timeline.json", MARK_NAME, JOURNAL_NAME,
+    ):  # fmt: skip
         (path / name).unlink(missing_ok=True)

@@ -1,0 +1,51 @@
+"""Interactive page of a run, `report.html`: one file that needs neither network nor server.
+
+The page holds plotly.js (https://plotly.com/javascript, MIT), as the package `plotly` brings it, the data of the run as
+JSON, and a script that draws. A policy of the page itself forbids every request. Text of users reaches the page as JSON
+without a `<`, and the document as text, never as HTML.
+"""
+
+import json
+import re
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+
+from nnlo_opt.errors import NnloError
+from nnlo_opt.files import atomic_write
+from nnlo_opt.reporting.page_data import page_data
+from nnlo_opt.trials.ledger import Ledger
+
+#: file of a run directory
+PAGE_NAME = "report.html"
+
+
+def write_page(run_directory: Path, ledger: Ledger) -> None:
+    """Write `report.html`, whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+        NnloError: plotly is not installed.
+    """
+    data = json.dumps(page_data(ledger, run_directory), separators=(",", ":"), allow_nan=False)
+    folder = Path(__file__).parent
+    parts = {
+        "title": escape(run_directory.resolve().name),
+        "style": (folder / "page.css").read_text(encoding="utf-8"),
+        "plotly": plotly_js(),
+        "data": data.replace("<", "\\u003c"),
+        "script": (folder / "page.js").read_text(encoding="utf-8"),
+    }
+    template = (folder / "page.html").read_text(encoding="utf-8")
+    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    atomic_write(run_directory / PAGE_NAME, page, durable=False)
+
+
+def plotly_js() -> str:
+    """Return the text of plotly.js; the package is not imported, which would take longer than all else."""
+    spec = find_spec("plotly")
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        path = Path(place) / "package_data" / "plotly.min.js"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise NnloError("The package plotly must be installed for the page of a run. Received: none; `pip install plotly`.")

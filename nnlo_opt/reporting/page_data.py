@@ -1,0 +1,317 @@
+"""Data of the page of a run: plain lists by which the script of the page draws its figures.
+
+Times are in seconds since the first start. A number that is not finite is None, as JSON knows none.
+"""
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.analysis.frames import parameter_names, row_of, time_s
+from nnlo_opt.errors import ConfigurationError, NnloError
+from nnlo_opt.files import parse_object, regular
+from nnlo_opt.reporting.lines import outcome, value_text
+from nnlo_opt.reporting.results import summarise
+from nnlo_opt.space.parameters import Constant, Parameter
+from nnlo_opt.space.space import Space, described
+from nnlo_opt.space.values import Value, is_number, text
+from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial, TrialState
+from nnlo_opt.update_rules.staleness import StalenessStatistics
+
+#: most points of all learning curves; longer curves are thinned out
+MOST_POINTS = 40_000
+#: most histories of folds that are read for the staleness of their updates
+MOST_HISTORIES = 300
+#: characters of a reason that are shown
+MOST_CHARACTERS = 4000
+
+
+def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
+    """Return all that the page shows, as plain data of JSON's types.
+
+    Args:
+        ledger: all trials of the run.
+        run_directory: directory of the run, which holds the histories of its folds.
+    """
+    space = space_of(ledger)
+    data = {
+        "name": run_directory.resolve().name,
+        "state": _state(ledger),
+        "summary": summarise(ledger),
+        "objectives": [asdict(objective) for objective in ledger.objectives],
+        "parameters": [_axis(name, ledger.trials, space) for name in parameter_names(ledger)],
+        "trials": _columns([_trial(trial, ledger) for trial in ledger.trials]),
+        "curves": _curves(ledger.trials),
+        "folds": [
+            [trial.number, fold, result.figure_of_merit]
+            for trial in ledger.trials
+            if len(trial.folds) > 1
+            for fold, result in sorted(trial.folds.items())
+        ],
+        "assignments": _assignments(ledger),
+        "starts": [
+            {
+                "at_s": session.started_at_s,
+                "last_s": session.last_at_s,
+                "n_blocks": session.n_blocks,
+                "lost": {str(block): ranks for block, ranks in session.lost_ranks.items()},
+            }
+            for session in ledger.sessions
+        ],
+        "staleness": _staleness(ledger, run_directory),
+        "effects": _effects(ledger, space),
+        "again": _again(ledger, space),
+    }
+    plain: dict[str, Any] = _finite(data)
+    return plain
+
+
+def space_of(ledger: Ledger) -> Space | None:
+    """Return the search space of a run; None for a training, and for a space of a later version."""
+    try:
+        return Space.from_json(ledger.identity["search_space"])
+    except (ConfigurationError, LookupError, TypeError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+
+
+def _short(value: float) -> float:
+    """Return a number with six significant digits, which is all that a figure shows."""
+    return float(f"{value:.6g}")
+
+
+# ---------------------------------------------------------------- head
+
+
+def _state(ledger: Ledger) -> dict[str, Any]:
+    began = datetime.fromtimestamp(ledger.first_start_unix_s, UTC)
+    reason = ledger.completed_because or ledger.preempted_because
+    return {
+        "complete": ledger.complete,
+        "reason": reason,
+        "outcome": outcome(ledger),
+        "began": began.strftime("%d %B %Y, %H:%M UTC").lstrip("0") if ledger.sessions else "",
+        "model": (ledger.identity.get("model") or {}).get("name", ""),
+        "hyper_opt": ledger.settings.get("hyper_opt", ""),
+        "is_search": ledger.identity.get("search_space") is not None,
+    }
+
+
+def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
+    """Return what it takes to run the search again."""
+    identity, settings = ledger.identity, ledger.settings
+    words = [str(word) for word in settings.get("command_line") or []]
+    model, data = identity.get("model") or {}, identity.get("data") or {}
+    facts = {
+        "seed": identity.get("seed"),
+        "search algorithm": settings.get("hyper_opt"),
+        "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
+        "ranks of a block": settings.get("block_size"),
+        "model": model.get("source"),
+        "SHA-256 of the model": model.get("sha256"),
+        "data": ", ".join(f"{path} ({n:,} samples)" for path, n in data.get("files", [])) or None,
+        "folds": identity.get("n_fold"),
+        "warm start": f"{len(ledger.adopted)} trials of {', '.join(identity.get('warm_start', []))}"
+        if ledger.adopted
+        else None,
+    }
+    return {
+        "command": shlex.join(words),
+        "facts": {name: str(fact) for name, fact in facts.items() if fact is not None},
+        "versions": {str(name): str(version) for name, version in (settings.get("versions") or {}).items()},
+        "training": {
+            name: json.dumps(value) for name, value in (identity.get("training") or {}).items() if value is not None
+        },
+        "space": {} if space is None else {parameter.name: described(parameter) for parameter in space.parameters},
+        "pruner": identity.get("pruner"),
+    }
+
+
+# ---------------------------------------------------------------- trials
+
+
+def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
+    row = row_of(trial, ledger)
+    return {
+        "state": row["state"],
+        "figure": row["figure_of_merit"],
+        "std": row["figure_of_merit_std"],
+        "so_far": trial.figure_so_far,
+        "epochs": row["epochs"],
+        "n_folds": row["n_folds"],
+        "attempt": row["attempt"],
+        "block": row["block"],
+        "begins_s": row["assigned_at_s"],
+        "ends_s": row["finished_at_s"],
+        "time_s": time_s(trial),
+        "pareto": trial.number in ledger.pareto,
+        "objectives": [trial.objectives.get(objective.name) for objective in ledger.objectives],
+        "reason": row["reason"][:MOST_CHARACTERS],
+    }
+
+
+def _axis(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str, Any]:
+    """Return a parameter with its value in each trial: a number, the index of a category, or None without a value."""
+    parameter = next((p for p in space.parameters if p.name == name), None) if space is not None else None
+    points = [trial.point for trial in trials]
+    axis: dict[str, Any] = {
+        "name": name,
+        "is_constant": isinstance(parameter, Constant),
+        "log": getattr(parameter, "prior", "") == "log-uniform",
+        "low": getattr(parameter, "low", None),
+        "high": getattr(parameter, "high", None),
+        "condition": "" if parameter is None or parameter.condition is None else str(parameter.condition),
+    }
+    if all(is_number(point[name]) for point in points if name in point) and not hasattr(parameter, "categories"):
+        return axis | {"labels": None, "x": [point.get(name) for point in points]}
+    labels = _Labels(parameter)
+    x = [labels.index(point[name]) if name in point else None for point in points]
+    return axis | {"labels": labels.texts, "x": x}
+
+
+class _Labels:
+    """Texts of the categories of a parameter, all different."""
+
+    def __init__(self, parameter: Parameter | None) -> None:
+        #: JSON of a category -> its index
+        self._known: dict[str, int] = {}
+        self.texts: list[str] = []
+        if hasattr(parameter, "categories"):
+            assert parameter is not None
+            for index in range(parameter.n_values or 0):
+                self.index(parameter.value_at(index))
+
+    def index(self, value: Value) -> int:
+        """Return the index of a category, which is a new one if no other has its value."""
+        key = text(value)
+        if key not in self._known:
+            self._known[key] = len(self.texts)
+            label = value_text(value)
+            self.texts.append(repr(value) if label in self.texts else label)
+        return self._known[key]
+
+
+def _curves(trials: Sequence[Trial]) -> list[list[Any]]:
+    """Return trial, epochs and figure of merit after each, the mean over the folds that have reported it."""
+    found = []
+    for trial in trials:
+        by_epoch: dict[int, list[float]] = {}
+        for reports in trial.reports.values():
+            for epoch, figure in reports.items():
+                by_epoch.setdefault(epoch, []).append(figure)
+        if by_epoch:
+            found.append((trial.number, sorted(by_epoch), by_epoch))
+    step = math.ceil(sum(len(epochs) for _, epochs, _ in found) / MOST_POINTS) or 1
+    curves = []
+    for number, epochs, by_epoch in found:
+        kept = epochs if step == 1 else sorted({*epochs[::step], epochs[-1]})
+        curves.append([number, kept, [_short(statistics.fmean(by_epoch[epoch])) for epoch in kept]])
+    return curves
+
+
+def _assignments(ledger: Ledger) -> dict[str, list[Any]]:
+    """Return who trained what when; an assignment without an end ended with its start."""
+    ends = [session.last_at_s for session in ledger.sessions]
+    starts = [session.started_at_s for session in ledger.sessions]
+    rows = []
+    for a in ledger.assignments:
+        session = max(sum(start <= a.assigned_at_s for start in starts) - 1, 0)
+        until_s = ends[session] if a.ended_at_s is None else min(a.ended_at_s, ends[session])
+        rows.append(
+            {
+                "trial": a.trial,
+                "fold": a.fold,
+                "block": a.block,
+                "team": a.team,
+                "from_s": round(a.assigned_at_s, 3),
+                "to_s": round(until_s, 3),
+                "epoch": a.epoch,
+                "how": "under way" if a.end is None else a.end.value,
+            }
+        )
+    return _columns(rows)
+
+
+# ---------------------------------------------------------------- effects, staleness
+
+
+def _effects(ledger: Ledger, space: Space | None) -> dict[str, Any]:
+    """Return importance and dependence of the parameters, or why there are none."""
+    if space is None:
+        return {"why": "This run has no search space."}
+    complete = [
+        trial
+        for trial in ledger.trials
+        if trial.state is TrialState.COMPLETE
+        and trial.figure_of_merit is not None
+        and math.isfinite(trial.figure_of_merit)
+        and space.contains(trial.point)
+    ]
+    least = 5
+    if len(complete) < least:
+        n = len(complete) or "none"
+        return {"why": f"At least {least} complete trials are needed to tell parameters apart; there are {n}."}
+    if len({trial.figure_of_merit for trial in complete}) == 1:
+        return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
+    from nnlo_opt.analysis.effects import effects_of
+
+    points = [trial.point for trial in complete]
+    figures = [float(trial.figure_of_merit or 0.0) for trial in complete]
+    try:
+        found = effects_of(space, points, figures, maximise=ledger.identity.get("direction") == "max")
+    except (ValueError, ArithmeticError) as error:  # a LinAlgError is a ValueError
+        return {"why": f"No surrogate fits the complete trials ({error})."}
+    effects = [
+        {
+            "name": effect.name,
+            "importance": [round(share, 4) for share in effect.importance],
+            "values": effect.values,
+            "texts": [value_text(value) for value in effect.values],
+            "dependence": [[_short(figure) for figure in band] for band in effect.dependence],
+        }
+        for effect in found.effects
+    ]
+    return {"effects": effects, "n_trials": found.n_trials, "explained": round(found.explained, 3)}
+
+
+def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
+    """Return how stale the updates were, over the finished folds of the trials: the first ones of a long run."""
+    total = StalenessStatistics()
+    by_trial: dict[int, StalenessStatistics] = {}
+    folds = [(trial.number, fold) for trial in ledger.trials for fold in trial.folds]
+    n_read = 0
+    for number, fold in folds[:MOST_HISTORIES]:
+        with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, NnloError):
+            path = fold_directory(run_directory, number, fold) / "history.json"
+            found = StalenessStatistics.from_json(parse_object(regular(path).read_bytes())["staleness"])
+            total.merge(found)
+            by_trial.setdefault(number, StalenessStatistics()).merge(found)
+            n_read += 1
+    return {
+        "histogram": list(total.histogram.items()),
+        "dropped": total.n_dropped,
+        "trials": [[number, round(found.mean, 3), found.max] for number, found in by_trial.items() if found.n_updates],
+        "n_read": n_read,
+        "n_folds": len(folds),
+    }

@@ -1,0 +1,117 @@
+"""Runs of all kinds, for tests of the page of a run."""
+
+import math
+
+from told_runs import Story
+
+from nnlo_opt.space.conditions import When
+from nnlo_opt.space.parameters import Categorical, Integer, Real
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+#: text that would end the script, or be HTML, if it were not escaped
+EVIL = "</script><script>alert(1)</script><!-- & <b>"
+SPACE = Space(
+    [
+        Real(1e-4, 1.0, "log-uniform", "rate"),
+        Categorical(["sgd", None, EVIL], "optimizer"),
+        Real(0.0, 1.0, name="momentum", condition=When("optimizer", "sgd")),
+        Integer(1, 4, name="layers"),
+    ]
+)
+
+
+def point(number):
+    optimizer = ["sgd", None, EVIL][number % 3]
+    momentum = {"momentum": 0.1 * (number % 10)} if optimizer == "sgd" else {}
+    return {"rate": 10.0 ** -(1 + number % 3), "optimizer": optimizer, **momentum, "layers": 1 + number % 4}
+
+
+def search(n_trials, figure=lambda number: 0.1 + 0.01 * number, **identity):
+    """A story of complete trials, of two epochs each, on two blocks."""
+    story = Story(2, search_space=SPACE.to_json(), figure_of_merit="val_loss", **identity)
+    for number in range(n_trials):
+        trial = story.suggest(10.0 * number, **point(number))
+        assignment = story.assign(10.0 * number, trial, block=1 + number % 2)
+        story.begin(10.0 * number + 1, assignment)
+        for epoch in (1, 2):
+            value = figure(number) / epoch * 2
+            story.apply(
+                ev.EpochEnded(
+                    time_s=10.0 * number + 1 + epoch,
+                    assignment=assignment,
+                    epoch=epoch,
+                    metrics={},
+                    figure_of_merit=value,
+                )
+            )
+        story.finish(10.0 * number + 9, assignment, figure(number))
+        story.complete(10.0 * number + 9, trial, figure(number))
+    return story
+
+
+def fail(story, trial, reason=EVIL):
+    assignment = story.assign(1000.0, trial)
+    story.apply(ev.AssignmentFailed(time_s=1001.0, assignment=assignment, reason=reason))
+    story.apply(ev.TrialFailed(time_s=1001.0, trial=trial, reason=reason))
+
+
+def empty():
+    return Ledger()
+
+
+def started():
+    return Story(2).ledger
+
+
+def all_failed():
+    story = Story(search_space=SPACE.to_json())
+    for number in range(3):
+        fail(story, story.suggest(0.0, **point(number)), "no memory")
+    return story.ledger
+
+
+def without_a_space():
+    story = Story(search_space=None)
+    story.trial(0.0, 5.0)
+    return story.ledger
+
+
+def of_a_later_version():
+    story = Story(search_space={"parameters": [{"kind": "quaternion", "name": "n"}]})
+    for _ in range(6):
+        story.trial(0.0, 5.0)
+    return story.ledger
+
+
+def not_finite():
+    story = search(6, lambda number: [math.inf, -math.inf, math.nan, 1.0, 2.0, 3.0][number])
+    return story.ledger
+
+
+def unfinished():
+    story = search(2)
+    story.begin(100.0, story.assign(100.0, story.suggest(100.0, **point(2))))
+    return story.ledger
+
+
+def restarted_with_losses():
+    story = search(2)
+    assignment = story.assign(50.0, story.suggest(50.0, **point(2)))
+    story.apply(ev.RanksLost(time_s=55.0, ranks=[3], block=1, team=0, n_alive=1, n_ranks=1, assignment=assignment))
+    story.start(500.0)
+    story.lose(500.0, assignment)
+    return story.ledger
+
+
+LEDGERS = [
+    empty,
+    started,
+    all_failed,
+    without_a_space,
+    of_a_later_version,
+    not_finite,
+    unfinished,
+    restarted_with_losses,
+]
