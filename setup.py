@@ -45,6 +45,9 @@ setup(
         "data": ["mlxtend>=0.23"],
         "parquet": ["pyarrow>=15"],
         "browser": ["playwright>=1.40"],
+        "tensorboard": ["tensorboard>=2.15"],
+        "mlflow": ["mlflow-skinny>=2.14"],
+        "wandb": ["wandb>=0.19"],
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.6",

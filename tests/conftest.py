@@ -14,7 +14,8 @@ import pytest
 import nnlo_opt
 
 # The launcher; a search in one process; what a crash leaves; steps of the coordinator; adapters of models; refusals and
-# random spaces; simulated searches; events of short runs; teams of linear models; recorded runs; runs for a page.
+# random spaces; simulated searches; events of short runs; teams of linear models; recorded runs; runs for a page;
+# a run to be exported.
 _FOLDERS = (
     "mpi",
     "integration",
@@ -27,6 +28,7 @@ _FOLDERS = (
     "block",
     "analysis",
     "reporting",
+    "export",
 )
 for _folder in _FOLDERS:
     sys.path.insert(0, str(Path(__file__).parent / _folder))
@@ -41,6 +43,9 @@ EXTRAS = {
     "optuna": "optuna",
     "cmaes": "optuna",
     "pyarrow": "parquet",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
     "playwright": "browser",
 }
 #: folders with tests that start ranks, as the Makefile has them

@@ -43,6 +43,7 @@ SUBCOMMANDS = (
     "nnlo-opt show",
     "nnlo-opt report",
     "nnlo-opt best-model",
+    "nnlo-opt export",
     "nnlo-opt space",
     "nnlo-opt repair",
     "nnlo-opt simulate",
@@ -55,7 +56,7 @@ SUBCOMMANDS = (
 #: options in the text that belong to other programs
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
-FOREIGN |= {"--host"}
+FOREIGN |= {"--host", "--logdir", "--backend-store-uri"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules

@@ -14,7 +14,7 @@ MAX_MODULES, MAX_LINES = 285, 600
 #: a module of fewer lines belongs into its importer, if there is one importer only
 MIN_LINES = 60
 #: folders of adapters and of one algorithm a module, in which small modules may stay
-MAY_BE_SMALL = {"space", "search", "trials", "comm", "models", "data", "allreduce"}
+MAY_BE_SMALL = {"space", "search", "trials", "comm", "models", "data", "allreduce", "export"}
 
 #: words with which no docstring begins: it begins with a verb, or with the noun that it defines
 OPENINGS = ("What", "Whether", "Who", "How", "Where", "Which", "Of")

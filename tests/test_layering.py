@@ -36,6 +36,7 @@ ORDER = (
     "objective",
     "analysis",
     "reporting",
+    "export",
     "launcher",
     "simulate",
     "run",
@@ -77,7 +78,7 @@ DOORS: dict[str, list[str]] = {
     "mpi4py": ["comm.mpi"],
     "skopt": ["search.skopt_search"],
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
-    "optuna": ["search.optuna_search"],
+    "optuna": ["search.optuna_search", "export.optuna_study"],
     "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "data.hdf5_file", "data.hdf5_parts", "data.hdf5_weights"],
     "keras": ["models"],
@@ -88,11 +89,14 @@ DOORS: dict[str, list[str]] = {
     "filelock": ["trials.run_lock"],
     "pooch": ["data.download"],
     "msgspec": ["records"],
-    "pandas": ["analysis.frames"],
+    "pandas": ["analysis.frames", "export.tables"],
     "matplotlib": ["analysis.plots"],
     "psutil": ["data.cache", "data.memory", "launcher.job", "runtime.monitor", "runtime.peers"],
     "pynvml": ["runtime.monitor"],
     "rich": ["reporting"],
+    "tensorboard": ["export.tensorboard_runs"],
+    "mlflow": ["export.mlflow_runs"],
+    "wandb": ["export.wandb_runs"],
     "pytest": ["testing"],
 }
 
@@ -116,7 +120,7 @@ OWN_PACKAGE = {
 }
 
 #: nothing of this may come with what the coordinator and the master import
-HEAVY = ["keras", "tensorflow", "torch", "jax", "skopt", "sklearn", "scipy", "h5py", "pandas", "optuna"]
+HEAVY = ["keras", "tensorflow", "torch", "jax", "skopt", "sklearn", "scipy", "h5py", "pandas", "optuna", "tensorboard"]
 
 
 #: the package that tests and extensions share: it may use all but `api` and `cli`, and nobody uses it
@@ -252,6 +256,7 @@ def modules_after(statement: str) -> set[str]:
         "import nnlo_opt.run.training, nnlo_opt.run.roles, nnlo_opt.cli.main",
         "import nnlo_opt.space",
         "import nnlo_opt.reporting.follow",
+        "import nnlo_opt.export.mirror",
     ],
 )
 def test_what_the_coordinator_the_master_and_the_reporter_need_is_light(statement):

@@ -14,8 +14,8 @@ SETUP = (REPOSITORY / "setup.py").read_text()
 OPTIONS = {flag for options in reference.COMMANDS.values() for option in options for flag in option.flags}
 #: options that are in no table, one that is shortened, and options of other programs
 MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
-#: of NNLO, taken without effect, and of mpirun
-MORE |= {"--tf", "--profile", "--map-by"}
+#: of NNLO, taken without effect; of mpirun, TensorBoard and MLflow
+MORE |= {"--tf", "--profile", "--map-by", "--logdir", "--backend-store-uri"}
 
 
 def texts(path: Path) -> list[str]:

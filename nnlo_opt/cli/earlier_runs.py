@@ -10,10 +10,10 @@ from nnlo_opt.cli.main import DRIVERS
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.lines import point_text
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.earlier import ledger_of
 from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.option_table import MODEL_AND_DATA, READING, SEED, TRAINING
 from nnlo_opt.run.options import Options, optimization_options, training_options
-from nnlo_opt.run.search import ledger_of
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, getdata, horovodrun, launch, plan, simulate, tool
+from nnlo_opt.cli import buildmodel, export, getdata, horovodrun, launch, plan, simulate, tool
 from nnlo_opt.cli.arguments import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt simulate": simulate.OPTIONS,
     "nnlo-opt report": tool.REPORT_OPTIONS,
     "nnlo-opt show": tool.SHOW_OPTIONS,
+    "nnlo-opt export": export.OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,
     "GetData from-arrays": getdata.ARRAY_OPTIONS,

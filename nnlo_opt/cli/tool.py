@@ -236,6 +236,12 @@ def write_examples(folder: Path) -> list[Path]:
     return [*paths]
 
 
+def _export(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import export
+
+    return export.main(argv)
+
+
 def _examples(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nnlo-opt examples",
@@ -265,7 +271,7 @@ def _show(argv: Sequence[str]) -> int:
     parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
     parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
     arguments = parser.values(argv)
-    run = _checked(arguments.run)
+    run = checked_run(arguments.run)
     with without_collection():
         events = load_events(run / JOURNAL_NAME)
     ledger, width = Ledger(events), line_width(sys.stdout)
@@ -302,7 +308,7 @@ def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None
     return [trial for trial in by_column if trial.number in numbers]
 
 
-def _checked(run: Path) -> Path:
+def checked_run(run: Path) -> Path:
     """Return a run directory; ConfigurationError if it is none."""
     if not os.path.isfile(run / JOURNAL_NAME):
         inside = [path.parent for path in sorted(run.glob(f"*/{JOURNAL_NAME}"))]
@@ -315,7 +321,7 @@ def _checked(run: Path) -> Path:
 
 def _look(arguments: argparse.Namespace) -> int:
     """Run `report`, `repair` or `best-model`."""
-    run = _checked(arguments.run)
+    run = checked_run(arguments.run)
     if arguments.command == "repair":
         return _repair(run)
     if arguments.command == "best-model":
@@ -376,6 +382,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
         "it as journal.jsonl.damaged-1, -2, …",
         None,
     ),
+    "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _export),
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),

@@ -11,11 +11,14 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from nnlo_opt.reporting.page import write_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
+from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import decode_line, run_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -31,8 +34,9 @@ class JournalFollower:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self.ledger = Ledger()
-        #: number of journal lines applied so far
+        #: number of journal lines applied so far, and the events that the last call of `read` applied
         self.n_events = 0
+        self.new: list[Event] = []
         self._tail, self._run = b"", ""
 
     def read(self) -> bool:
@@ -41,8 +45,11 @@ class JournalFollower:
         *lines, self._tail = self._tail.split(b"\n")
         if not self.n_events and lines:
             self._run = run_of(lines[0])
+        self.new = []
         for line in lines:
-            self.ledger.apply(decode_line(self.n_events, line, self._run))
+            event = decode_line(self.n_events, line, self._run)
+            self.ledger.apply(event)
+            self.new.append(event)
             self.n_events += 1
         return bool(lines)
 
@@ -52,10 +59,14 @@ class Reporter:
 
     Args:
         run_directory: directory of the run, which holds the journal.
+        arguments: further arguments of the process.
     """
 
-    def __init__(self, run_directory: Path) -> None:
-        command = module_command("nnlo_opt.reporting.follow", str(run_directory), str(os.getpid()))
+    #: module that the process runs
+    module: ClassVar[str] = "nnlo_opt.reporting.follow"
+
+    def __init__(self, run_directory: Path, *arguments: str) -> None:
+        command = module_command(self.module, str(run_directory), str(os.getpid()), *arguments)
         one_thread = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
         self._process = start_helper(command, one_thread, stdin=subprocess.PIPE)
 
@@ -79,12 +90,22 @@ class Reporter:
         return self._process.returncode == 0
 
 
+def rounds(parent: int) -> Iterator[bool]:
+    """Yield once every `INTERVAL_S` seconds: True for the last round, after a byte or the end of standard input.
+
+    The death of the process `parent` is the end as well.
+    """
+    over = False
+    while not over:
+        over = bool(select.select([sys.stdin], [], [], INTERVAL_S)[0]) or os.getppid() != parent
+        yield over
+
+
 def follow(run_directory: Path, parent: int) -> None:
     """Keep the reports of `run_directory` up to date until standard input has a byte or ends, or `parent` dies."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
-    over = is_behind = False
-    while not over:
-        over = bool(select.select([sys.stdin], [], [], INTERVAL_S)[0]) or os.getppid() != parent
+    is_behind = False
+    for over in rounds(parent):
         is_behind |= follower.read()
         if is_behind or over:
             try:

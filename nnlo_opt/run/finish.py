@@ -11,6 +11,7 @@ from typing import TextIO
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
+from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.files import parse_object, regular
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
@@ -110,6 +111,13 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
             f"{directory.shown}` writes them from the journal.",
             sys.stderr,
         )
+
+
+def end_mirrors(mirrors: Sequence[Mirror], left_s: float | None, say: Callable[[str, TextIO], None]) -> None:
+    """Have the mirrors take in the last events; `left_s`: seconds until this process must end, None without a limit."""
+    for mirror in mirrors:
+        if not mirror.finish(LAST_S if left_s is None else min(LAST_S, left_s / 4)):
+            say(f"The mirror for {mirror.tool} is behind: `nnlo-opt export --to {mirror.tool}` writes it.", sys.stderr)
 
 
 def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:

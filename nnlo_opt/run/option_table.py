@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.export.exporter import MIRRORS
 from nnlo_opt.run.option_kinds import (
     CLASS_WEIGHTS,
     DICTIONARY,
@@ -279,6 +280,9 @@ RUN = _group(
              "imply --quiet"),
     Option("log_file", "FILE", PATH, example="search.log", python=False,
         help="also write the lines of rank 0 to this file"),
+    Option("mirror", "TOOL", many(one_of(*MIRRORS), "extend"), default=(), example="optuna", python=False,
+        help="keep files of another tool in the run directory up to date while the run goes on: optuna (optuna.log, "
+             "which optuna-dashboard shows) or tensorboard (the folder tensorboard/)"),
     Option("verbose", "", FLAG, default=False, python=False, help="the same as --log-level debug"),
 )
 MACHINE = _group(
@@ -316,8 +320,9 @@ SEARCH = _group(
     Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
         help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
-        help="directories of earlier runs, whose complete trials the search learns from; they do not count as "
-             "trials of this run, and their points are not tried again"),
+        help="earlier runs, whose complete trials the search learns from; they do not count as trials of this run, and "
+             "their points are not tried again; each is a run directory, an Optuna study (a file or a URL, and :STUDY "
+             "if it holds several), or a CSV with the columns of results.csv"),
     Option("block_size", "RANKS", whole(unit="ranks"), default=2, example="4", common=True,
         help="ranks that train one trial; a master and its workers, or with 1 a single-process trainer"),
     Option("n_fold", "FOLDS", whole(), default=1, example="5", common=True,

@@ -73,8 +73,8 @@ class SearchOptions:
     population: int | None = None
     #: points to try first
     start_points: tuple[Point, ...] = ()
-    #: directories of runs whose trials the search learns from
-    warm_start: tuple[Path, ...] = ()
+    #: runs, studies and tables whose trials the search learns from; a text is the URL of a storage of Optuna
+    warm_start: tuple[Path | str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, option in SEARCH_OPTIONS.items():
@@ -112,6 +112,8 @@ class Options:
     #: write only errors and the end to the terminal
     quiet: bool = False
     log_file: Path | None = None
+    #: tools whose files are kept up to date while the run goes on
+    mirror: tuple[str, ...] = ()
     command_line: tuple[str, ...] = ()
     #: name of the command, if it is not the driver's own
     program: str = ""
@@ -180,7 +182,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         acquisition=values.acquisition,
         population=values.ga_populations,
         start_points=tuple(values.start_point),
-        warm_start=tuple(map(Path, values.warm_start)),
+        warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
     )
     return Options(
         **_common(values, values.model or values.example, command_line),
@@ -231,6 +233,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
         "log_level": log_level,
         "quiet": values.quiet or log_level in QUIET_LEVELS,
         "log_file": _path(values.log_file),
+        "mirror": tuple(dict.fromkeys(values.mirror)),
         "command_line": tuple(command_line),
     }
 

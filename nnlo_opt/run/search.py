@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from nnlo_opt.coordinator.coordinator import Search
 from nnlo_opt.coordinator.instructions import SearchPlan
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text, losses_text, outcome, point_text
-from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.reporting.table import pareto_table, trials_table
 from nnlo_opt.reporting.terminal import line_width
 from nnlo_opt.run.context import ProcessContext
+from nnlo_opt.run.earlier import observations_of_runs, read_earlier
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import weights_text
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
@@ -28,12 +28,11 @@ from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.registry import options_of
 from nnlo_opt.search.start_points import check_start_points
-from nnlo_opt.search.warm_start import adopted_observations
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.space import Space
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.objectives import FIGURE, Objective
-from nnlo_opt.trials.run_directory import JOURNAL_NAME, RunDirectory
+from nnlo_opt.trials.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
@@ -98,8 +97,8 @@ class SearchSession(Session):
     def check_early(self) -> None:
         super().check_early()
         if not self.options.run.restore:  # a resumed search needs the earlier runs no more
-            for path in self.options.search.warm_start:
-                ledger_of(path, "--warm-start")
+            for place in self.options.search.warm_start:
+                read_earlier(place)
 
     def check_findings(self, findings: Findings) -> None:
         comparison = self.options.comparison
@@ -144,8 +143,9 @@ class SearchSession(Session):
                 self.say(f"The search was {before} and is now {options.algorithm}.")
         else:
             start = self.options.run.start  # the model module may have changed the working folder
-            paths = [path if Path.cwd() == start else start / path for path in options.warm_start]
-            observations, lines = observations_of_runs(paths, identity, space)
+            moved = Path.cwd() != start
+            places = [start / place if moved and isinstance(place, Path) else place for place in options.warm_start]
+            observations, lines = observations_of_runs(places, identity, space)
             self.adopted = [dict(observation) for observation in observations]
             for line in lines:
                 self.say(line)
@@ -237,45 +237,3 @@ class SearchSession(Session):
             weights = weights_text(directory.path, best, self.options.plan.direction)
             self.say(f"Its model: `{model_path}`, {weights}.")
         return EXIT_OK if ledger.complete else EXIT_PREEMPTED
-
-
-# ---------------------------------------------------------------- earlier runs
-
-
-def observations_of_runs(
-    paths: Sequence[Path], identity: dict[str, Json], space: Space
-) -> tuple[list[Observation], list[str]]:
-    """Return observations of the runs in `paths` that count in `space`, and lines about what was taken over.
-
-    ConfigurationError where a path holds no search, or one of another figure of merit or direction than `identity`.
-    """
-    observations: list[Observation] = []
-    lines = []
-    for path in paths:
-        ledger = ledger_of(path, "--warm-start")
-        if ledger.identity.get("search_space") is None:
-            raise ConfigurationError(
-                f"`--warm-start` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
-            )
-        for key, what in (("figure_of_merit", "figure of merit"), ("direction", "direction")):
-            if ledger.identity.get(key) != identity[key]:
-                raise ConfigurationError(
-                    f"`--warm-start` must name runs with the same {what}, because figures are compared. Received: "
-                    f"`{path}` with {ledger.identity.get(key)}, but this run has {identity[key]}. Leave it out."
-                )
-        found, remarks = adopted_observations(ledger.trials, Space.from_json(ledger.identity["search_space"]), space)
-        observations += found
-        lines += [f"Warm start from `{path}`: {remark}." for remark in remarks]
-        n_complete = ledger.n_by_state()["complete"]
-        lines.append(f"Warm start from `{path}`: {len(found)} of {n_complete} complete trials are used.")
-    return observations, lines
-
-
-def ledger_of(path: Path, option: str) -> Ledger:
-    """Return the ledger of a run that `option` names; ConfigurationError if there is none."""
-    try:
-        return read_ledger(path)
-    except OSError:
-        raise ConfigurationError(
-            f"`{option}` must name a run directory, which holds a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
-        ) from None

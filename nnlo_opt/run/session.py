@@ -30,6 +30,8 @@ from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
+from nnlo_opt.export.exporter import require
+from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
@@ -45,7 +47,7 @@ from nnlo_opt.run.checks import (
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.finish import end_if_stuck, remove_stale_checkpoints, save_model, write_last_reports
+from nnlo_opt.run.finish import end_if_stuck, end_mirrors, remove_stale_checkpoints, save_model, write_last_reports
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
@@ -103,6 +105,8 @@ class RunningSearch:
     coordinator: Coordinator
     #: None in a script
     reporter: Reporter | None
+    #: for other tools
+    mirrors: Sequence[Mirror] = ()
 
 
 class Session(ABC):
@@ -242,6 +246,8 @@ class Session(ABC):
             raise ConfigurationError(
                 f"`--model` must name a file that exists. Received: {options.model!r}; check the path."
             )
+        for tool in options.mirror:
+            require(tool, f"`--mirror {tool}`")
         refuse_existing(options.run)
         refuse_run_of_script(options.run)
 
@@ -406,7 +412,10 @@ class Session(ABC):
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
         reporter = Reporter(directory.path) if self.script is None else None
-        return RunningSearch(directory=directory, findings=findings, coordinator=coordinator, reporter=reporter)
+        mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
+        return RunningSearch(
+            directory=directory, findings=findings, coordinator=coordinator, reporter=reporter, mirrors=mirrors
+        )
 
     def turn(self, run: RunningSearch) -> bool:
         """Let the coordinator work, or else the ranks of this process; return True if there was anything to do."""
@@ -483,6 +492,7 @@ class Session(ABC):
             remove_stale_checkpoints(directory.path, directory.ledger)
         if self._keeps_files:
             write_last_reports(run.reporter, directory, self.say)
+        end_mirrors(run.mirrors, self._preemption.left_s, self.say)
         self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if test:

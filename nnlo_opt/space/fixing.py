@@ -59,18 +59,26 @@ def _left_of(
     return When(condition.parent, value) if parent.key(value) in wanted else None
 
 
-def _read(space: Space, name: str, written: str) -> Value:
-    if name not in space.names:
-        hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
-        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}.{hint}")
-    parameter = space[name]
-    for read in _READERS:
+def value_of(parameter: Parameter, written: Any) -> Any:
+    """Return the value of a parameter that a text, or a value, stands for; what was given if it stands for none."""
+    for read in _READERS if isinstance(written, str) else (thawed,):
         try:
             value = read(written)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
         if parameter.contains(value):
             return float(value) if parameter.n_values is None else parameter.value_at(parameter.index(value))
+    return written
+
+
+def _read(space: Space, name: str, written: str) -> Value:
+    if name not in space.names:
+        hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
+        raise ConfigurationError(f"`--fix` must name a parameter of the search space. Received: {name!r}.{hint}")
+    parameter = space[name]
+    value = value_of(parameter, written)
+    if parameter.contains(value):
+        return value
     raise ConfigurationError(
         f"`--fix {name}=` must give a value that the parameter can have, in {parameter}. Received: {written!r}. "
         "Correct it, or change the search space."

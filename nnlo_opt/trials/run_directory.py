@@ -238,12 +238,13 @@ def _remove_run(path: Path) -> None:
     """
     if not (path / JOURNAL_NAME).exists():
         return
-    for name in ("trials", "logs", "timeline", "figures", deaths.FOLDER):
+    for name in ("trials", "logs", "timeline", "figures", "tensorboard", deaths.FOLDER):
         shutil.rmtree(path / name, ignore_errors=True)
     for pattern in ("best_model.*", "*_history.json"):
         for file in path.glob(pattern):
             file.unlink()
     for name in (
-        "config.json", "results.csv", "summary.json", "report.html", "timeline.json", MARK_NAME, JOURNAL_NAME,
+        "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", MARK_NAME,
+        JOURNAL_NAME,
     ):  # fmt: skip
         (path / name).unlink(missing_ok=True)

@@ -280,3 +280,24 @@ def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     assert whole[0][:5] == begun
     refused = search(tmp_path, objectives.GOOD, 1, "--warm-start", "begun", "--opt-restore", code=2)
     assert "`--warm-start` differs" in refused.err
+
+
+@pytest.mark.proof
+@pytest.mark.needs("optuna", "tensorboard")
+def test_a_mirror_has_the_trials_of_both_starts_and_a_search_learns_from_it(tmp_path):
+    from nnlo_opt.export.optuna_study import read_study
+
+    for options in (["--num-iterations", "3"], ["--num-iterations", "6", "--opt-restore"]):
+        outcome = search(
+            tmp_path, objectives.GOOD, 3, "--block-size", "1", "--mirror", "optuna", "tensorboard", *options
+        )
+        assert "mirror" not in outcome.err
+    run = tmp_path / "checkpoints/S"
+    study, observations = read_study(str(run / "optuna.log"), "--warm-start")
+    assert [str(trial.params["x"]) for trial in study.trials] == [row["p:x"] for row in rows(tmp_path)]
+    assert [str(trial.value) for trial in study.trials] == [row["figure_of_merit"] for row in rows(tmp_path)]
+    assert {tuple(trial.intermediate_values) for trial in study.trials} == {(1, 2)}
+    assert len([*run.glob("tensorboard/trial-*/*tfevents*")]) == len(observations) == 6
+    shutil.move(run, tmp_path / "earlier")
+    said = search(tmp_path, objectives.GOOD, 1, "--num-iterations", "1", "--warm-start", "earlier/optuna.log").out
+    assert "6 of 6 complete trials are used" in said

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.run.search import observations_of_runs
+from nnlo_opt.run.earlier import observations_of_runs
 from nnlo_opt.search.base import History, TrialState
-from nnlo_opt.search.warm_start import adopted_observations
+from nnlo_opt.search.warm_start import adopted_observations, observations_of
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import Journal
@@ -25,7 +25,7 @@ def trial(number, x, n, figure, n_folds=1):
 
 def test_points_are_matched_by_name_and_what_does_not_fit_is_said():
     trials = [trial(0, 0.5, 2, 0.1), trial(1, 0.5, 8, 0.2), trial(2, 0.1, 1, None), trial(3, 0.7, 5, 0.3, n_folds=10)]
-    observations, remarks = adopted_observations(trials, THEIRS, OURS)
+    observations, remarks = adopted_observations(observations_of(trials), THEIRS.names, OURS)
     assert observations == [
         {"point": {"n": 2, "x": 0.5}, "value": 0.1, "std": None},
         {"point": {"n": 5, "x": 0.7}, "value": 0.3, "std": pytest.approx(0.1)},
@@ -38,7 +38,8 @@ def test_points_are_matched_by_name_and_what_does_not_fit_is_said():
 
 def test_trials_without_a_value_of_a_new_parameter_are_left_out():
     ours = Space([Real(0, 1, name="x"), Categorical(["a", "b"], name="new")])
-    observations, remarks = adopted_observations([trial(0, 0.5, 2, 0.1)], THEIRS, ours)
+    theirs = observations_of([trial(0, 0.5, 2, 0.1)])
+    observations, remarks = adopted_observations(theirs, THEIRS.names, ours)
     assert observations == []
     assert remarks[-1] == "1 of 1 trials skipped: they have no value of `new`"
 

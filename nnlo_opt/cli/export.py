@@ -1,0 +1,74 @@
+"""Command that writes a run for other tools."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
+from nnlo_opt.reporting.lines import counted
+from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
+from nnlo_opt.run.option_table import RUNS, Option
+from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+# fmt: off
+OPTIONS = (
+    Option("to", "FORMAT", one_of(*TOOLS), example="optuna",
+        help="csv or parquet: tables of trials, epochs, folds and assignments; optuna: a study in a journal file; "
+             "tensorboard: scalars and HParams; mlflow: a file store; wandb-offline: runs for `wandb sync`"),
+    Option("out", "PATH", PATH, shown="a name of the format in the run directory", example="study.log",
+        help="file (optuna) or folder to write"),
+    Option("overwrite", "", FLAG, default=False,
+        help="replace the file, or a folder that was written by this command"),
+)
+# fmt: on
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a run for another tool."""
+    from nnlo_opt.cli.tool import checked_run
+
+    parser = Parser(
+        OPTIONS,
+        prog="nnlo-opt export",
+        description="Write a run for other tools, from its journal. The run may still be going on.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+    arguments = parser.values(argv)
+    if arguments.to is None:
+        parser.error("the following arguments are required: --to")
+    run, tool = checked_run(arguments.run), TOOLS[arguments.to]
+    require(arguments.to, f"`--to {arguments.to}`")
+    with without_collection():
+        events = load_events(run / JOURNAL_NAME)
+    ledger = Ledger(events)
+    target = Path(arguments.out) if arguments.out else run / tool.target
+    _make_room(target, tool.is_file, arguments.overwrite)
+    make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)
+    print(f"Wrote {counted(len(ledger.trials), 'trial')} of `{run}` to `{target}`.")
+    if tool.shown_by:
+        print(f"To look at it:\n    {tool.shown_by.format(target)}")
+    return EXIT_OK
+
+
+def _make_room(target: Path, is_file: bool, overwrite: bool) -> None:
+    """Remove what an export replaces; ConfigurationError if it may not be replaced."""
+    if not target.exists() or (not is_file and target.is_dir() and not any(target.iterdir())):
+        return
+    if not overwrite:
+        raise ConfigurationError(
+            f"Nothing is overwritten unasked. Received: `{target}`, which exists; add `--overwrite`, or name another "
+            "place by `--out`."
+        )
+    if is_file and target.is_file():
+        target.unlink()
+    elif not is_file and (target / MARK).is_file():
+        shutil.rmtree(target)
+    else:
+        raise ConfigurationError(
+            f"`--overwrite` replaces {'a file' if is_file else f'a folder of this command, which has a {MARK}'}. "
+            f"Received: `{target}`, which is none; remove it yourself, or name another place by `--out`."
+        )

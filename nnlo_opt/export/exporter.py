@@ -1,0 +1,219 @@
+"""Interface of an exporter, with the table of all exporters."""
+
+import importlib
+import importlib.util
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import nnlo_opt
+from nnlo_opt.analysis.frames import last_metrics, time_s
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Assignment, Trial
+
+
+class Exporter(Protocol):
+    """Writer of the files of another tool.
+
+    The events of a run come in their order: all in one call for a run that is exported, a few at a time for a search
+    that is mirrored. An exporter that mirrors may find its own files of an earlier start, and continues them.
+    """
+
+    def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        """Bring the files up to date with new `events`, which `ledger` has applied already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Another tool, whose exporter is imported when it is made."""
+
+    module: str
+    #: class in `module`; it takes the target and the name of the run
+    maker: str
+    #: package that the exporter needs, and the extra that installs it
+    package: str = ""
+    extra: str = ""
+    #: name of the target in the run directory
+    target: str
+    #: True if the target is one file, False if it is a folder
+    is_file: bool = False
+    #: True if the exporter can follow a search
+    mirrors: bool = False
+    #: command that shows the target, with `{}` in its place
+    shown_by: str = ""
+
+
+#: name for `--to` -> the tool
+TOOLS = {
+    "csv": Tool(module="tables", maker="CsvTables", target="csv"),
+    "parquet": Tool(module="tables", maker="ParquetTables", package="pyarrow", extra="parquet", target="parquet"),
+    "optuna": Tool(
+        module="optuna_study",
+        maker="StudyFile",
+        package="optuna",
+        extra="optuna",
+        target="optuna.log",
+        is_file=True,
+        mirrors=True,
+        shown_by="optuna-dashboard {}",
+    ),
+    "tensorboard": Tool(
+        module="tensorboard_runs",
+        maker="EventFiles",
+        package="tensorboard",
+        extra="tensorboard",
+        target="tensorboard",
+        mirrors=True,
+        shown_by="tensorboard --logdir {}",
+    ),
+    "mlflow": Tool(
+        module="mlflow_runs",
+        maker="RunStore",
+        package="mlflow",
+        extra="mlflow",
+        target="mlruns",
+        shown_by="MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
+    ),
+    "wandb-offline": Tool(
+        module="wandb_runs",
+        maker="OfflineRuns",
+        package="wandb",
+        extra="wandb",
+        target="wandb-offline",
+        shown_by="wandb sync {}/wandb/offline-run-*",
+    ),
+}
+#: file by which a folder of an exporter is known
+MARK = "nnlo_opt-export.json"
+MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
+
+
+def require(name: str, asked: str) -> None:
+    """Raise ConfigurationError if the package of a tool is not installed; `asked`: option that needs it."""
+    tool = TOOLS[name]
+    if tool.package and importlib.util.find_spec(tool.package) is None:
+        raise ConfigurationError(
+            f"{asked} needs the package {tool.package}. It is not installed: `pip install nnlo_opt[{tool.extra}]`, or "
+            "leave it out."
+        )
+
+
+def make_exporter(name: str, target: Path, run_name: str) -> Exporter:
+    """Return the exporter of a tool that writes to `target`, a folder that is made here unless it is a file."""
+    if not TOOLS[name].is_file:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / MARK).write_text(json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
+    module = importlib.import_module(f"nnlo_opt.export.{TOOLS[name].module}")
+    exporter: Exporter = getattr(module, TOOLS[name].maker)(target, run_name)
+    return exporter
+
+
+# ---------------------------------------------------------------- parts of several exporters
+
+
+def trials_of(events: Iterable[ev.Event], ledger: Ledger) -> list[Trial]:
+    """Return the trials that `events` are about, in the order of their numbers."""
+    numbers = {event.trial for event in events if isinstance(event, _OF_TRIALS)}
+    numbers |= {a.trial for event in events if (a := assignment_of(event, ledger)) is not None}
+    return [ledger.trials[number] for number in sorted(numbers)]
+
+
+#: events with the number of a trial
+_OF_TRIALS = (
+    ev.TrialSuggested,
+    ev.FoldAssigned,
+    ev.TrialCompleted,
+    ev.TrialFailed,
+    ev.TrialPaused,
+    ev.TrialPromoted,
+    ev.TrialPruned,
+)
+
+
+def assignment_of(event: ev.Event, ledger: Ledger) -> Assignment | None:
+    """Return the assignment that an event is about; None if it is about none."""
+    number = getattr(event, "assignment", -1)
+    return ledger.assignments[number] if number >= 0 else None
+
+
+class FirstReports:
+    """Epochs of folds that are known: an epoch that is trained again after a crash keeps its first report."""
+
+    def __init__(self) -> None:
+        #: (trial, fold) -> number of its last epoch
+        self._last: dict[tuple[int, int], int] = {}
+
+    def is_new(self, assignment: Assignment, epoch: int) -> bool:
+        """Return True for the first report of an epoch."""
+        key = assignment.trial, assignment.fold
+        is_new = epoch > self._last.get(key, 0)
+        self._last[key] = max(epoch, self._last.get(key, 0))
+        return is_new
+
+
+def trial_name(number: int) -> str:
+    """Return the name of a trial in another tool."""
+    return f"trial-{number:04d}"
+
+
+def plain_value(value: Any) -> bool | int | float | str:
+    """Return the value of a parameter for a tool that knows neither None nor lists: these as their JSON."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+
+def results_of(trial: Trial) -> dict[str, Any]:
+    """Return what is measured of a trial, by the columns of results.csv; nothing that is not measured."""
+    results = {
+        "figure_of_merit": trial.figure_of_merit,
+        "figure_of_merit_std": trial.figure_of_merit_std,
+        "figure_so_far": trial.figure_so_far,
+        "n_folds": len(trial.folds),
+        "time_s": time_s(trial),
+        "reason": trial.reason or None,
+        **{f"o:{name}": value for name, value in trial.objectives.items()},
+        **{f"o:{name}_std": value for name, value in trial.objectives_std.items()},
+        **{f"m:{name}": value for name, value in last_metrics(trial).items()},
+    }
+    return {name: value for name, value in results.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Epoch of a trial with its metrics, the figure of merit among them; `epoch/` stands before their names."""
+
+    number: int
+    unix_s: float
+    values: dict[str, float]
+
+
+def epochs_of(events: Iterable[ev.Event], ledger: Ledger) -> dict[int, list[Epoch]]:
+    """Return the epochs in `events` by the numbers of their trials; with several folds, `fold-0/` begins a name."""
+    reports, found = FirstReports(), defaultdict[int, list[Epoch]](list)
+    for event in events:
+        of = assignment_of(event, ledger)
+        if isinstance(event, ev.EpochEnded) and of is not None and reports.is_new(of, event.epoch):
+            fold = f"fold-{of.fold}/" * has_folds(ledger)
+            values = {f"{fold}{name}": value for name, value in curves_of(event).items()}
+            found[of.trial].append(Epoch(event.epoch, ledger.first_start_unix_s + event.time_s, values))
+    return found
+
+
+def curves_of(event: ev.EpochEnded) -> dict[str, float]:
+    """Return the values of an epoch by the names of their curves."""
+    figure = {} if event.figure_of_merit is None else {"figure_of_merit": event.figure_of_merit}
+    return {f"epoch/{name}": value for name, value in (event.metrics | figure).items()}
+
+
+def has_folds(ledger: Ledger) -> bool:
+    """Return True if the trials of a run have several folds."""
+    return int(ledger.identity.get("n_fold", 1)) > 1
+
+
+def began_at_s(trial: Trial) -> float | None:
+    """Return the time at which a trial was first assigned, in seconds of the run; None before."""
+    return trial.assignments[0].assigned_at_s if trial.assignments else None

@@ -1,0 +1,63 @@
+"""Mirror of a search: a process that keeps the files of another tool up to date while the search runs.
+
+`python -m nnlo_opt.export.mirror RUN_DIRECTORY PID TOOL` follows the journal as the reporter does, but in a process of
+its own: a slow tool delays neither the search nor its reports. The process gives way to the ranks of its node. If it
+fails, it says so in one line and ends; the search continues, and `nnlo-opt export` writes the same files later.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from nnlo_opt.export.exporter import TOOLS, make_exporter
+from nnlo_opt.reporting.follow import JournalFollower, Reporter, rounds
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+#: most seconds that a mirror lives on when the search is over
+LAST_S = 30
+#: added to the niceness of the process
+NICENESS = 10
+
+
+class Mirror(Reporter):
+    """Handle by which the coordinator starts and ends the process of a mirror.
+
+    Args:
+        run_directory: directory of the run, in which the files of the tool lie.
+        tool: name of the tool.
+    """
+
+    module = "nnlo_opt.export.mirror"
+
+    def __init__(self, run_directory: Path, tool: str) -> None:
+        super().__init__(run_directory, tool)
+        #: name of the tool
+        self.tool = tool
+
+    def finish(self, timeout_s: float = LAST_S) -> bool:
+        """Have the mirror take in the last events; return False if it was killed, as it took too long.
+
+        A mirror that has failed has said so.
+        """
+        return super().finish(timeout_s) or self._process.returncode > 0
+
+
+def mirror(run_directory: Path, parent: int, tool: str) -> None:
+    """Keep the files of a tool up to date until standard input has a byte or ends, or `parent` dies."""
+    follower = JournalFollower(run_directory / JOURNAL_NAME)
+    exporter = make_exporter(tool, run_directory / TOOLS[tool].target, run_directory.name)
+    for is_last in rounds(parent):
+        if is_last:
+            signal.alarm(LAST_S)  # whatever the tool does
+        if follower.read():
+            exporter.take(follower.new, follower.ledger)
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    try:
+        mirror(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    except Exception as error:
+        place = f"`nnlo-opt export {sys.argv[1]} --to {sys.argv[3]} --overwrite`"
+        sys.exit(f"The mirror for {sys.argv[3]} has ended, and the search goes on: {error!r}. {place} writes it later.")

@@ -1,0 +1,255 @@
+"""Study of Optuna: a journal file that `optuna-dashboard` shows, or a study from which a search learns.
+
+Optuna replays its file as we replay our journal. A trial is created with all that is known of it, so a trial that has
+ended is one line; a trial under way is brought up to date by what is new. Therefore a mirror that starts again compares
+what the file has with what the run has, and goes on.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.export.exporter import began_at_s, plain_value, results_of, trials_of
+from nnlo_opt.search.base import Observation
+from nnlo_opt.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials import trial as ours
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.objectives import FIGURE, Objective
+
+#: states of trials that have ended
+_ENDS = {
+    ours.TrialState.COMPLETE: TrialState.COMPLETE,
+    ours.TrialState.FAILED: TrialState.FAIL,
+    ours.TrialState.PRUNED: TrialState.PRUNED,
+}
+_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+
+
+class _Backend(JournalFileBackend):
+    """Journal file of Optuna in which trials begin and end at the times of our journal."""
+
+    #: time of the change of state that is written next
+    at: datetime | None = None
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        if self.at is not None:
+            at = self.at.isoformat(timespec="microseconds")
+            logs = [{key: at if key.startswith("datetime_") else value for key, value in log.items()} for log in logs]
+        super().append_logs(logs)
+
+
+class StudyFile:
+    """Exporter to a journal file of Optuna.
+
+    Args:
+        target: the file; it is continued if it exists.
+        run_name: name of the study.
+    """
+
+    def __init__(self, target: Path, run_name: str) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._backend = _Backend(str(target))
+        self._storage = JournalStorage(self._backend)
+        self._name = run_name
+        #: None before the start of the run is known
+        self._study: Study | None = None
+        #: parameter -> its distribution
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._parameters: dict[str, Parameter] = {}
+        #: identities of the trials in the file, by their numbers
+        self._ids: list[int] = []
+
+    def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        with warnings.catch_warnings():  # about features that Optuna calls experimental
+            warnings.simplefilter("ignore")
+            if self._study is None and ledger.sessions:
+                self._study = self._opened(ledger)
+            for trial in trials_of(events, ledger):
+                self._bring_up_to_date(trial, ledger)
+
+    def _opened(self, ledger: Ledger) -> Study:
+        space = ledger.identity.get("search_space")
+        self._parameters = {p.name: p for p in Space.from_json(space).parameters} if space else {}
+        self._distributions = {name: _distribution(p) for name, p in self._parameters.items()}
+        objectives = ledger.objectives or (_figure(ledger),)
+        directions = [_DIRECTIONS[objective.direction] for objective in objectives]
+        if self._name in [study.study_name for study in self._storage.get_all_studies()]:
+            study = optuna.load_study(study_name=self._name, storage=self._storage)
+        else:
+            study = optuna.create_study(storage=self._storage, study_name=self._name, directions=directions)
+        self._ids = [trial._trial_id for trial in study.get_trials(deepcopy=False)]
+        notes = {"figure_of_merit": _figure(ledger).name, "command_line": ledger.settings.get("command_line", [])}
+        if study.metric_names is None:
+            study.set_metric_names([objective.name for objective in objectives])
+            for name, value in notes.items():
+                study.set_user_attr(name, value)
+        return study
+
+    def _bring_up_to_date(self, trial: ours.Trial, ledger: Ledger) -> None:
+        assert self._study is not None
+        wanted = self._frozen(trial, ledger)
+        if trial.number >= len(self._ids):
+            self._backend.at = None
+            self._ids.append(self._storage.create_new_trial(self._study._study_id, wanted))
+            return
+        number = self._ids[trial.number]
+        known = self._storage.get_trial(number)
+        if known.state.is_finished():
+            return
+        if known.state is TrialState.WAITING and wanted.state is not TrialState.WAITING:
+            self._backend.at = wanted.datetime_start
+            self._storage.set_trial_state_values(number, TrialState.RUNNING)
+        for step, value in wanted.intermediate_values.items():
+            if repr(known.intermediate_values.get(step)) != repr(value):  # NaN is NaN
+                self._storage.set_trial_intermediate_value(number, step, value)
+        for name, value in wanted.user_attrs.items():
+            if repr(known.user_attrs.get(name)) != repr(value):
+                self._storage.set_trial_user_attr(number, name, value)
+        if wanted.state.is_finished():
+            self._backend.at = wanted.datetime_complete
+            self._storage.set_trial_state_values(number, wanted.state, wanted.values)
+
+    def _frozen(self, trial: ours.Trial, ledger: Ledger) -> FrozenTrial:
+        """Return a trial of ours as one of Optuna's."""
+        state = _ENDS.get(trial.state, TrialState.RUNNING if trial.assignments else TrialState.WAITING)
+        figure = {TrialState.COMPLETE: trial.figure_of_merit, TrialState.PRUNED: trial.figure_so_far}.get(state)
+        values = None if figure is None else [figure]
+        if trial.objectives:
+            values = [trial.objectives[objective.name] for objective in ledger.objectives]
+        known = {name: value for name, value in trial.point.items() if name in self._parameters}
+        others = {f"p:{name}": value for name, value in trial.point.items() if name not in known}
+        frozen = optuna.trial.create_trial(
+            state=state,
+            values=values,
+            params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
+            distributions={name: self._distributions[name] for name in known},
+            user_attrs=others | {"state": trial.state.value} | (results_of(trial) if state.is_finished() else {}),
+            intermediate_values=_intermediate(trial) if not ledger.objectives else {},
+        )
+        if state is not TrialState.WAITING:
+            began = began_at_s(trial)
+            frozen.datetime_start = _time(ledger, trial.ended_at_s if began is None else began)
+        if state.is_finished():
+            frozen.datetime_complete = _time(ledger, trial.ended_at_s)
+        return frozen
+
+
+def _figure(ledger: Ledger) -> Objective:
+    """Return the figure of merit of a run with its direction."""
+    name = str(ledger.identity.get("figure_of_merit") or FIGURE)
+    return Objective(name, "max" if ledger.identity.get("direction") == "max" else "min")
+
+
+def _time(ledger: Ledger, time_s: float | None) -> datetime:
+    return datetime.fromtimestamp(ledger.first_start_unix_s + (time_s or 0.0), UTC)
+
+
+def _intermediate(trial: ours.Trial) -> dict[int, float]:
+    """Return the figure after each epoch: the mean over the folds that have reported it."""
+    by_epoch: dict[int, list[float]] = {}
+    for reports in trial.reports.values():
+        for epoch, figure in reports.items():
+            by_epoch.setdefault(epoch, []).append(figure)
+    return {epoch: math.fsum(figures) / len(figures) for epoch, figures in sorted(by_epoch.items())}
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    """Return the distribution of a parameter; a step is left out where Optuna has none (on a logarithmic scale)."""
+    if isinstance(parameter, Categorical | Ordinal | Constant):
+        return CategoricalDistribution(_choices(parameter))
+    assert isinstance(parameter, Real | Integer)
+    log = parameter.prior == "log-uniform"
+    step = None if log else parameter.step
+    if isinstance(parameter, Integer):
+        return IntDistribution(parameter.low, parameter.high, log=log, step=int(step or 1))
+    stepped = FloatDistribution(parameter.low, parameter.high, log=log, step=step)
+    # Optuna's check of the last step is stricter than ours: 1 is not three steps of 0.3333333333.
+    return stepped if stepped.high == parameter.high else FloatDistribution(parameter.low, parameter.high)
+
+
+def _choices(parameter: Categorical | Ordinal | Constant) -> list[Any]:
+    """Return the values as they are if Optuna can store them and tell them apart, which 1 and True are not."""
+    values = [parameter.value_at(index) for index in range(parameter.n_values)]
+    if all(value is None or plain_value(value) is value for value in values) and len({*values}) == len(values):
+        return values
+    return [json.dumps(value) for value in values]
+
+
+def _encoded(parameter: Parameter, value: Any) -> Any:
+    if isinstance(parameter, Categorical | Ordinal | Constant):
+        return _choices(parameter)[parameter.index(value)]
+    return value
+
+
+# ---------------------------------------------------------------- studies from which a search learns
+
+
+def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
+    """Return a study with the observations of its complete trials.
+
+    Args:
+        place: a journal file, a SQLite file, or the URL of a storage; behind it `:STUDY` if it holds several studies.
+        option: option that has asked for it, for errors.
+
+    Raises:
+        ConfigurationError: there is no storage or study, or the study has several objectives.
+    """
+    address, name = place, None
+    if not Path(place).is_file() and "/" not in place.rpartition(":")[2]:
+        address, _, name = place.rpartition(":")
+    try:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        storage = _storage(address)
+        names = [study.study_name for study in storage.get_all_studies()]
+    except Exception as error:  # of Optuna, or of any database behind it
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"`{option}` must name an Optuna study that can be read. Received: `{place}` "
+            f"({type(error).__name__}: {first}). Correct it."
+        ) from None
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        which = (
+            f"it has {', '.join(f'`{known}`' for known in names)}; write `{address}:STUDY`" if names else "it has none"
+        )
+        raise ConfigurationError(f"`{option}` must name one study of a storage. Received: `{place}`; {which}.")
+    study = optuna.load_study(study_name=name, storage=storage)
+    if len(study.directions) > 1:
+        raise ConfigurationError(
+            f"`{option}` must name a study of one objective. Received: `{place}` with {len(study.directions)}. Leave "
+            "it out."
+        )
+    return study, [_observation(trial) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))]
+
+
+def _storage(address: str) -> BaseStorage:
+    path = Path(address.removeprefix("sqlite:///"))
+    if "://" in address and not (address.startswith("sqlite:///") and not path.is_file()):
+        return RDBStorage(address, skip_compatibility_check=True, skip_table_creation=True)
+    with path.open("rb") as file:  # SQLite would create a file that does not exist
+        begin = file.read(16)
+    if begin == b"SQLite format 3\0":
+        return _storage(f"sqlite:///{path}")
+    return JournalStorage(JournalFileBackend(address))
+
+
+def _observation(trial: FrozenTrial) -> Observation:
+    n_folds, std = trial.user_attrs.get("n_folds", 1), trial.user_attrs.get("figure_of_merit_std")
+    error = std / math.sqrt(n_folds - 1) if std is not None and n_folds > 1 else None
+    assert trial.value is not None
+    return Observation(point=trial.params, value=trial.value, std=error)

@@ -1,0 +1,77 @@
+"""Tables of a run as files: trials, epochs, folds, assignments.
+
+In Parquet the columns keep their types: integers with missing values, truths, categories with their order. A parameter
+of mixed values, of lists or with None has no type of Parquet: it is stored as JSON, in which None is null, while a
+missing value stands for a parameter that the trial does not have.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnlo_opt.analysis.frames import assignments_frame, epochs_frame, folds_frame, results_frame, trials_frame
+from nnlo_opt.files import atomic_path
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class _Tables:
+    """Exporter to one file for each table.
+
+    Args:
+        target: folder.
+        run_name: is not needed.
+    """
+
+    suffix: str
+
+    def __init__(self, target: Path, run_name: str) -> None:
+        self._target = target
+
+    def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        frames = {
+            "trials": self.trials(ledger),
+            "epochs": epochs_frame(ledger, events),
+            "folds": folds_frame(ledger),
+            "assignments": assignments_frame(ledger),
+        }
+        for name, frame in frames.items():
+            with atomic_path(self._target / f"{name}{self.suffix}", durable=False) as path:
+                self.write(frame, path)
+
+    def trials(self, ledger: Ledger) -> "DataFrame":
+        return trials_frame(ledger)
+
+    def write(self, frame: "DataFrame", path: Path) -> None:
+        raise NotImplementedError
+
+
+class CsvTables(_Tables):
+    """Exporter to CSV; trials.csv has the bytes of results.csv."""
+
+    suffix = ".csv"
+
+    def trials(self, ledger: Ledger) -> "DataFrame":
+        return results_frame(ledger)
+
+    def write(self, frame: "DataFrame", path: Path) -> None:
+        frame.to_csv(path, index=False, lineterminator="\n")
+
+
+class ParquetTables(_Tables):
+    """Exporter to Parquet."""
+
+    suffix = ".parquet"
+
+    def write(self, frame: "DataFrame", path: Path) -> None:
+        import pandas
+
+        def as_json(value: Any) -> Any:
+            return value if value is pandas.NA else json.dumps(value)
+
+        mixed = [name for name in frame.columns if frame[name].dtype == object]
+        frame.assign(**{name: frame[name].map(as_json).astype("string") for name in mixed}).to_parquet(path)

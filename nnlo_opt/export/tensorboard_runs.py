@@ -1,0 +1,175 @@
+"""Runs of TensorBoard: scalars of every epoch, with the parameters for its page HParams.
+
+A fold of a trial is a run of TensorBoard, and a session of HParams; the folds of a trial are one session group, whose
+figures HParams averages. Only the package tensorboard is needed. Its modules of messages and of records import no
+TensorFlow, which its writer of event files would import.
+
+The records follow from the journal alone, to the byte. So a mirror that starts again writes what a file does not have.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.hparams import api_pb2, metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from nnlo_opt.export.exporter import FirstReports, assignment_of, curves_of, has_folds, trial_name
+from nnlo_opt.space.parameters import Integer, Parameter, Real
+from nnlo_opt.space.space import Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+
+#: name of each file; TensorBoard knows it by the second part
+_NAME = "events.out.tfevents.0.nnlo_opt"
+#: folder of the record of the whole search
+_ROOT = "."
+_FLOAT, _STRING, _BOOL = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_BOOL
+
+
+class EventFiles:
+    """Exporter to event files of TensorBoard, one for each fold.
+
+    Args:
+        target: folder; event files in it are continued.
+        run_name: is not needed.
+    """
+
+    def __init__(self, target: Path, run_name: str) -> None:
+        self._target = target
+        self._reports = FirstReports()
+        #: folder -> records that are not in its file yet
+        self._new: dict[str, BytesIO] = {}
+        #: folders that have records
+        self._begun: set[str] = set()
+        #: folders whose files this object has written to
+        self._written: set[str] = set()
+        #: parameter -> its type on the page HParams
+        self._types: dict[str, int] = {}
+
+    def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        for event in events:
+            self._add(event, ledger, ledger.first_start_unix_s + event.time_s)
+        self._write()
+
+    def _add(self, event: ev.Event, ledger: Ledger, unix_s: float) -> None:
+        """Add the records of an event."""
+        of = assignment_of(event, ledger)
+        folder = _ROOT if of is None else _folder(of, ledger)
+        match event:
+            case ev.RunStarted() if _ROOT not in self._begun:
+                self._record(_ROOT, unix_s, _hparams(metadata.EXPERIMENT_TAG, experiment=self._experiment(ledger)))
+            case ev.FoldAssigned() if folder not in self._begun:
+                info = self._session(ledger.trials[event.trial], unix_s)
+                self._record(folder, unix_s, _hparams(metadata.SESSION_START_INFO_TAG, session_start_info=info))
+            case ev.EpochEnded() if of is not None and self._reports.is_new(of, event.epoch):
+                self._record(folder, unix_s, _scalars(curves_of(event)), event.epoch)
+            case ev.AssignmentFinished():
+                results = {"figure_of_merit": event.figure_of_merit}
+                results |= {f"o:{name}": value for name, value in event.objectives.items()}
+                results |= {f"m:{name}": value for name, value in event.metrics.items()}
+                self._record(folder, unix_s, _scalars(results), event.n_epochs)
+            case ev.TrialCompleted() | ev.TrialFailed() | ev.TrialPruned():
+                self._end(ledger.trials[event.trial], unix_s, ledger)
+
+    def _end(self, trial: Trial, unix_s: float, ledger: Ledger) -> None:
+        has_failed = trial.state is TrialState.FAILED
+        status = api_pb2.STATUS_FAILURE if has_failed else api_pb2.STATUS_SUCCESS
+        info = SessionEndInfo(status=status, end_time_secs=unix_s)
+        for folder in dict.fromkeys(_folder(assignment, ledger) for assignment in trial.assignments):
+            self._record(folder, unix_s, _hparams(metadata.SESSION_END_INFO_TAG, session_end_info=info))
+            if trial.reason:
+                self._record(folder, unix_s, text_pb(trial.state.value, trial.reason))
+
+    def _record(self, folder: str, unix_s: float, summary: Summary, step: int = 0) -> None:
+        records = [Event(wall_time=unix_s, step=step, summary=summary)]
+        if folder not in self._begun:
+            self._begun.add(folder)
+            records.insert(0, Event(wall_time=unix_s, file_version="brain.Event:2"))
+        writer = RecordWriter(self._new.setdefault(folder, BytesIO()))
+        for record in records:
+            writer.write(record.SerializeToString(deterministic=True))
+
+    def _write(self) -> None:
+        for folder, buffer in self._new.items():
+            path, data = self._target / folder / _NAME, buffer.getvalue()
+            if folder not in self._written:
+                self._written.add(folder)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                known = path.read_bytes() if path.exists() else b""
+                if not data.startswith(known):
+                    path.unlink()  # a crash has taken from the journal what was written here
+                    known = b""
+                data = data[len(known) :]
+            with path.open("ab") as file:
+                file.write(data)
+        self._new.clear()
+
+    # ------------------------------------------------------------ the page HParams
+
+    def _experiment(self, ledger: Ledger) -> api_pb2.Experiment:
+        """Return the parameters with their ranges, and the figures by which trials are compared."""
+        space = ledger.identity.get("search_space")
+        parameters = Space.from_json(space).parameters if space else ()
+        self._types = {parameter.name: _type_of(parameter) for parameter in parameters}
+        names = ["figure_of_merit", *(f"o:{objective.name}" for objective in ledger.objectives)]
+        return api_pb2.Experiment(
+            time_created_secs=ledger.first_start_unix_s,
+            hparam_infos=[self._info(parameter) for parameter in parameters],
+            metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=name)) for name in names],
+        )
+
+    def _info(self, parameter: Parameter) -> api_pb2.HParamInfo:
+        info = api_pb2.HParamInfo(name=parameter.name, type=self._types[parameter.name])
+        if isinstance(parameter, Real | Integer):
+            info.domain_interval.min_value, info.domain_interval.max_value = parameter.low, parameter.high
+        else:
+            choices = [parameter.value_at(index) for index in range(parameter.n_values or 0)]
+            info.domain_discrete.extend([self._value(parameter.name, choice) for choice in choices])
+        return info
+
+    def _session(self, trial: Trial, unix_s: float) -> SessionStartInfo:
+        info = SessionStartInfo(group_name=trial_name(trial.number), start_time_secs=unix_s)
+        for name, value in trial.point.items():
+            kind = {_BOOL: "bool_value", _FLOAT: "number_value"}.get(self._types.get(name, _STRING), "string_value")
+            setattr(info.hparams[name], kind, self._value(name, value))
+        return info
+
+    def _value(self, name: str, value: Any) -> Any:
+        """Return a value of a parameter in its one type; among texts, any other value as its JSON."""
+        is_text = self._types.get(name, _STRING) == _STRING
+        return json.dumps(value) if is_text and not isinstance(value, str) else value
+
+
+def _type_of(parameter: Parameter) -> int:
+    """Return the type that a parameter has on the page HParams."""
+    if isinstance(parameter, Real | Integer):
+        return int(_FLOAT)
+    types = {type(parameter.value_at(index)) for index in range(parameter.n_values or 0)}
+    return int(_BOOL if types == {bool} else _FLOAT if types <= {int, float} else _STRING)
+
+
+def _folder(assignment: Assignment, ledger: Ledger) -> str:
+    """Return the folder of the fold that an assignment trains."""
+    name = trial_name(assignment.trial)
+    return f"{name}/fold-{assignment.fold}" if has_folds(ledger) else name
+
+
+def _scalars(values: Mapping[str, float]) -> Summary:
+    return Summary(value=[scalar_pb(tag, value).value[0] for tag, value in values.items()])
+
+
+def _hparams(tag: str, **data: Any) -> Summary:
+    """Return a record of the page HParams; its bytes are the same in every process."""
+    content = HParamsPluginData(**data).SerializeToString(deterministic=True)
+    plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
+    value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=metadata.NULL_TENSOR)
+    return Summary(value=[value])

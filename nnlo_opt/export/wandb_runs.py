@@ -1,0 +1,62 @@
+"""Offline runs of Weights & Biases, one for each trial, which `wandb sync` uploads.
+
+Nothing is sent: a run in offline mode is a file, and reports of errors and statistics of the machine are switched off.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnlo_opt.export.exporter import Epoch, epochs_of, results_of, trial_name, trials_of
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial, TrialState
+
+
+class OfflineRuns:
+    """Exporter to offline runs of Weights & Biases, which have the run as their project and group.
+
+    Args:
+        target: folder of the runs.
+        run_name: name of the project.
+    """
+
+    def __init__(self, target: Path, run_name: str) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        self._target = target
+        self._project = re.sub(r"[/\\#?%:]", "_", run_name)
+
+    def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        epochs = epochs_of(events, ledger)
+        for trial in trials_of(events, ledger):
+            self._log(trial, epochs[trial.number])
+
+    def _log(self, trial: Trial, epochs: Sequence[Epoch]) -> None:
+        import wandb
+
+        name = trial_name(trial.number)
+        run = wandb.init(
+            mode="offline",
+            dir=self._target,
+            project=self._project,
+            group=self._project,
+            id=f"{self._project}-{name}",  # the same for a later export, which replaces the run in W&B
+            name=name,
+            config=trial.point,
+            tags=[trial.state.value],
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                disable_git=True,
+                save_code=False,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
+            ),
+        )
+        run.define_metric("*", step_metric="epoch")
+        for epoch in epochs:
+            run.log({"epoch": epoch.number, "_timestamp": epoch.unix_s, **epoch.values})
+        run.summary.update({"state": trial.state.value, **results_of(trial)})
+        run.finish(exit_code=int(trial.state is TrialState.FAILED))

@@ -1,0 +1,157 @@
+"""Measurements of earlier searches, with which `--warm-start` lets a search begin."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nnlo_opt.comm.messages import Json
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.export.exporter import require
+from nnlo_opt.files import regular
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.search.base import Observation
+from nnlo_opt.search.warm_start import adopted_observations, observations_of
+from nnlo_opt.space.fixing import value_of
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+
+_OPTION = "--warm-start"
+#: columns of a CSV; the other columns that are read begin with `p:`
+_FIGURE, _STATE = "figure_of_merit", "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """Measurements at the points of one earlier search."""
+
+    #: of its complete trials
+    observations: Sequence[Observation]
+    #: its parameters
+    names: Sequence[str]
+    #: known of "figure_of_merit" and "direction", by which its trials are compared
+    comparison: Mapping[str, Json] = field(default_factory=dict)
+    #: True if values are as the other tool writes them, as text for example
+    is_foreign: bool = True
+
+
+def observations_of_runs(
+    places: Sequence[Path | str], identity: Mapping[str, Json], space: Space
+) -> tuple[list[Observation], list[str]]:
+    """Return observations of earlier searches that count in `space`, and lines about what was taken over.
+
+    ConfigurationError where a place holds no search, or one of another figure of merit or direction than `identity`.
+    """
+    observations: list[Observation] = []
+    lines = []
+    for place in places:
+        earlier = read_earlier(place)
+        for key, what in ((_FIGURE, "figure of merit"), ("direction", "direction")):
+            if earlier.comparison.get(key, identity[key]) != identity[key]:
+                raise ConfigurationError(
+                    f"`{_OPTION}` must name runs with the same {what}, because figures are compared. Received: "
+                    f"`{place}` with {earlier.comparison[key]}, but this run has {identity[key]}. Leave it out."
+                )
+        known = earlier.observations
+        if earlier.is_foreign:
+            known = [Observation(**o | {"point": _as_ours(o["point"], space)}) for o in known]
+        found, remarks = adopted_observations(known, earlier.names, space)
+        observations += found
+        lines += [f"Warm start from `{place}`: {remark}." for remark in remarks]
+        lines.append(f"Warm start from `{place}`: {len(found)} of {len(known)} complete trials are used.")
+    return observations, lines
+
+
+def read_earlier(place: Path | str) -> Earlier:
+    """Return the measurements of a run directory, an Optuna study or a CSV; ConfigurationError if it is none."""
+    path = Path(place)
+    if path.is_dir():
+        return _of_run(path)
+    if path.is_file() and path.suffix.lower() == ".csv":
+        return _of_table(path)
+    if path.is_file() or ":" in str(place):
+        return _of_study(str(place))
+    raise ConfigurationError(
+        f"`{_OPTION}` must name a run directory, which holds a `{JOURNAL_NAME}`, an Optuna study or a CSV. Received: "
+        f"`{place}`. Correct it."
+    )
+
+
+def _of_run(path: Path) -> Earlier:
+    ledger = ledger_of(path, _OPTION)
+    space = ledger.identity.get("search_space")
+    if space is None:
+        raise ConfigurationError(
+            f"`{_OPTION}` must name runs of OptimizationDriver. Received: `{path}`, a training. Leave it out."
+        )
+    return Earlier(
+        observations=observations_of(ledger.trials),
+        names=Space.from_json(space).names,
+        comparison={key: ledger.identity.get(key) for key in (_FIGURE, "direction")},
+        is_foreign=False,
+    )
+
+
+def ledger_of(path: Path, option: str) -> Ledger:
+    """Return the ledger of a run that `option` names; ConfigurationError if there is none."""
+    try:
+        return read_ledger(path)
+    except OSError:
+        raise ConfigurationError(
+            f"`{option}` must name a run directory, which holds a `{JOURNAL_NAME}`. Received: `{path}`. Correct it."
+        ) from None
+
+
+# ---------------------------------------------------------------- other tools
+
+
+def _of_study(place: str) -> Earlier:
+    require("optuna", f"`{_OPTION}` with a study of Optuna")
+    from nnlo_opt.export.optuna_study import read_study
+
+    study, observations = read_study(place, _OPTION)
+    figure = study.user_attrs.get(_FIGURE)  # of a study that this package has exported
+    names = dict.fromkeys(name for observation in observations for name in observation["point"])
+    return Earlier(
+        observations=[each for each in observations if math.isfinite(each["value"])],
+        names=[*names],
+        comparison={"direction": study.direction.name.lower()[:3]} | ({_FIGURE: figure} if figure else {}),
+    )
+
+
+def _of_table(path: Path) -> Earlier:
+    try:
+        with regular(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns, rows = reader.fieldnames or [], [*reader]
+        names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]
+        if _FIGURE not in columns or not names:
+            raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+        ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
+        return Earlier(observations=[_observation(row, names) for row in ended], names=names)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ConfigurationError(
+            f"A CSV for `{_OPTION}` must have the columns of results.csv, at least {_FIGURE} with a number and one "
+            f"p:PARAMETER. Received: `{path}` ({error}). Correct it."
+        ) from None
+
+
+def _observation(row: Mapping[str, str], names: Sequence[str]) -> Observation:
+    value, n_folds = float(row[_FIGURE]), float(row.get("n_folds") or 1)
+    if not math.isfinite(value):
+        raise ValueError(f"a {_FIGURE} of {value}")
+    std = float(row.get("figure_of_merit_std") or 0) / math.sqrt(n_folds - 1) if n_folds > 1 else None
+    return Observation(point={name: row[f"p:{name}"] for name in names}, value=value, std=std)
+
+
+def _as_ours(point: Mapping[str, object], space: Space) -> Point:
+    """Return a point with values that stand for values of `space`, which may be its text.
+
+    An empty text stands for None, or for a parameter that the point does not have.
+    """
+    known = {name: value_of(space[name], value) for name, value in point.items() if name in space.names}
+    values = {name: value for name, value in known.items() if value != "" or space[name].contains("")}
+    absent = {name: None for name in known if name not in values and space[name].contains(None)}
+    return values if not absent or space.contains(values) else values | absent

@@ -1,0 +1,74 @@
+import importlib.util
+
+import pytest
+from exported import story
+from stories import write_journal
+
+from nnlo_opt.cli import tool
+
+
+def export(run, *words):
+    return tool.main(["export", str(run), *words])
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run").mkdir()
+    return write_journal(tmp_path / "run", story())
+
+
+def test_a_run_is_written_to_its_own_directory_or_to_another_place(run, tmp_path, capsys):
+    assert export(run, "--to", "csv") == 0
+    assert capsys.readouterr().out == f"Wrote 7 trials of `{run}` to `{run / 'csv'}`.\n"
+    assert export(run, "--to", "csv", "--out", str(tmp_path / "a" / "b")) == 0
+    assert (tmp_path / "a" / "b" / "trials.csv").read_bytes() == (run / "csv" / "trials.csv").read_bytes()
+
+
+@pytest.mark.needs("optuna")
+def test_the_command_that_shows_the_export_is_printed(run, capsys):
+    assert export(run, "--to", "optuna") == 0
+    assert capsys.readouterr().out.endswith(f"To look at it:\n    optuna-dashboard {run / 'optuna.log'}\n")
+    assert export(run, "--to", "optuna") == 2
+    assert "Nothing is overwritten unasked" in capsys.readouterr().err
+    assert export(run, "--to", "optuna", "--overwrite") == 0
+
+
+def test_nothing_is_overwritten_unasked_and_no_folder_of_somebody_else(run, tmp_path, capsys):
+    assert export(run, "--to", "csv") == 0
+    (run / "csv" / "folds.csv").write_text("old")
+    assert export(run, "--to", "csv") == 2
+    assert (run / "csv" / "folds.csv").read_text() == "old"
+    assert export(run, "--to", "csv", "--overwrite") == 0
+    assert (run / "csv" / "folds.csv").read_text() != "old"
+    (tmp_path / "mine").mkdir()
+    assert export(run, "--to", "csv", "--out", str(tmp_path / "mine")) == 0  # an empty folder is no loss
+    (tmp_path / "mine" / "nnlo_opt-export.json").unlink()
+    capsys.readouterr()
+    assert export(run, "--to", "csv", "--out", str(tmp_path / "mine"), "--overwrite") == 2
+    assert "remove it yourself" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "trials.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "`--to` is required"),
+        (["--to", "optun"], "Did you mean `optuna`?"),
+    ],
+)
+def test_wrong_requests_are_refused_in_a_sentence(run, words, sentence, capsys):
+    assert export(run, *words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_its_extra(run, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert export(run, "--to", "mlflow") == 2
+    words = "`--to mlflow` needs the package mlflow. It is not installed: `pip install nnlo_opt[mlflow]`"
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (run / "mlruns").exists()
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert export(tmp_path, "--to", "csv") == 2
+    assert "must hold a journal.jsonl" in capsys.readouterr().err

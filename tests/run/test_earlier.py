@@ -1,0 +1,141 @@
+"""Studies of Optuna and tables as measurements with which a search begins."""
+
+import pytest
+from exported import SPACE, story
+from stories import write_journal
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.run.earlier import observations_of_runs, read_earlier
+from nnlo_opt.space import Categorical, Integer, Real, Space
+from nnlo_opt.trials.ledger import Ledger
+
+IDENTITY = {"figure_of_merit": "val_loss", "direction": "max"}
+OURS = Space([Real(0, 1, name="x"), Integer(1, 9, name="n"), Categorical([None, "a", 2], name="c")])
+
+
+def exported(tmp_path, tool, name, n_fold=1):
+    events = story(n_fold)
+    ledger = Ledger(events)
+    if not tool:
+        (tmp_path / name).mkdir()
+        write_journal(tmp_path / name, events)
+        return ledger
+    make_exporter(tool, tmp_path / name, "run").take(events, ledger)
+    return ledger
+
+
+@pytest.mark.parametrize("n_fold", [1, 3])
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    [("", "run"), ("csv", "csv/trials.csv"), pytest.param("optuna", "o.log", marks=pytest.mark.needs("optuna"))],
+)
+def test_what_was_exported_comes_back_as_it_was(tmp_path, tool, name, n_fold):
+    ledger = exported(tmp_path, tool, name.partition("/")[0], n_fold)
+    observations, lines = observations_of_runs([tmp_path / name], IDENTITY, SPACE)
+    complete = [trial for trial in ledger.trials if trial.figure_of_merit is not None]
+    assert [observation["point"] for observation in observations] == [trial.point for trial in complete]
+    assert [observation["value"] for observation in observations] == [trial.figure_of_merit for trial in complete]
+    errors = [trial.standard_error for trial in complete]
+    assert [observation["std"] for observation in observations] == (errors if n_fold == 1 else pytest.approx(errors))
+    assert lines == [f"Warm start from `{tmp_path / name}`: 3 of 3 complete trials are used."]
+
+
+def table(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    return tmp_path / "t.csv"
+
+
+def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path):
+    rows = "figure_of_merit,p:x,p:n,p:c,p:old,note\n0.5,0.25,3,a,1,\n0.25,1,4,,2,b\n1,0.5,77,2,3,\n2,0.5,1,b,3,\n"
+    observations, lines = observations_of_runs([table(tmp_path, rows)], IDENTITY, OURS)
+    assert observations == [
+        {"point": {"x": 0.25, "n": 3, "c": "a"}, "value": 0.5, "std": None},
+        {"point": {"x": 1.0, "n": 4, "c": None}, "value": 0.25, "std": None},
+    ]
+    assert [line.partition("`: ")[2] for line in lines] == [
+        "`old` is not a parameter here and is ignored.",
+        "1 of 4 trials skipped: `n` is outside Integer(1, 9).",
+        "1 of 4 trials skipped: `c` is outside Categorical([None, 'a', 2]).",
+        "2 of 4 complete trials are used.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "its columns are none"),
+        ("figure_of_merit,x\n1,2\n", "its columns are figure_of_merit, x"),
+        ("figure_of_merit,p:x\nhigh,2\n", "could not convert string to float: 'high'"),
+        ("figure_of_merit,p:x\nnan,2\n", "a figure_of_merit of nan"),
+        ("figure_of_merit,p:x\n\xff,2\n", "could not convert string"),
+    ],
+)
+def test_a_table_without_these_is_refused(tmp_path, text, words):
+    with pytest.raises(ConfigurationError, match=r"must have the columns of results\.csv") as refused:
+        read_earlier(table(tmp_path, text))
+    assert words in str(refused.value)
+
+
+@pytest.mark.needs("optuna")
+class TestStudies:
+    """Studies that Optuna itself has made."""
+
+    def study(self, tmp_path, kind, name="s", **options):
+        import optuna
+
+        def objective(trial):
+            trial.suggest_float("x", 0, 1)
+            trial.suggest_int("n", 1, 5)
+            trial.suggest_categorical("c", [None, "a"])
+            if trial.number == 2:
+                raise optuna.TrialPruned
+            return trial.number / 4
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        path = tmp_path / f"study.{kind}"
+        storage = f"sqlite:///{path}"
+        if kind == "log":
+            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+        options = options or {"direction": "maximize"}
+        study = optuna.create_study(storage=storage, study_name=name, **options)
+        if "directions" not in options:
+            study.optimize(objective, n_trials=4)
+        return path, study
+
+    @pytest.mark.parametrize("kind", ["log", "db"])
+    def test_a_study_is_read_from_a_journal_or_from_sqlite(self, tmp_path, kind):
+        path, study = self.study(tmp_path, kind)
+        complete = [trial for trial in study.trials if trial.value is not None]
+        wanted = [{"point": trial.params, "value": trial.value, "std": None} for trial in complete]
+        for place in [path, f"{path}:s", *([f"sqlite:///{path}", f"sqlite:///{path}:s"] if kind == "db" else [])]:
+            observations, lines = observations_of_runs([place], IDENTITY, OURS)
+            assert observations == wanted
+            assert lines == [f"Warm start from `{place}`: 3 of 3 complete trials are used."]
+
+    def test_studies_that_cannot_be_compared_are_refused(self, tmp_path):
+        path, _ = self.study(tmp_path, "log")
+        with pytest.raises(ConfigurationError, match=r"with max, but this run has min\. Leave it out"):
+            observations_of_runs([path], IDENTITY | {"direction": "min"}, OURS)
+        self.study(tmp_path, "log", "two", directions=["minimize", "maximize"])
+        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
+            read_earlier(path)
+        with pytest.raises(ConfigurationError, match="it has `s`, `two`; write"):
+            read_earlier(f"{path}:three")
+        with pytest.raises(ConfigurationError, match=r"a study of one objective\. Received: .* with 2"):
+            read_earlier(f"{path}:two")
+
+    def test_a_figure_of_another_name_is_refused(self, tmp_path):
+        exported(tmp_path, "optuna", "o.log")
+        with pytest.raises(ConfigurationError, match="the same figure of merit"):
+            observations_of_runs([tmp_path / "o.log"], IDENTITY | {"figure_of_merit": "1 - val_acc"}, SPACE)
+
+    @pytest.mark.parametrize("place", ["sqlite:///none.db", "none.log:study", "text.log", "mysql://nowhere.invalid/db"])
+    def test_what_is_no_study_is_refused_in_a_sentence(self, tmp_path, monkeypatch, place):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "text.log").write_text("hello\n")
+        with pytest.raises(
+            ConfigurationError, match=r"must name (an Optuna study that can be read|one study .* has none)"
+        ):
+            read_earlier(place)
+        assert not (tmp_path / "none.db").exists()
