@@ -176,8 +176,10 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     """Write data files and lists; return the paths of the lists."""
     parts = {"train": (images.train, arguments.n_train_files), "test": (images.test, arguments.n_test_files)}
     lists = {part: arguments.out / f"{part}_{arguments.name}.list" for part in parts}
+    # Lists of one file, which the documents of NNLO name.
+    short = {part: arguments.out / f"{part}_1_{arguments.name}.list" for part in parts if arguments.name == "3d"}
     # No list names files of which some are of this run and some of another, should this one be interrupted.
-    for path in lists.values():
+    for path in (*lists.values(), *short.values()):
         path.unlink(missing_ok=True)
         sums_path(path).unlink(missing_ok=True)
     files = {
@@ -187,6 +189,9 @@ def _write(images: ImageSet, arguments: argparse.Namespace) -> list[Path]:
     for part, path in lists.items():
         write_sums(path, files[part])
         write_list(path, files[part])
+    for part, path in short.items():
+        write_sums(path, files[part][:1])
+        write_list(path, files[part][:1])
     return list(lists.values())
 
 

@@ -183,6 +183,14 @@ def read_arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
     return source.read(np.arange(source.info.n_samples))
 
 
+def test_showers_by_their_former_name_have_lists_of_one_file_too(folder: Path) -> None:
+    assert getdata.main(["3d", "3", "2", "--n-samples", "20", "--cells", "9", "--out", "."]) == EXIT_OK
+    for part, n_files in (("train", 3), ("test", 2)):
+        files = read_list(Path(f"{part}_3d.list"))
+        assert len(files) == n_files
+        assert read_list(Path(f"{part}_1_3d.list")) == files[:1]
+
+
 def test_arrays_are_divided_by_the_seed_and_keep_their_rows_together(folder: Path, capsys) -> None:
     argv = ["from-arrays", *write_arrays(), "--name", "mine", "--split", "0.3", "--n-train-files", "2"]
     assert getdata.main(argv) == EXIT_OK
