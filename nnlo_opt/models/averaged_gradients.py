@@ -4,6 +4,7 @@ The optimizer stays the user's own object, of its own class. The method by which
 averaged gradients: `apply`, on JAX `stateless_apply`. So what is saved of the optimizer knows nothing of this package.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,6 +139,8 @@ class _TorchHooks:
         self._n_samples = 0
         #: parameters whose gradients have come in this step
         self._come: set[Any] = set()
+        #: parameters from the first one whose gradient has not come, in the order of the vector
+        self._left: deque[Any] = deque()
         self._is_in_step = False
         self._chunked: Chunked | None = None
 
@@ -148,6 +151,7 @@ class _TorchHooks:
             self._place(parameters)
         self._n_samples, self._is_in_step = n_samples, bool(self._places)
         self._come.clear()
+        self._left = deque(self._places)
 
     def _place(self, parameters: Sequence[Any]) -> None:
         import torch
@@ -178,8 +182,9 @@ class _TorchHooks:
         place = self._places[parameter]
         gradient = parameter.grad.detach().cpu().numpy().reshape(-1)
         np.multiply(gradient, np.float32(self._chunked.share), out=self._vector[place])
-        missing = (place.start for other, place in self._places.items() if other not in self._come)
-        self._chunked.send_until(next(missing, self._vector.size))
+        while self._left and self._left[0] in self._come:
+            self._left.popleft()
+        self._chunked.send_until(self._places[self._left[0]].start if self._left else self._vector.size)
 
     def finish(self) -> list[Any] | None:
         """Return the averaged gradients in the order of the variables; None if none has come in this step."""
