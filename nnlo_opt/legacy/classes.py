@@ -20,7 +20,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.legacy.names import settle_backend
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.models.builtin import cifar10, example, mnist, mnist_torch, topclass, topclass_torch
-from nnlo_opt.runtime.devices import cores, node_place
+from nnlo_opt.runtime.devices import NO_GPU, cores, find_gpus, node_place, place
 
 _LEVELS = {"trace": logging.DEBUG, "warn": logging.WARNING}
 _said: set[str] = set()
@@ -114,11 +114,9 @@ class H5Data(Data, nnlo_opt.H5Data):
 
 
 def get_device(comm: Any, num_masters: int = 1, gpu_limit: int = -1, gpu_for_master: bool = False) -> str:
-    """Return cpu, or gpuN with the number of a GPU of this node for this rank."""
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.isdigit()]
-    gpus = visible or sorted(path.name[6:] for path in Path("/dev").glob("nvidia[0-9]*"))
-    gpus = gpus if gpu_limit < 0 else gpus[:gpu_limit]
-    return f"gpu{gpus[node_place(os.environ)[0] % len(gpus)]}" if gpus else "cpu"
+    """Return cpu, or `gpu` with the number of a GPU of this node for this rank, or with the name of a slice of one."""
+    gpu = place(node_place(os.environ)[0], find_gpus(os.environ).names, None if gpu_limit < 0 else gpu_limit)
+    return "cpu" if gpu == NO_GPU else f"gpu{gpu}"
 
 
 def get_device_name(dev_type: str, dev_num: int, backend: str = "tensorflow") -> str:
