@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from nnlo_opt.cli import buildmodel, export, getdata, horovodrun, launch, plan, simulate, tool
-from nnlo_opt.cli.arguments import GAN_OPTIONS
+from nnlo_opt.cli.gan import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
 _HEAD = """# Options
