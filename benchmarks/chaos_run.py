@@ -24,7 +24,7 @@ import psutil
 from chaos_processes import VANISHED, Family, alive, stopped
 
 from nnlo_opt.comm.topology import Topology
-from nnlo_opt.testing.mpirun import SESSION_FOLDER
+from nnlo_opt.runtime.environment import SESSION_FOLDER
 
 HERE = Path(__file__).parent
 LOOK_S = 0.02

@@ -20,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
+from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 ROOT = Path(__file__).resolve().parents[1]
 #: what MPI libraries call the rank of a process in its environment

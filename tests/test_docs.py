@@ -49,6 +49,7 @@ SUBCOMMANDS = (
     "nnlo-opt simulate",
     "nnlo-opt launch",
     "nnlo-opt plan",
+    "nnlo-opt doctor",
     "nnlo-opt completion",
     "nnlo-opt examples",
     "nnlo-opt run-legacy",

@@ -38,6 +38,7 @@ ORDER = (
     "reporting",
     "export",
     "launcher",
+    "doctor",
     "simulate",
     "run",
     "testing",
@@ -66,6 +67,7 @@ PURE_DECISIONS: dict[str, str] = {
     "search": "random design encoding genetic start_points curves pruners pruning racing targets warm_start "
     "scalarisation",
     "launcher": "planning supervisor",
+    "doctor": "judgement",
     "simulate": "workload",
 }
 #: folders and modules that stand within those above and touch the world
@@ -91,9 +93,9 @@ DOORS: dict[str, list[str]] = {
     "msgspec": ["records"],
     "pandas": ["analysis.frames", "export.tables"],
     "matplotlib": ["analysis.plots"],
-    "psutil": ["data.cache", "data.memory", "launcher.job", "runtime.monitor", "runtime.peers"],
+    "psutil": ["data.cache", "data.memory", "doctor.examination", "launcher.job", "runtime.monitor", "runtime.peers"],
     "pynvml": ["runtime.monitor"],
-    "rich": ["reporting"],
+    "rich": ["cli.doctor", "reporting"],
     "tensorboard": ["export.tensorboard_runs"],
     "mlflow": ["export.mlflow_runs"],
     "wandb": ["export.wandb_runs"],
@@ -204,7 +206,7 @@ def test_only_run_names_the_adapters_that_have_a_twin():
         for name in OF_THE_HOUSE
         for other in house_imports_of(name)
         if is_in(other, NAMED_BY_RUN)
-        and not is_in(name, ["run", "cli", "api", "legacy", "allreduce", "controller"])
+        and not is_in(name, ["run", "cli", "api", "legacy", "allreduce", "controller", "doctor"])
         and other not in OWN_PACKAGE.get(name, [])
     ]
     assert not named

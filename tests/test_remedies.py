@@ -15,7 +15,7 @@ OPTIONS = {flag for options in reference.COMMANDS.values() for option in options
 #: options that are in no table, one that is shortened, and options of other programs
 MORE = {"--help", "--help-all", "--version", "--early", "--mpi"}
 #: of NNLO, taken without effect; of mpirun, TensorBoard and MLflow
-MORE |= {"--tf", "--profile", "--map-by", "--logdir", "--backend-store-uri"}
+MORE |= {"--tf", "--profile", "--map-by", "--bind-to", "--mca", "--with-ft", "--logdir", "--backend-store-uri"}
 
 
 def texts(path: Path) -> list[str]:

@@ -23,7 +23,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from turns import Contestant, rate, take_turns
 
-from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
+from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 #: one thread a process
 THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")

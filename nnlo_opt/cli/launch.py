@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from nnlo_opt.cli.arguments import (
     parse_training,
 )
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
-from nnlo_opt.launcher.job import LOOK_S, Job, lets_ranks_outlive_others
+from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.option_kinds import FLAG, TEXT, whole
@@ -95,7 +94,7 @@ class DriverCommand:
         options = _PARSERS[program](arguments)
         refuse_existing(options.run)
         name, _ = choose_name(options.run, Path(options.model).stem.removesuffix("_arch"), program)
-        first = (_find(words[0]) if at == 0 else None) or words[at]
+        first = (find_command(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
             arguments=arguments,
@@ -112,12 +111,6 @@ class DriverCommand:
         """Return the words for one start; options of the user overrule those that are added before them."""
         added = ["--grace", f"{grace_s:g}", "--checkpoint", str(self.directory)]
         return [*self.words, *added, *(self.run.resuming(self.arguments) if again else self.arguments)]
-
-
-def _find(command: str) -> str | None:
-    """Return a command that is in PATH, or else beside this Python; None if there is none."""
-    beside = str(Path(sys.executable).parent)
-    return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
 def check_places(argv: Sequence[str]) -> None:
@@ -145,7 +138,7 @@ def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         print(request, end="")
         return EXIT_OK
     starter = shlex.split(arguments.mpirun)
-    found = _find(starter[0]) if starter else None
+    found = find_command(starter[0]) if starter else None
     if found is None:
         raise ConfigurationError(
             f"`--mpirun` must name a command that starts ranks. Received: {arguments.mpirun!r}. Install one by "

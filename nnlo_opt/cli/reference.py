@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, export, getdata, horovodrun, launch, plan, simulate, tool
+from nnlo_opt.cli import buildmodel, doctor, export, getdata, horovodrun, launch, plan, simulate, tool
 from nnlo_opt.cli.gan import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "MPIGDriver": GAN_OPTIONS,
     "nnlo-opt launch": launch.OPTIONS,
     "nnlo-opt plan": plan.OPTIONS,
+    "nnlo-opt doctor": doctor.OPTIONS,
     "nnlo-opt simulate": simulate.OPTIONS,
     "nnlo-opt report": tool.REPORT_OPTIONS,
     "nnlo-opt show": tool.SHOW_OPTIONS,

@@ -205,6 +205,26 @@ def _plan(argv: Sequence[str]) -> int:
     return plan.run(parser.values(argv))
 
 
+def _doctor(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import doctor
+
+    parser = Parser(
+        doctor.OPTIONS,
+        prog="nnlo-opt doctor",
+        description="Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. Exit "
+        "code 1 if something is broken, else 0.",
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(RUNS),
+        metavar="FOLDER",
+        help=f"run directory or its folder ({RUNS})",
+    )
+    return doctor.run(parser.values(argv))
+
+
 def _completion(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.completion import SHELLS, script
 
@@ -386,6 +406,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),
+    "doctor": ("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them", _doctor),
     "examples": ("write the programs and models of NNLO and mpi_learn by their names", _examples),
     "run-legacy": ("run a script or model of NNLO or mpi_learn as it is; see its own --help", _run_legacy),
     "completion": ("print a script by which bash, zsh or fish complete all commands", _completion),

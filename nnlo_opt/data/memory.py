@@ -9,10 +9,10 @@ import psutil
 #: share of the free memory; frameworks, activations and other programs need the rest
 _SHARE = 1 / 4
 _GROUPS = Path("/sys/fs/cgroup")
-#: controllers of a group, none in version 2 -> folder of the groups, files of limit and use, name of the cache in use
+#: version of control groups -> files of limit and use, name of the cache in use
 _NAMES = {
-    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    "": (".", "memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
 }
 
 
@@ -32,19 +32,27 @@ def _of_machine() -> int:
 
 def _of_control_groups() -> Iterator[int]:
     """Yield the bytes left in each control group of this process, and in the groups that contain them."""
+    for version, folder in control_groups("memory"):
+        limit, used, cache = _NAMES[version]
+        with suppress(OSError, ValueError):
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            yield max(0, left + int(statistics.get(cache, 0)))
+
+
+def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
+    """Yield each control group of this process, and the groups that contain it: its version, its folder if it is seen.
+
+    Args:
+        controller: controller of version 1; in version 2 a group has them all.
+    """
     for line in _memberships():
         _, controllers, group = line.split(":", 2)
-        if controllers not in _NAMES:
-            continue
-        root, limit, used, cache = _NAMES[controllers]
-        inside = Path(group.lstrip("/"))
-        for place in (inside, *inside.parents):
-            # A container sees its own group at the root, without a path to it.
-            with suppress(OSError, ValueError):
-                folder = _GROUPS / root / place
-                statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                left = int((folder / limit).read_text()) - int((folder / used).read_text())
-                yield max(0, left + int(statistics.get(cache, 0)))
+        if controllers == "" or controller in controllers.split(","):
+            inside = Path(group.lstrip("/"))
+            for place in (inside, *inside.parents):
+                # A container sees its own group at the root, without a path to it.
+                yield (1, _GROUPS / controller / place) if controllers else (2, _GROUPS / place)
 
 
 def _memberships() -> list[str]:

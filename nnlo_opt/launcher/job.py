@@ -2,14 +2,17 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -38,6 +41,12 @@ MARK = "NNLO_OPT_JOB"
 VERSION_S = 20.0
 #: first version of Open MPI whose ranks can outlive the death of a rank
 _ULFM_VERSION = 5
+
+
+def find_command(command: str) -> str | None:
+    """Return a command that is in PATH, or else beside this Python; None if there is none."""
+    beside = str(Path(sys.executable).parent)
+    return command if shutil.which(command) is not None else shutil.which(command, path=beside)
 
 
 def lets_ranks_outlive_others(mpirun: str) -> bool:
@@ -84,13 +93,18 @@ class Job:
         environment: variables added to the environment of this process.
         sign: file that rank 0 removes when MPI has begun; None if a rank that dies before ends the job anyway. A job of
             this machine that still has the same sign is ended first: its launcher is dead.
+        pipes: arguments of `subprocess.Popen`.
 
     Raises:
         ConfigurationError: there is no such command.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, sign: Path | None = None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        sign: Path | None = None,
+        **pipes: Any,
     ) -> None:
         #: value of `MARK` in this job alone
         self._number = uuid.uuid4().hex
@@ -106,6 +120,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env={**os.environ, **(environment or {}), MARK: self._number},
+                **pipes,
             )
         except OSError as error:
             raise ConfigurationError(

@@ -35,7 +35,8 @@ _NODE_VARIABLES = (
 #: variable with the number of threads that this package has set, so that it is not taken for the user's number
 _OURS = "NNLO_OPT_THREADS"
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
-_VISIBLE = (_CUDA, _HIP, _ROCR)
+#: variables of every vendor that choose among the GPUs
+VISIBLE = (_CUDA, _HIP, _ROCR)
 #: a GPU, or a slice of one, in a list of visible devices
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 #: name that means "no GPU" to every runtime
@@ -223,7 +224,7 @@ class NodeShare:
         """Put the share into the environment, for the framework that is imported next."""
         _set_threads(environ, self.n_threads)
         if self.gpu == NO_GPU:
-            environ.update(dict.fromkeys(_VISIBLE, NO_GPU))
+            environ.update(dict.fromkeys(VISIBLE, NO_GPU))
         elif self.gpu is not None:
             environ[self.variable] = self.gpu
         if self.n_sharing > 1:
@@ -282,7 +283,7 @@ def share_node(
             places = [place(position, gpus.names, request.max_gpus) for position in range(len(users))]
             gpu = places[users.index(world_rank)]
             n_sharing = places.count(gpu)
-        elif environ.keys().isdisjoint(_VISIBLE):
+        elif environ.keys().isdisjoint(VISIBLE):
             # If no variable is set, a GPU that is unknown here is not hidden from the framework, which may find it.
             gpu = None
     return NodeShare(n_threads=n_threads, n_cores=n_cores, gpu=gpu, variable=variable, n_sharing=n_sharing)

@@ -52,6 +52,9 @@ def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
     return any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
 
 
+#: variable that names the folder in which Open MPI's mpirun keeps files named by its process id. mpirun does not
+#: start ("listener thread failed to start") if a killed one of the same process id has left some
+SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 #: variable by which mpirun turns on ULFM in the ranks
 _SWITCH = "OMPI_MCA_mpi_ft_enable"
 #: variables for mpirun, as `--with-ft ulfm` sets them; one of the two alone hangs

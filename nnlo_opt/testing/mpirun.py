@@ -12,9 +12,6 @@ ENVIRONMENT = {
     # Open MPI's transport for libfabric, which a single node does not need, sleeps a second when MPI starts.
     "OMPI_MCA_btl": "^ofi",
 }
-#: variable that names the folder in which Open MPI's mpirun keeps files named by its process id. Each job gets an empty
-#: one: mpirun does not start ("listener thread failed to start") where a killed one of the same process id left some
-SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 
 
 def find_mpirun() -> str | None:

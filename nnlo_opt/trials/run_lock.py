@@ -66,7 +66,7 @@ class RunLock:
         except Timeout:
             raise ConfigurationError(
                 f"A run directory has one coordinator at a time, and another process holds `{run}`"
-                f"{_in_words(read_owner(self._owner))}: wait for it to end, or choose another name by "
+                f"{in_words(read_owner(self._owner))}: wait for it to end, or choose another name by "
                 "`--checkpoint NAME`."
             ) from None
         try:
@@ -91,17 +91,17 @@ class RunLock:
             logger.warning(
                 "`%s` belongs to another coordinator%s: waiting for a sign of life of it, or %g s without one.",
                 self._owner.parent,
-                _in_words(owner),
+                in_words(owner),
                 STALE_S,
             )
             while _touched_ns(self._owner) == touched_ns and _silent_s(self._owner) < STALE_S:
                 time.sleep(min(2.0, BEAT_S / 4))
             if _touched_ns(self._owner) in (touched_ns, None):
-                logger.warning("The coordinator%s gives no sign of life: its run is taken over.", _in_words(owner))
+                logger.warning("The coordinator%s gives no sign of life: its run is taken over.", in_words(owner))
                 return
         raise ConfigurationError(
             f"A run directory has one coordinator at a time, and `{self._owner.parent}` belongs to another "
-            f"one{_in_words(owner)}, of which this machine ({here['host']}) cannot see whether it is alive, but for "
+            f"one{in_words(owner)}, of which this machine ({here['host']}) cannot see whether it is alive, but for "
             f"its signs of life: {remedy}."
         )
 
@@ -115,7 +115,7 @@ class RunLock:
         """Raise OSError if the run has another owner."""
         owner = read_owner(self._owner)
         if owner is not None and owner != self._mine:
-            self._lost_to = _in_words(owner)
+            self._lost_to = in_words(owner)
             raise OSError(errno.ESTALE, f"another coordinator has taken the run over{self._lost_to}")
         self._seen_at_s = _now_s()
 
@@ -233,5 +233,6 @@ def read_owner(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _in_words(owner: dict[str, Any] | None) -> str:
+def in_words(owner: dict[str, Any] | None) -> str:
+    """Return " (process 1 on node-1)"; empty without an owner."""
     return "" if owner is None else f" (process {owner.get('pid')} on {owner.get('host')})"

@@ -19,7 +19,8 @@ from typing import Any, Self
 import psutil
 
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.testing.mpirun import ENVIRONMENT, SESSION_FOLDER, find_mpirun
+from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 
 BIN = Path(sys.executable).parent
 #: Open MPI's folder of each job, outside the folder that the job has to itself

@@ -11,7 +11,8 @@ import objectives
 import pytest
 
 from nnlo_opt.reporting.results import read_ledger
-from nnlo_opt.testing.mpirun import SESSION_FOLDER, find_mpirun
+from nnlo_opt.runtime.environment import SESSION_FOLDER
+from nnlo_opt.testing.mpirun import find_mpirun
 
 pytestmark = pytest.mark.mpi
 

@@ -23,6 +23,11 @@ WORLD: Communicator = MPI.COMM_WORLD
 LEAVE_TIMEOUT_S = 60.0
 
 
+def library() -> str:
+    """Return the description of the MPI library by itself, with its version."""
+    return MPI.Get_library_version().strip("\0\n ")
+
+
 class World:
     """Place of this process in the MPI world, with the communicators that are made from the world.
 

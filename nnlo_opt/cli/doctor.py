@@ -1,0 +1,90 @@
+"""`nnlo-opt doctor`: checks whether runs can work on this machine, in this environment, in this folder."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nnlo_opt.cli import launch
+from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
+from nnlo_opt.doctor.judgement import Finding, broken
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.run.option_kinds import FLAG, duration
+from nnlo_opt.run.option_table import Option
+from nnlo_opt.runtime.environment import is_rank
+
+_OF_LAUNCH = {option.name: option for option in launch.OPTIONS}
+# fmt: off
+#: options of `nnlo-opt doctor`
+OPTIONS = (
+    replace(_OF_LAUNCH["n_ranks"], shown="as the batch system says, else 2", help="ranks to start for a moment"),
+    _OF_LAUNCH["mpirun"],
+    Option("timeout", "TIME", duration(1), default=60.0, example="5m", help="time after which a check is given up"),
+    Option("json", "", FLAG, default=False, help="print the findings as one object of JSON"),
+)
+# fmt: on
+#: state -> symbol and colour on a terminal
+_LOOKS = {"fine": ("✔", "green"), "remark": ("!", "yellow"), "broken": ("✘", "red")}
+
+
+def checks(of: Examination) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
+    """Yield name, activity and function of each check, in their order."""
+    yield "MPI", "asking mpirun and the MPI library", of.mpi
+    yield "ranks", "starting ranks", of.ranks
+    yield "deaths", "killing one of two ranks", of.deaths
+    yield "cores", "counting cores", of.cores
+    yield "threads", "reading variables", of.threads
+    yield "folder", f"writing to {of.folder}", of.disk
+    for name in FRAMEWORKS:
+        yield name, f"importing {name}", partial(of.framework, name)
+    yield "GPUs", "looking for GPUs", of.gpus
+    yield "leftovers", "looking for folders of killed mpiruns", of.leftovers
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    starter = shlex.split(arguments.mpirun)
+    if is_rank() or not starter:
+        raise ConfigurationError(
+            "`nnlo-opt doctor` must be started once, as it starts ranks itself by `--mpirun`. Received: "
+            f"{'a rank of mpirun or srun' if starter else 'an empty `--mpirun`'}. Call it as one process."
+        )
+    # A run directory that does not exist yet is made in the folder above it.
+    folder = next(path for path in (arguments.folder, *arguments.folder.absolute().parents) if path.is_dir())
+    examination = Examination(starter=starter, n_ranks=arguments.n_ranks, folder=folder, timeout_s=arguments.timeout)
+    said = []
+    for name, activity, check in checks(examination):
+        with Console(stderr=True).status(f"{activity} ..."):
+            try:
+                findings = [*check()]
+            except Exception as error:  # the remaining checks may still say something
+                findings = [broken(f"The check itself has failed: {error!r}", "Report this.")]
+        said += [{"check": name, **asdict(finding)} for finding in findings]
+        for finding in findings if not arguments.json else ():
+            _print(name, finding)
+    n_broken = sum(finding["state"] == "broken" for finding in said)
+    if arguments.json:
+        print(json.dumps({"n_broken": n_broken, "findings": said}, indent=2))
+    return EXIT_FAILURE if n_broken else EXIT_OK
+
+
+def _print(name: str, finding: Finding) -> None:
+    """Print a finding: with a symbol in colour on a terminal, else on one line with its state as a word."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        print(f"{finding.state}: {name}: {finding.text} {finding.remedy}".rstrip(), flush=True)
+        return
+    symbol, colour = _LOOKS[finding.state]
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style=colour)
+    table.add_column(width=10)
+    table.add_row(finding.state if console.options.ascii_only else symbol, name, Text(finding.text))
+    if finding.remedy:
+        table.add_row("", "", Text(finding.remedy, colour))
+    console.print(table)

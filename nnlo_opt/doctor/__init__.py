@@ -1,0 +1,1 @@
+"""Checks of the machine on which a run is to start."""

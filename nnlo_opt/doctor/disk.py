@@ -1,0 +1,65 @@
+"""Program that does to a file system what a run does to its directory, in a folder that it removes.
+
+Each line on its standard output is an object of JSON. A step is named before it begins, as it may fail or hang.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.files import atomic_write, write_fully
+from nnlo_opt.trials.run_lock import launcher_of
+
+#: megabytes that are written at most, and share of the free ones that is never exceeded; lines made durable one by one
+_N_MB, _SHARE, _N_LINES = 64, 0.1, 10
+
+
+def _written_s(file: int, data: bytes, n_times: int) -> float:
+    begun_s = time.perf_counter()
+    for _ in range(n_times):
+        write_fully(file, data)
+    os.fsync(file)
+    return time.perf_counter() - begun_s
+
+
+def steps(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield each step by its name, then what it has measured; raises OSError if the file system refuses."""
+    yield {"step": "write", "free_mb": (free_mb := shutil.disk_usage(folder).free / 1e6)}
+    with tempfile.TemporaryDirectory(prefix=".nnlo_opt-doctor-", dir=folder, ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        with open(place / "data", "wb", buffering=0) as file:
+            n_mb = max(1, int(min(_N_MB, _SHARE * free_mb)))
+            yield {"mb_per_s": n_mb / _written_s(file.fileno(), os.urandom(10**6), n_mb)}
+            lines_s = [_written_s(file.fileno(), b"{}\n", 1) for _ in range(_N_LINES)]
+        yield {"line_ms": 1e3 * sum(lines_s) / _N_LINES, "step": "replace"}
+        for text in ("first", "second"):
+            atomic_write(place / "file", text)
+            if (place / "file").read_text() != text:
+                raise OSError("a file that was replaced has its former content")
+        yield {"step": "lock"}
+        with launcher_of(place):
+            is_out = _is_kept_out(place)
+        yield {"excludes": is_out and not _is_kept_out(place)}
+
+
+def _is_kept_out(place: Path) -> bool:
+    """Return True if another process does not get the lock of `place`."""
+    if (pid := os.fork()) == 0:
+        try:
+            with launcher_of(place):
+                os._exit(0)
+        except ConfigurationError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] != 0
+
+
+if __name__ == "__main__":
+    for found in steps(Path(sys.argv[1])):
+        os.write(1, (json.dumps(found) + "\n").encode())

