@@ -18,6 +18,7 @@ _OPTIONS = (
     "gem_lr",
     "gem_momentum",
     "lr_schedule",
+    "momentum_correction",
     "overlap",
     "shuffle",
     "staleness",
@@ -33,9 +34,9 @@ class Algo:
     """An optimizer, a loss and an update rule.
 
     Arguments that are none of those below are options of ours (`early_stopping`, `target_metric`, `synchronous`,
-    `staleness`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`, `gem_kappa`: see
-    `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults; `learning_rate` may be
-    called `lr`.
+    `staleness`, `momentum_correction`, `overlap`, `warmup_epochs`, `lr_schedule`, `shuffle`, `gem_lr`, `gem_momentum`,
+    `gem_kappa`: see `TrainingDriver --help`) or parameters of the optimizer, with Keras's names and defaults;
+    `learning_rate` may be called `lr`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (the signature is the ancestors')

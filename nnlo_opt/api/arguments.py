@@ -48,6 +48,7 @@ class SearchArguments(TypedDict, total=False):
     exchange: str
     overlap: bool | None
     staleness: str
+    momentum_correction: bool
     worker_optimizer: str | None
     worker_optimizer_params: Mapping[str, Any]
     elastic_force: float

@@ -1,7 +1,7 @@
 """Checks of training options against ranks, data, search space before a model is built."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -19,7 +19,7 @@ from nnlo_opt.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.update_rules.easgd import moving_rate
 from nnlo_opt.update_rules.optimizers import make_optimizer
 from nnlo_opt.update_rules.registry import RULES
-from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.update_rules.staleness import StalenessPolicy, explicit_momentum
 
 _DEFAULTS = TrainingOptions()
 
@@ -107,6 +107,25 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     return (
         f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one batch, "
         "with one update an epoch. Take a smaller batch for more updates.",
+    )
+
+
+def check_momentum(options: Options, topology: Topology, findings: Findings) -> tuple[str, ...]:
+    """Raise ConfigurationError for `--momentum-correction` of a model that makes its own steps.
+
+    Returns:
+        A sentence for the user if so many workers alone give the momentum that was asked for, or more.
+    """
+    training = replace(options.training, trains_itself=findings.trains_itself)
+    if not training.momentum_correction:
+        return ()
+    # Each update makes the gradients under way of all other workers older by a version.
+    asked, n_workers = training.optimizer_params["momentum"], min(team.n_children()[0] for team in topology.teams)
+    if round(explicit_momentum(asked, n_workers - 1), 2):
+        return ()
+    return (
+        f"`--momentum-correction`: the old gradients of {n_workers} workers act as a momentum of "
+        f"{1 - 1 / n_workers:.2f}, and {asked:g} was asked for: the optimizer uses none.",
     )
 
 

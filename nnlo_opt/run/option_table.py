@@ -237,6 +237,9 @@ TRAINING = _group(
     _training("staleness", "POLICY", TEXT, example="drop:8",
         help="downpour: weight of an update that is n versions old: none (always 1), scale (1/(1+n)), or drop:N (0 "
              "beyond N)"),
+    _training("momentum_correction", "", FLAG,
+        help="downpour, sgd with momentum: take the momentum that old gradients act as, by the staleness measured, off "
+             "that of the optimizer, so that together they are the one asked for"),
     _training("worker_optimizer", "NAME", TEXT, shown="easgd: --optimizer; else sgd", example="adam",
         help="optimizer of a worker's own steps between exchanges"),
     _training("worker_optimizer_params", "DICT", DICTIONARY, example="{'beta_1': 0.5}",

@@ -38,6 +38,7 @@ from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
 from nnlo_opt.run.checks import (
     check_mode,
+    check_momentum,
     check_shares,
     check_teams,
     check_training,
@@ -298,7 +299,8 @@ class Session(ABC):
         """Raise ConfigurationError if this request cannot work with this model and these data; return remarks."""
         self.check_findings(findings)
         idle = () if findings.is_objective else idle_options(self.options.training, findings.space)
-        return (*check_shares(self.options, self.topology, findings), *idle)
+        shares = check_shares(self.options, self.topology, findings)
+        return (*shares, *check_momentum(self.options, self.topology, findings), *idle)
 
     def _awaited(self, asked: Sequence[int]) -> str:
         """Return what a start waits for before there is a run; `asked`: ranks that were to import a framework."""

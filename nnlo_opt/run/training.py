@@ -30,6 +30,7 @@ from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory
 from nnlo_opt.trials.trial import Trial
+from nnlo_opt.update_rules.staleness import StalenessStatistics, explicit_momentum
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
@@ -134,12 +135,23 @@ class TrainingSession(Session):
         self.say(f"Trained {epochs} in {result.train_s:.1f} s: {history.get('ended_because', '')}.")
         if n_kept < n_done:
             self.say(f"Last epoch, {n_done}: {metrics_text(history['epochs'][-1])}")
+        if self.options.training.with_point(self.options.point).momentum_correction:
+            self.say(self._momentum_text(history))
         self.say(f"{'Best' if n_kept < n_done else 'Last'} epoch, {n_kept}: {metrics_text(result.metrics)}")
         self.say(f"History: `{directory.shown / path.name}`.")
         if model_path is not None:
             weights = weights_text(directory.path, trial, self.options.plan.direction)
             self.say(f"Model: `{model_path}`, {weights}.")
         return EXIT_OK
+
+    def _momentum_text(self, history: dict[str, Json]) -> str:
+        """Return what the correction has left of the momentum, at the staleness that was measured."""
+        asked = self.options.training.with_point(self.options.point).optimizer_params["momentum"]
+        mean = StalenessStatistics.from_json(history["staleness"]).mean
+        return (
+            f"Momentum: of the {asked:g} asked for, {explicit_momentum(asked, mean):.2f} was left to the optimizer, as "
+            f"updates were {mean:.1f} versions old in the mean."
+        )
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> Path:
         """Write the history of a fold in the form of the reference; return the path."""

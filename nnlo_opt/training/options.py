@@ -53,6 +53,8 @@ class TrainingOptions:
     overlap: bool | None = None
     #: downpour: weight of an update by its staleness: none, scale or drop:N
     staleness: str = "none"
+    #: downpour by sgd: the optimizer's momentum is what staleness leaves of the momentum that was asked for
+    momentum_correction: bool = False
     #: optimizer of a worker's own steps between exchanges; None for `optimizer` in easgd, and plain sgd otherwise
     worker_optimizer: str | None = None
     worker_optimizer_params: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class TrainingOptions:
             raise ConfigurationError(
                 f"`--learning-rate` must be a finite number above 0. Received: {self.learning_rate!r}."
             )
-        for name in ("synchronous", "shuffle", "overlap"):
+        for name in ("synchronous", "shuffle", "overlap", "momentum_correction"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "overlap" and value is None):
                 raise ConfigurationError(f"`{option_name(name)}` must be True or False. Received: {value!r}.")
@@ -150,7 +152,31 @@ class TrainingOptions:
             if given:
                 value = getattr(self, name)
                 raise ConfigurationError(f"`{option_name(name)}` {demand}. Received: {value!r} with {mode}.")
+        self._check_momentum()
         rule.check(self)
+
+    def _check_momentum(self) -> None:
+        """Raise ConfigurationError for a `momentum_correction` of updates that have no momentum to be corrected."""
+        if not self.momentum_correction:
+            return
+        momentum, nesterov = (self.optimizer_params.get(name, 0.0) for name in ("momentum", "nesterov"))
+        for is_wrong, received, remedy in (
+            (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
+            (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
+            (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
+            (self.trains_itself, "a model that makes its own steps", "train it without"),
+            (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
+            (
+                nesterov or not (is_number(momentum) and momentum > 0),
+                f"`--optimizer-params {dict(self.optimizer_params)}`",
+                "give them a momentum above 0, without nesterov",
+            ),
+        ):
+            if is_wrong:
+                raise ConfigurationError(
+                    "`--momentum-correction` is for asynchronous `--mode downpour` by sgd with momentum, whose updates "
+                    f"count alike. Received: {received}; {remedy}, or leave the correction out."
+                )
 
     def with_point(self, point: Mapping[str, Any]) -> "TrainingOptions":
         """Return these options with the `train.*` parameters of `point`; ConfigurationError for an unknown one."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from nnlo_opt.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.update_rules.staleness import explicit_momentum
 from nnlo_opt.update_rules.vectors import FloatVector, add_scaled, scratch_for
 from nnlo_opt.vectors import aligned_empty
 
@@ -81,8 +82,10 @@ class LocalSteps:
 class DownpourMaster(MasterHalf):
     """The master's half: an optimizer follows the gradients of the workers."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, *, corrects_momentum: bool = False) -> None:
         self._optimizer: Optimizer = optimizer
+        #: momentum that staleness and optimizer shall have together; None if staleness does not count
+        self._asked_momentum = float(optimizer.values["momentum"]) if corrects_momentum else None
         self._mean = aligned_empty(0)
 
     @property
@@ -99,6 +102,10 @@ class DownpourMaster(MasterHalf):
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         self._optimizer.live_in(memory)
+
+    def take_staleness(self, mean: float) -> None:
+        if self._asked_momentum is not None:
+            self._optimizer.values["momentum"] = explicit_momentum(self._asked_momentum, mean)
 
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         if weight != 1.0:
@@ -185,9 +192,10 @@ class Downpour(UpdateRule):
 
     name = "downpour"
     weighs_staleness = True
+    corrects_momentum = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourMaster:
-        return DownpourMaster(self.optimizer(options, n_weights))
+        return DownpourMaster(self.optimizer(options, n_weights), corrects_momentum=options.momentum_correction)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
         # Local steps are taken at the rate of the optimizer at the master.

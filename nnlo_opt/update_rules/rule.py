@@ -57,6 +57,8 @@ class RuleOptions(Protocol):
     def gem_momentum(self) -> float: ...
     @property
     def gem_kappa(self) -> float: ...
+    @property
+    def momentum_correction(self) -> bool: ...
 
 
 class Half:
@@ -96,6 +98,9 @@ class MasterHalf(Half, ABC):
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Take these vectors for `vectors` from now on, with what they hold."""
+
+    def take_staleness(self, mean: float) -> None:
+        """Take the mean staleness of all updates so far, the next one included, in versions."""
 
     @abstractmethod
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
@@ -220,6 +225,8 @@ class UpdateRule(ABC):
     may_be_synchronous: ClassVar[bool] = True
     #: the master may weigh an update by its staleness
     weighs_staleness: ClassVar[bool] = False
+    #: momentum may be corrected for staleness, if the optimizer is SGD
+    corrects_momentum: ClassVar[bool] = False
 
     @abstractmethod
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:

@@ -1,6 +1,7 @@
 """Staleness of updates: the age of the weights behind each, measured for every update, never guessed.
 
-The policy is the weight that the master gives an update; the statistics count the staleness that occurred.
+The policy is the weight that the master gives an update; the statistics count the staleness that occurred, and
+`explicit_momentum` is what staleness leaves to the optimizer of the momentum that was asked for.
 """
 
 from collections import Counter
@@ -50,6 +51,32 @@ class StalenessPolicy(Value):
         return 1.0
 
 
+def explicit_momentum(asked: float, staleness: float) -> float:
+    """Return the momentum that an optimizer takes, if with this mean `staleness` it is to act as the momentum `asked`.
+
+    Mitliagkas, Zhang, Hadjis and Ré, "Asynchrony begets Momentum" (arXiv:1605.09774), show for the staleness of a
+    queueing model, geometric with mean tau = M - 1 for M workers, that SGD without momentum makes the steps
+
+        E[d(t+1)] = q E[d(t)] - (1 - q) lr E[gradient(w(t))],   q = 1 - 1/M = tau / (1 + tau)         (1)
+
+    where d(t+1) = w(t+1) - w(t): an implicit momentum q. With the momentum mu of an optimizer the factors act one
+    after the other, and with B for one step back (1 - mu B) (1 - q B) E[d] = -(1 - q) lr E[gradient], which is
+
+        E[d(t+1)] = (mu + q) E[d(t)] - mu q E[d(t-1)] - (1 - q) lr E[gradient(w(t))]                  (2)
+
+    To leading order, d(t-1) = d(t), the momentum of both is m = mu + q - mu q, so that
+
+        (1 - m) = (1 - mu) (1 - q),   mu = 1 - (1 - m) (1 + tau)                                      (3)
+
+    Hadjis et al., "Omnivore" (arXiv:1606.04487), find by search that the optimizer's momentum has to fall so as
+    asynchrony rises.
+
+    Returns:
+        At least 0, also if staleness alone gives more than was asked for.
+    """
+    return max(0.0, 1 - (1 - asked) * (1 + staleness))
+
+
 class StalenessStatistics:
     """Counts of staleness, the number of versions the central weights moved on while an update was computed."""
 
@@ -89,10 +116,14 @@ class StalenessStatistics:
         return self._histogram.total()
 
     @property
+    def total(self) -> int:
+        """Sum of the staleness of all updates, in versions."""
+        return sum(staleness * count for staleness, count in self._histogram.items())
+
+    @property
     def mean(self) -> float:
         """Mean staleness, in versions; 0.0 before the first update."""
-        total = sum(staleness * count for staleness, count in self._histogram.items())
-        return total / max(1, self.n_updates)
+        return self.total / max(1, self.n_updates)
 
     @property
     def max(self) -> int:

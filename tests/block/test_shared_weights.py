@@ -13,7 +13,7 @@ from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.training.schedules import LearningRates, LearningRateSchedule
 from nnlo_opt.update_rules.downpour import Downpour
 from nnlo_opt.update_rules.optimizers import make_optimizer
-from nnlo_opt.update_rules.staleness import StalenessPolicy
+from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 from nnlo_opt.update_rules.vectors import BLOCK
 
 
@@ -105,11 +105,11 @@ class TestExchange:
     def holders(self, request):
         return self.holders_of(request.param)
 
-    def holders_of(self, n_workers=2, **of_worker):
+    def holders_of(self, n_workers=2, before=None, **of_worker):
         block = LoopbackNetwork(2, shares=True).end(0)
         central = np.linspace(-1, 1, self.N + self.N_STATE, dtype=np.float32)
         master = SharedWeights.of_master(block, self.half(), central, self.N, n_workers)
-        master.begin(version=7, n_samples=100, full_at=112)
+        master.begin(version=7, n_samples=100, full_at=112, staleness=before or StalenessStatistics())
         memory, sizes = block.join(0, master.place), (self.N, self.N_STATE)
         return master, SharedWeights(memory, self.half(), sizes, n_workers, OfWorker(**of_worker))
 
@@ -131,6 +131,19 @@ class TestExchange:
         assert state["n_steps"] == 4
         assert np.array_equal(state["velocity"], rule.state()["velocity"])
         assert np.array_equal(holders[1].central[self.N :], np.linspace(-1, 1, self.N + 3, dtype=np.float32)[self.N :])
+
+    def test_takes_the_momentum_that_the_staleness_so_far_has_left(self):
+        options = {"optimizer": "sgd", "learning_rate": 0.01, "optimizer_params": {"momentum": 0.9}}
+        self.half = lambda: Downpour().master_half(TrainingOptions(**options, momentum_correction=True), self.N, 2)
+        holders, rng = self.holders_of(before=StalenessStatistics({2: 2})), np.random.default_rng(0)
+        expected, rule = holders[0].central[: self.N].copy(), make_optimizer("sgd", self.N, 0.01, {"momentum": 0.9})
+        answer = np.empty(self.N, np.float32)
+        for i, mean in enumerate((4 / 3, 5 / 4, 7 / 5)):
+            gradient = rng.normal(size=self.N).astype(np.float32)
+            rule.values["momentum"] = explicit_momentum(0.9, mean)
+            rule.apply(expected, gradient)
+            holders[i % 2].exchange(gradient, answer, 4, base_version=7)
+            assert np.array_equal(answer, expected)
 
     @pytest.mark.parametrize("n_workers", [2, 30])
     def test_counts_an_update_by_its_staleness(self, n_workers):

@@ -130,6 +130,24 @@ def test_one_matched_worker_is_the_papers_recurrence(tmp_path, schedule, sync_ev
     np.testing.assert_allclose(central_of(trained(tmp_path, options)), central, rtol=2e-5, atol=2e-6)
 
 
+# ---------------------------------------------------------------- downpour with the momentum that staleness leaves
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_optimizer_has_the_momentum_that_the_staleness_so_far_leaves(tmp_path, workers):
+    asked = {"optimizer_params": {"momentum": 0.9}, "exchange": "messages"}
+    options = options_of(**asked, momentum_correction=True)
+    team = trained(tmp_path, options, workers, seed=0, apart=True)
+    serial, rule = Serial(options), make_optimizer("sgd", N_WEIGHTS, RATE, options.optimizer_params)
+    central, total = serial.initial.copy(), 0
+    for version, push in enumerate(team.delivered(msg.PushUpdate)):
+        total += version - push.message.base_version
+        rule.values["momentum"] = 1 - 0.1 * (1 + total / (version + 1))
+        rule.apply(central, push.payload)
+    np.testing.assert_allclose(central_of(team), central, rtol=1e-6, atol=1e-7)
+    assert total > 0
+
+
 # ---------------------------------------------------------------- allreduce
 
 

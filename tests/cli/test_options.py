@@ -89,6 +89,11 @@ COMMON = [
     (["--overlap"], "training.overlap", True),
     (["--no-overlap"], "training.overlap", False),
     (["--staleness", "drop:3"], "training.staleness", "drop:3"),
+    (
+        ["--momentum-correction", "--optimizer=sgd", "--optimizer-params", "{'momentum': 0.9}"],
+        "training.momentum_correction",
+        True,
+    ),
     (["--worker-optimizer", "adam"], "training.worker_optimizer", "adam"),
     (["--worker-optimizer-params", "{'beta_1': 0.5}"], "training.worker_optimizer_params", {"beta_1": 0.5}),
     (["--elastic-force", "0.5"], "training.elastic_force", 0.5),

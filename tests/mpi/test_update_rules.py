@@ -1,6 +1,7 @@
 """Every update rule on real digits under real mpirun."""
 
 import json
+import re
 from pathlib import Path
 
 import launcher
@@ -172,3 +173,14 @@ def test_children_that_a_model_forks_send_nothing_and_write_nothing(tmp_path, di
     assert np.array_equal(*weights)
     (log,) = (tmp_path / "checkpoints/forks/logs").glob("rank-00001.log")
     assert log.read_text().count("must end by itself") >= 2
+
+
+@pytest.mark.proof
+def test_a_training_says_what_staleness_has_left_of_the_momentum(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--optimizer", "sgd", "--checkpoint"]
+    command += ["M", "--optimizer-params", "{'momentum': 0.5}", "--momentum-correction"]
+    out = launcher.run(4, command, folder).out
+    assert "the old gradients of 3 workers act as a momentum of 0.67, and 0.5 was asked for" in out
+    assert re.search(
+        r"^Momentum: of the 0\.5 asked for, 0\.00 was left to the optimizer, .* [12]\.\d versions", out, re.M
+    )

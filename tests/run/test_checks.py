@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from nnlo_opt.cli.arguments import parse_optimization, parse_training
 from nnlo_opt.comm.topology import plan_single_block
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models.builders import ModelDefinition
-from nnlo_opt.run.checks import check_mode, check_shares, check_space, check_teams, check_training
+from nnlo_opt.run.checks import check_mode, check_momentum, check_shares, check_space, check_teams, check_training
 from nnlo_opt.run.findings import DataFindings, Findings
 from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Real, Space, When
 from nnlo_opt.space.constraint import Constraint
@@ -71,6 +72,7 @@ OF_EVERY_OPTION = Space(
         Categorical(["auto", "messages"], name="train.exchange"),
         Categorical([True, False], name="train.overlap", condition=When("train.mode", "gem")),
         Categorical(["none", "scale", "drop:3"], name="train.staleness", condition=When("train.mode", "downpour")),
+        Constant(False, name="train.momentum_correction"),
         Categorical(["sgd", "adam"], name="train.worker_optimizer", condition=When("train.mode", "downpour")),
         Real(0.1, 1.0, name="train.elastic_force", condition=When("train.mode", "easgd")),
         Real(1e-3, 1e-1, "log-uniform", name="train.elastic_lr", condition=When("train.mode", "easgd")),
@@ -209,3 +211,18 @@ def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, s
     remarks = check_shares(options, plan_single_block(3), found)
     assert len(remarks) == bool(says)
     assert says in "".join(remarks)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "says"), [(10, ""), (11, "10 workers act as a momentum of 0.90, and 0.9 was asked")]
+)
+def test_workers_that_give_more_momentum_than_was_asked_for_are_remarked_on(n_ranks, says):
+    found = Findings(model="m", kind="model", source="", sha256="")
+    options = parse_training(["--model", "m.py", "--optimizer", "sgd", "--optimizer-params", "{'momentum': 0.9}"])
+    assert not check_momentum(options, plan_single_block(n_ranks), found)
+    corrected = replace(options, training=replace(options.training, momentum_correction=True))
+    remarks = check_momentum(corrected, plan_single_block(n_ranks), found)
+    assert len(remarks) == bool(says)
+    assert says in "".join(remarks)
+    with pytest.raises(ConfigurationError, match="makes its own steps"):
+        check_momentum(corrected, plan_single_block(n_ranks), replace(found, trains_itself=True))

@@ -35,6 +35,7 @@ def test_a_learning_rate_may_be_left_to_the_optimizer(value):
         ({"synchronous": "yes"}, "--synchronous"),
         ({"synchronous": 1}, "--synchronous"),
         ({"shuffle": None}, "--shuffle"),
+        ({"momentum_correction": 1}, "--momentum-correction"),
     ],
 )
 def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, option):
@@ -56,6 +57,25 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
 )
 def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
     assert "mode" in refusal(TrainingOptions, **changes, says=[f"`{option}`"]).partition("Received: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "received"),
+    [
+        ({"mode": "easgd"}, "`--mode easgd`; take `--mode downpour`"),
+        ({"synchronous": True}, "`--synchronous`; let each worker train at its own pace"),
+        ({"staleness": "scale"}, "`--staleness scale`; take one of the two"),
+        ({"trains_itself": True}, "a model that makes its own steps"),
+        ({"optimizer": "adam"}, "`--optimizer adam`; take `--optimizer sgd`"),
+        ({"optimizer_params": {}}, "`--optimizer-params {}`; give them a momentum above 0"),
+        ({"optimizer_params": {"momentum": 0.9, "nesterov": True}}, "without nesterov"),
+    ],
+    ids=str,
+)
+def test_a_momentum_is_corrected_for_staleness_in_asynchronous_sgd_only(changes, received):
+    asked = {"optimizer": "sgd", "optimizer_params": {"momentum": 0.9}, "momentum_correction": True}
+    assert TrainingOptions(**asked).momentum_correction
+    refusal(TrainingOptions, **asked | changes, says=["`--momentum-correction` is for", received, "or leave"])
 
 
 def test_workers_overlap_unless_they_wait_for_each_other_or_are_told_not_to():

@@ -1,11 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.errors import ConfigurationError, ProtocolError
-from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics
+from nnlo_opt.update_rules.staleness import StalenessPolicy, StalenessStatistics, explicit_momentum
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9))))
@@ -72,3 +73,30 @@ NO_POLICIES = "drop drop: drop:-1 drop:1.5 drop:+1 drop:1_0 drop:² none:3 scale
 def test_other_policies_are_refused(text):
     with pytest.raises(ConfigurationError, match=r"`--staleness` must be none, scale or drop:N.* Received: "):
         StalenessPolicy.parse(text)
+
+
+@given(st.floats(0.01, 0.99), st.floats(0, 120))
+def test_momentum_of_optimizer_and_staleness_are_together_what_was_asked(asked, staleness):
+    momentum, implicit = explicit_momentum(asked, staleness), staleness / (1 + staleness)
+    assert 0 <= momentum <= asked * (1 + 1e-12)
+    assert 1 - (1 - momentum) * (1 - implicit) == pytest.approx(max(asked, implicit))
+
+
+@pytest.mark.parametrize(
+    ("asked", "staleness", "left"),
+    [(0.9, 0, 0.9), (0.9, 1, 0.8), (0.9, 7, 0.2), (0.9, 9, 0), (0.9, 15, 0), (0.5, 0.5, 0.25), (0.5, 1, 0)],
+)
+def test_momentum_that_is_left_to_the_optimizer(asked, staleness, left):
+    assert explicit_momentum(asked, staleness) == pytest.approx(left)
+
+
+def test_without_a_momentum_of_the_optimizer_staleness_acts_as_the_momentum_of_the_queueing_model():
+    """M workers of exponential times; a slope of 1 everywhere moves the weights as momentum 1 - 1/M does."""
+    n_workers, ages = 8, np.arange(400)
+    assert explicit_momentum(1 - 1 / n_workers, n_workers - 1) == pytest.approx(0)
+    geometric = (1 - 1 / n_workers) ** ages / n_workers
+    step, momentum = np.zeros(len(ages)), 0.0
+    for age in ages:
+        momentum = (1 - 1 / n_workers) * momentum + (1 / n_workers if age == 0 else 0)
+        step[age] = momentum
+    np.testing.assert_allclose(step, geometric)

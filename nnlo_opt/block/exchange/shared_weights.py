@@ -24,7 +24,7 @@ from nnlo_opt.update_rules.vectors import blocks
 from nnlo_opt.vectors import offsets
 
 #: numbers in front of the vectors, int64 each, for the process that holds the lock of the first block
-_VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_NUMBERS = range(6)
+_VERSION, _N_SAMPLES, _N_APPLIED, _FULL_AT, _N_STEPS, _N_UPDATES, _STALENESS, _N_NUMBERS = range(8)
 
 
 class Exchanged(NamedTuple):
@@ -126,11 +126,15 @@ class SharedWeights:
         """True if the workers have trained all samples of the epoch, and were not recalled before."""
         return 0 < self._numbers[_FULL_AT] <= self._numbers[_N_SAMPLES]
 
-    def begin(self, version: int, n_samples: int, full_at: int) -> None:
-        """Have the workers train until together they have `full_at` samples. For the master, before they begin."""
+    def begin(self, version: int, n_samples: int, full_at: int, staleness: StalenessStatistics) -> None:
+        """Have the workers train until together they have `full_at` samples. For the master, before they begin.
+
+        `staleness`: of all updates so far.
+        """
         numbers = self._numbers
         numbers[_VERSION], numbers[_N_SAMPLES], numbers[_N_APPLIED] = version, n_samples, n_samples
         numbers[_FULL_AT] = full_at
+        numbers[_N_UPDATES], numbers[_STALENESS] = staleness.n_updates, staleness.total
 
     def recall(self) -> None:
         """Make the next update of each worker its last. For the master."""
@@ -151,6 +155,8 @@ class SharedWeights:
         self._acquire(0)
         try:
             staleness = numbers[_VERSION] - base_version
+            numbers[_N_UPDATES], numbers[_STALENESS] = numbers[_N_UPDATES] + 1, numbers[_STALENESS] + staleness
+            rule.take_staleness(numbers[_STALENESS] / numbers[_N_UPDATES])
             weight = policy.weight(staleness)
             trained = numbers[_N_SAMPLES] = numbers[_N_SAMPLES] + n_samples
             if weight:

@@ -151,7 +151,7 @@ class CentralWeights:
         if self.shared is not None:
             state = self._state
             full_at = 0 if state.preempting else (state.epoch + 1) * state.n_train
-            self.shared.begin(state.version, state.n_samples, full_at)
+            self.shared.begin(state.version, state.n_samples, full_at, state.staleness)
 
     def recall(self) -> None:
         """Make the next update of each worker that moves shared weights its last."""
@@ -161,6 +161,8 @@ class CentralWeights:
     def apply(self, received: Received, weight: float) -> None:
         """Move the weights by the update that has come."""
         self._scale_learning_rate()
+        if self._options.momentum_correction:
+            self.rule.take_staleness(self._state.staleness.mean)
         self.rule.apply(self.central[: self.n_weights], received.vector, weight)
 
     def hold(self, worker: int, n_samples: int, received: Received) -> None:
