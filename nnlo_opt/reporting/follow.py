@@ -11,15 +11,16 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from nnlo_opt.files import regular
 from nnlo_opt.reporting.page import write_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
 from nnlo_opt.trials.events import Event
-from nnlo_opt.trials.journal import decode_line, run_of
+from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -29,29 +30,68 @@ PAGE_S, WITHOUT_PAGE = 10.0, 3
 
 
 class JournalFollower:
-    """Applies the events that were appended to a journal since the last call of `read`."""
+    """Applies the events that were appended to a journal since the last call of `read`.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+    The file is opened anew for each call: only then a file system of a network shows what another machine has written.
+    A line counts when its newline is there. A file that was replaced, or has become shorter, is read from its first
+    line, with a new ledger.
+
+    Args:
+        path: the journal.
+        observe: called with each event and the ledger that has applied it.
+    """
+
+    def __init__(self, path: Path, observe: Callable[[Event, Ledger], None] | None = None) -> None:
+        self._path = path
+        self._observe = observe
+        #: device and inode of the file that was read
+        self._place = (0, 0)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget all events: the next call of `read` begins with the first line."""
         self.ledger = Ledger()
-        #: number of journal lines applied so far, and the events that the last call of `read` applied
-        self.n_events = 0
+        #: number of journal lines applied so far, and of their bytes
+        self.n_events = self._n_bytes = 0
+        #: events that the last call of `read` applied
         self.new: list[Event] = []
-        self._tail, self._run = b"", ""
+        self._run = ""
 
     def read(self) -> bool:
-        """Apply the new complete lines; return True if there were any."""
-        self._tail += self._file.read()
-        *lines, self._tail = self._tail.split(b"\n")
+        """Apply the new complete lines; return True if there were any.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: a line is not sound; the lines before it are applied, and the next call begins with it.
+        """
+        with regular(self._path).open("rb") as file:
+            about = os.fstat(file.fileno())
+            if (about.st_dev, about.st_ino) != self._place or about.st_size < self._n_bytes:
+                self.begin_anew()
+            self._place = about.st_dev, about.st_ino
+            file.seek(self._n_bytes)
+            *lines, _ = file.read().split(b"\n")
         if not self.n_events and lines:
             self._run = run_of(lines[0])
         self.new = []
-        for line in lines:
-            event = decode_line(self.n_events, line, self._run)
+        with without_collection():
+            for first in range(0, len(lines), BATCH_LINES):
+                self._take(lines[first : first + BATCH_LINES])
+        return bool(lines)
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        events: Iterable[Event]
+        try:
+            events = decode_lines(self.n_events, lines, self._run)
+        except (ValueError, TypeError):  # one by one: those before the line that is not sound count
+            events = (decode_line(seq, line, self._run) for seq, line in enumerate(lines, self.n_events))
+        for event, line in zip(events, lines, strict=True):
             self.ledger.apply(event)
             self.new.append(event)
             self.n_events += 1
-        return bool(lines)
+            self._n_bytes += len(line) + 1
+            if self._observe is not None:
+                self._observe(event, self.ledger)
 
 
 class Reporter:
