@@ -41,6 +41,8 @@ COMMANDS = {
 SUBCOMMANDS = (
     "GetData from-arrays",
     "nnlo-opt show",
+    "nnlo-opt watch",
+    "nnlo-opt status",
     "nnlo-opt report",
     "nnlo-opt best-model",
     "nnlo-opt export",

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, doctor, export, getdata, horovodrun, launch, plan, simulate, tool
+from nnlo_opt.cli import buildmodel, doctor, export, getdata, horovodrun, launch, plan, simulate, tool, watch
 from nnlo_opt.cli.gan import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt report": tool.REPORT_OPTIONS,
     "nnlo-opt show": tool.SHOW_OPTIONS,
     "nnlo-opt export": export.OPTIONS,
+    "nnlo-opt watch": watch.WATCH_OPTIONS,
+    "nnlo-opt status": watch.STATUS_OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,
     "GetData from-arrays": getdata.ARRAY_OPTIONS,

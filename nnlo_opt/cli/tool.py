@@ -316,6 +316,18 @@ def _show(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _watch(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli.watch import watch
+
+    return watch(argv)
+
+
+def _status(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli.watch import status
+
+    return status(argv)
+
+
 def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
     """Return the trials to show, in their order; None for the usual ones."""
     if arguments.top is None and arguments.sort is None and not arguments.all:
@@ -403,6 +415,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
         None,
     ),
     "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _export),
+    "watch": ("show a run while it runs: progress, best trial, running trials, failures", _watch),
+    "status": ("print the state of a run on a few lines, or as JSON", _status),
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),

@@ -2,13 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nnlo_opt.coordinator.state import CoordinatorState
-from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
+
+if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
+    from nnlo_opt.coordinator.instructions import SearchPlan
+    from nnlo_opt.coordinator.policy import Policy
+    from nnlo_opt.training.options import TrainingOptions
 
 #: longest reason shown on a terminal, in characters
 MOST_CHARACTERS = 300
@@ -94,17 +97,19 @@ class ProgressLines(_Lines):
 
     Args:
         write: prints one line, in a `style` of `reporting.terminal`.
-        state: decisions of the search, with the trials of earlier starts, and with this start.
+        plan: goal of the search.
+        ledger: trials of earlier starts, with this start.
+        policy: tells the place of a paused trial; None: lines are without it.
     """
 
-    def __init__(self, write: Callable[..., None], state: CoordinatorState) -> None:
-        super().__init__(write, state.plan.n_fold)
-        self._plan = state.plan
-        self._policy = state.policy
+    def __init__(
+        self, write: Callable[..., None], plan: "SearchPlan", ledger: Ledger, policy: "Policy | None" = None
+    ) -> None:
+        super().__init__(write, plan.n_fold)
+        self._plan = plan
+        self._policy = policy
         #: time at which this start began, in seconds since the first start
-        self._began_s = state.ledger.sessions[-1].started_at_s
-        #: trials that had ended or were paused before this start; they are left out of its speed
-        self._n_before = _n_measured(state.ledger)
+        self._began_s = ledger.sessions[-1].started_at_s
         #: reason of a failure -> the first trial that failed for it in this start
         self._reasons: dict[str, int] = {}
         #: trials whose parameters this start has printed
@@ -123,12 +128,15 @@ class ProgressLines(_Lines):
                 result = values_text(event.objectives) or f"{event.figure_of_merit:.6g}{spread}"
                 self._ended(event, f"complete: {result}", ledger)
             case ev.TrialPaused():
-                # Its number of rungs may count a promotion of the same step already.
-                place = self._policy.place(event.trial, max(a.epoch for a in ledger.trials[event.trial].assignments))
+                place = ""
+                if self._policy is not None:  # its number of rungs may count a promotion of the same step already
+                    epoch = max(a.epoch for a in ledger.trials[event.trial].assignments)
+                    place = f", {self._policy.place(event.trial, epoch)}"
                 left = self._left(event, ledger)
-                self._line(event, f"trial {event.trial} paused: {event.figure_of_merit:.6g}, {place}{left}")
+                self._line(event, f"trial {event.trial} paused: {event.figure_of_merit:.6g}{place}{left}")
             case ev.TrialPromoted():
-                self._line(event, f"trial {event.trial} promoted {self._policy.goal(event.trial, event.n_rungs)}")
+                goal = "" if self._policy is None else f" {self._policy.goal(event.trial, event.n_rungs)}"
+                self._line(event, f"trial {event.trial} promoted{goal}")
             case ev.TrialPruned() if _was_left(ledger.trials[event.trial]):
                 pass  # its pause was said, and the search is over
             case ev.TrialPruned():
@@ -166,12 +174,9 @@ class ProgressLines(_Lines):
         self._line(event, f"trial {event.trial} " + " | ".join(parts) + self._left(event, ledger), style)
 
     def _left(self, event: ev.Event, ledger: Ledger) -> str:
-        """Return the time left, as the end of a line, by the trials that this start has ended or paused."""
-        n_measured = _n_measured(ledger)
-        n_new, n_left = n_measured - self._n_before, self._plan.num_iterations - n_measured
-        if n_left <= 0 or n_new <= 0:
-            return ""
-        return f" | about {duration((event.time_s - self._began_s) / n_new * n_left)} left"
+        """Return the time left, as the end of a line."""
+        end_s = expected_end_s(ledger, self._plan.num_iterations, event.time_s)
+        return "" if end_s is None else f" | about {duration(end_s - event.time_s)} left"
 
     def _fold(self, number: int, ledger: Ledger) -> str:
         assignment = ledger.assignments[number]
@@ -181,9 +186,23 @@ class ProgressLines(_Lines):
         self._write(f"[{event.time_s - self._began_s:9.1f} s] {text}", style=style)
 
 
-def _n_measured(ledger: Ledger) -> int:
-    """Return the number of trials that have ended or are paused, for which most of the time is spent."""
-    return ledger.n_ended + ledger.n_by_state()[TrialState.PAUSED]
+def expected_end_s(ledger: Ledger, n_all: int, at_s: float) -> float | None:
+    """Return the expected time of the end by the trials that this start has ended or paused; None before the first.
+
+    Args:
+        ledger: the trials.
+        n_all: number of trials at the end.
+        at_s: time of the last end or pause; as the result in seconds since the first start.
+    """
+    session = ledger.sessions[-1]
+    n_new, n_left = ledger.n_measured - session.n_before, n_all - ledger.n_measured
+    return at_s + (at_s - session.started_at_s) / n_new * n_left if n_new > 0 and n_left > 0 else None
+
+
+def epoch_s(assignment: Assignment, epoch: int, at_s: float) -> float | None:
+    """Return the seconds of an epoch of an assignment that has reached `epoch` at `at_s`; None before its first one."""
+    n_epochs = epoch - assignment.first_epoch
+    return (at_s - (assignment.started_at_s or 0.0)) / n_epochs if n_epochs > 0 else None
 
 
 def _was_paused(number: int, ledger: Ledger) -> bool:
@@ -209,27 +228,21 @@ class TrainingLines(_Lines):
         n_fold: folds of the training.
     """
 
-    def __init__(self, write: Callable[[str], None], training: TrainingOptions, n_fold: int = 1) -> None:
+    def __init__(self, write: Callable[[str], None], training: "TrainingOptions", n_fold: int = 1) -> None:
         super().__init__(write, n_fold)
         self._n_epochs = training.epochs
         #: True if a rule may end the training before its last epoch
         self._may_end = bool(training.early_stopping or training.target_metric)
-        #: assignment -> time at which it began in seconds, and number of epochs done before
-        self._began: dict[int, tuple[float, int]] = {}
 
     def observe(self, event: ev.Event, ledger: Ledger) -> None:
         """Print the line of `event`, if it has one; the end of the training has none."""
-        match event:
-            case ev.FoldBegan():
-                self._began[event.assignment] = event.time_s, event.epoch
-            case ev.EpochEnded():
-                self._line(event, self._epoch(event, ledger))
+        if isinstance(event, ev.EpochEnded):
+            self._line(event, self._epoch(event, ledger))
         super().observe(event, ledger)
 
     def _epoch(self, event: ev.EpochEnded, ledger: Ledger) -> str:
-        began_s, n_before = self._began[event.assignment]
         n_left = self._n_epochs - event.epoch
-        left_s = (event.time_s - began_s) / (event.epoch - n_before) * n_left
+        left_s = n_left * (epoch_s(ledger.assignments[event.assignment], event.epoch, event.time_s) or 0.0)
         fold = f"{self._fold(event.assignment, ledger)}, " if self._n_fold > 1 else ""
         left = f", {'up to ' * self._may_end}{duration(left_s)} left" if n_left else ""
         return f"{fold}epoch {event.epoch}/{self._n_epochs}: {metrics_text(event.metrics)}{left}"

@@ -28,31 +28,21 @@ def write_results(run_directory: Path, ledger: Ledger) -> None:
 
 def summarise(ledger: Ledger) -> dict[str, Any]:
     """Return the summary as plain data; times are in seconds, and a figure without any measurement is None."""
-    direction = str(ledger.identity.get("direction", "min"))
-    best = ledger.best(direction)
     named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
     several = {"objectives": named, "pareto": _pareto(ledger)} if named else {}
     return {
         "complete": ledger.complete,
         "reason": ledger.completed_because or ledger.preempted_because,
-        "direction": direction,
+        "direction": str(ledger.identity.get("direction", "min")),
         "figure_of_merit": ledger.identity.get("figure_of_merit"),
         "n_trials": ledger.n_by_state(),
-        "best": None
-        if best is None
-        else {
-            "trial": best.number,
-            "figure_of_merit": best.figure_of_merit,
-            "figure_of_merit_std": best.figure_of_merit_std,
-            "parameters": best.point,
-            "metrics": last_metrics(best),
-        },
+        "best": best_of(ledger),
         **several,
         **({"test": ledger.test} if ledger.test else {}),
         "wall_s": sum(session.last_at_s - session.started_at_s for session in ledger.sessions),
         "n_starts": len(ledger.sessions),
         "journal_cut_bytes": ledger.cut_bytes,
-        "lost": _lost(ledger),
+        "lost": lost_of(ledger),
         "block_utilization": block_utilization(ledger),
         "coordinator_cpu_s": ledger.coordinator_cpu_s,
         "suggest_s": _spread(ledger.suggest_s),
@@ -60,7 +50,21 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _lost(ledger: Ledger) -> dict[str, Any]:
+def best_of(ledger: Ledger) -> dict[str, Any] | None:
+    """Return the best trial of a run with its parameters and metrics; None before one is complete."""
+    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    if best is None:
+        return None
+    return {
+        "trial": best.number,
+        "figure_of_merit": best.figure_of_merit,
+        "figure_of_merit_std": best.figure_of_merit_std,
+        "parameters": best.point,
+        "metrics": last_metrics(best),
+    }
+
+
+def lost_of(ledger: Ledger) -> dict[str, Any]:
     """Return the dead ranks and lost blocks of the last session, and the number of dead ranks in all sessions."""
     last = ledger.sessions[-1] if ledger.sessions else None
     return {

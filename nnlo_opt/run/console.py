@@ -12,7 +12,7 @@ from typing import TextIO
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
-from nnlo_opt.reporting.terminal import fitted, styled
+from nnlo_opt.reporting.terminal import BottomLine, fitted, open_terminal, styled, terminal_width
 from nnlo_opt.runtime.log import wait_until_read
 from nnlo_opt.runtime.pulse import PULSE
 
@@ -31,6 +31,8 @@ class Console:
         self._is_quiet = quiet
         #: None before `keep`, without a log file, and after `close`
         self._log: TextIO | None = None
+        #: the line below all others; None without a terminal, and outside of a run
+        self._bottom: BottomLine | None = None
 
     def keep(self, path: Path) -> None:
         """Append every line from now on to this file; ConfigurationError if it cannot be written."""
@@ -52,10 +54,24 @@ class Console:
                 wait_until_read(sys.stdout)  # mpirun shows two streams in any order
             with suppress(OSError, ValueError):  # code of a user may have closed it
                 stream = stream or sys.stdout
-                print(styled(fitted(text, stream), style, stream), file=stream, flush=True)
+                shown = styled(fitted(text, stream), style, stream)
+                if self._bottom is not None and terminal_width(stream) is not None:
+                    shown = self._bottom.above(shown)
+                print(shown, file=stream, flush=True)
         if self._log is not None:
             with suppress(OSError):
                 self._log.write(text + "\n")
+
+    def show_bottom(self, text: Callable[[int], str]) -> None:
+        """Show a line below all others if standard output goes to a terminal; `text`: returns it for a width."""
+        if self._prints and not self._is_quiet and (terminal := open_terminal(sys.stdout)) is not None:
+            self._bottom = BottomLine(terminal, text)
+
+    def hide_bottom(self) -> None:
+        """Remove the line below all others, if there is one."""
+        bottom, self._bottom = self._bottom, None
+        if bottom is not None:
+            bottom.close()
 
     def speak_up(self) -> None:
         """Print every line from now on: the end has come."""
@@ -86,7 +102,8 @@ class Console:
                 thread.join()
 
     def close(self) -> None:
-        """Close the log file."""
+        """Remove the line below all others, and close the log file."""
+        self.hide_bottom()
         log, self._log = self._log, None
         if log is not None:
             with suppress(OSError):

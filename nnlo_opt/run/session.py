@@ -36,6 +36,7 @@ from nnlo_opt.models.builders import model_file
 from nnlo_opt.models.framework import framework_name
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.lines import ProgressLines, counted, metrics_text
+from nnlo_opt.reporting.status_lines import bottom_line
 from nnlo_opt.run.checks import (
     check_mode,
     check_momentum,
@@ -184,7 +185,7 @@ class Session(ABC):
 
     def lines(self, state: CoordinatorState) -> Observer:
         """Return what prints the events of the journal."""
-        return ProgressLines(self.say, state)
+        return ProgressLines(self.say, state.plan, state.ledger, state.policy)
 
     @abstractmethod
     def conclude(self, directory: RunDirectory, figure: str, model_path: Path | None) -> int:
@@ -225,7 +226,8 @@ class Session(ABC):
         return self.options.program or self.driver
 
     def _last_words(self) -> str:
-        """Return a line for a run that a signal interrupts, with the command that resumes it."""
+        """Return a line for a run that a signal interrupts, with the command that resumes it, and make place for it."""
+        self._console.hide_bottom()
         if self._ledger is None:
             return NOTHING_BEGUN
         n_ranks = self.topology.world_size
@@ -413,6 +415,9 @@ class Session(ABC):
         last_end = LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
         coordinator.begin(last_end, unrecorded.read(directory.path))
         unrecorded.forget(directory.path)
+        if self.script is None:
+            ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+            self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
         reporter = Reporter(directory.path) if self.script is None else None
         mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
         return RunningSearch(
@@ -479,6 +484,7 @@ class Session(ABC):
     def end(self, run: RunningSearch) -> int:
         """Do all that is to be done when no trial runs any more; return the exit code."""
         directory, findings, coordinator = run.directory, run.findings, run.coordinator
+        self._console.hide_bottom()
         stuck = {self.topology.teams[team].block for team in coordinator.membership.suspects}
         if self.script is None:
             end_if_stuck(stuck, self.options.plan.budget.trial_timeout_s or 0.0, self.say)

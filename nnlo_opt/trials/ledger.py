@@ -24,6 +24,10 @@ class Session:
     started_at_s: float
     #: time of its last event
     last_at_s: float
+    #: number of trials that were measured before it
+    n_before: int = 0
+    #: time of its last end or pause of a trial; 0 before the first
+    measured_at_s: float = 0.0
     #: number of its events that no later start has to repeat
     n_lasting: int = 0
     #: block -> its world ranks that have died, in the order of their deaths
@@ -92,6 +96,11 @@ class Ledger:
         """Number of trials for which nothing more will be measured."""
         return sum(n for state, n in self._n_in_state.items() if state.ended)
 
+    @property
+    def n_measured(self) -> int:
+        """Number of trials that have ended or are paused, for which most of the time is spent."""
+        return self.n_ended + self._n_in_state[TrialState.PAUSED]
+
     def n_by_state(self) -> dict[str, int]:
         """Return the number of trials in every state, zeros included."""
         return {state.value: n for state, n in self._n_in_state.items()}
@@ -117,6 +126,8 @@ class Ledger:
         if self.sessions:
             session = self.sessions[-1]
             session.last_at_s = max(session.last_at_s, event.time_s)
+            if isinstance(event, _MEASURED):
+                session.measured_at_s = event.time_s
             session.n_lasting += ev.lasts(event)
 
     # ------------------------------------------------------------ one method per event
@@ -133,7 +144,7 @@ class Ledger:
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""
         self.test = {}
-        self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s))
+        self.sessions.append(Session(event.n_blocks, event.time_s, event.time_s, self.n_measured))
 
     def _run_completed(self, event: ev.RunCompleted) -> None:
         self.completed_because, self.test = event.reason, event.test
@@ -179,7 +190,7 @@ class Ledger:
     def _fold_began(self, event: ev.FoldBegan) -> None:
         assignment = self._running(event.assignment)
         assignment.started_at_s = event.time_s
-        assignment.epoch = event.epoch
+        assignment.epoch = assignment.first_epoch = event.epoch
         assignment.waited_s = event.waited_s
 
     def _epoch_ended(self, event: ev.EpochEnded) -> None:
@@ -321,6 +332,8 @@ class Ledger:
         trial.state = state
 
 
+#: events by which a trial is measured, for good or for now
+_MEASURED = (ev.TrialCompleted, ev.TrialFailed, ev.TrialPaused, ev.TrialPruned)
 #: factor that makes a figure of merit one to be minimised
 _SIGNS = {"min": 1.0, "max": -1.0}
 

@@ -60,6 +60,8 @@ class Assignment:
     started_at_s: float | None = None
     #: seconds for which its team was idle before it; None for the first assignment of a team
     waited_s: float | None = None
+    #: number of epochs that it has restored from a checkpoint
+    first_epoch: int = 0
     #: number of the last reported epoch
     epoch: int = 0
     #: metrics of that epoch

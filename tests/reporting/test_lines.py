@@ -66,7 +66,7 @@ class Screen:
         state = CoordinatorState(plan, Topology.plan(3, 2), self.ledger)
         self.policy = state.policy
         self.lines, self.styles = [], []
-        self.progress = ProgressLines(self.write, state)
+        self.progress = ProgressLines(self.write, state.plan, self.ledger, self.policy)
 
     def write(self, text, *, style=""):
         self.lines.append(text)

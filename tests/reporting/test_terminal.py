@@ -5,7 +5,7 @@ import termios
 
 import pytest
 
-from nnlo_opt.reporting.terminal import WIDE, fitted, line_width, styled, terminal_width
+from nnlo_opt.reporting.terminal import CLEAR, WIDE, BottomLine, fitted, line_width, styled, terminal_width
 from nnlo_opt.run.console import Console
 
 
@@ -56,3 +56,34 @@ def test_the_terminal_of_a_rank_is_that_of_mpirun(terminal, monkeypatch):
     assert terminal_width(terminal) is None
     monkeypatch.setattr(os, "getppid", os.getpid)
     assert terminal_width(terminal) == 93
+
+
+def test_the_line_at_the_bottom_gives_place_to_other_lines_and_comes_back_and_leaves_nothing():
+    other, end = os.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
+    shown = ""
+
+    def until(words):
+        nonlocal shown
+        while words not in shown:
+            shown += os.read(other, 1000).decode()
+        shown = shown.partition(words)[2]
+
+    bottom = BottomLine(os.dup(end), lambda n: f"half of {n}")
+    until(f"{CLEAR}half of 39")
+    os.write(end, (bottom.above("one\ntwo") + "\n").encode())
+    until(f"{CLEAR}one\r\n{CLEAR}two\r\n")
+    until(f"{CLEAR}half of 39")
+    bottom.close()
+    os.write(end, b"|")
+    until(f"{CLEAR}|")
+    os.close(end)
+    os.close(other)
+
+
+def test_a_console_has_a_line_at_the_bottom_on_a_terminal_alone(capsys):
+    console = Console()
+    console.show_bottom(lambda n: "never shown")
+    console.say("line")
+    console.close()
+    assert capsys.readouterr().out == "line\n"

@@ -20,6 +20,41 @@ def trial(number, figure=0.5):
     ]
 
 
+#: a search of 4 trials with 5 epochs each on 2 blocks
+SEARCH = START.replaced(
+    n_blocks=2,
+    identity={"data": {}, "training": {"epochs": 5}, "figure_of_merit": "val_loss", "model": {"name": "net"}},
+    settings={"plan": {"num_iterations": 4}, "hyper_opt": "random"},
+)
+TRAINING = SEARCH.replaced(n_blocks=1, identity={**SEARCH.identity, "search_space": None})
+
+
+def begun(number, time_s=10.0, block=1, fold=0, epoch=0):
+    """The first events of a trial under way, whose assignment has its number."""
+    about = {"assignment": number, "fold": fold, "attempt": 1, "block": block, "team": 0, "n_ranks": 2}
+    return [
+        ev.TrialSuggested(time_s=time_s, trial=number, point={"x": number}),
+        ev.FoldAssigned(time_s=time_s, trial=number, **about),
+        ev.FoldBegan(time_s=time_s, assignment=number, epoch=epoch),
+    ]
+
+
+def reported(number, epoch, figure, time_s):
+    return ev.EpochEnded(time_s=time_s, assignment=number, epoch=epoch, metrics={}, figure_of_merit=figure)
+
+
+def failed(number, reason="no memory", time_s=20.0):
+    return [
+        *begun(number),
+        ev.AssignmentFailed(time_s=time_s, assignment=number, reason=reason),
+        ev.TrialFailed(time_s=time_s, trial=number, reason=reason),
+    ]
+
+
+#: a search with one trial that has ended and one that has reported
+UNDER_WAY = [SEARCH, *trial(0), *begun(1, block=2), reported(1, 2, 0.75, 15.0)]
+
+
 def write_journal(run, events):
     """Write the journal of these events to the directory `run`, which is returned."""
     with closing(Journal(run / "journal.jsonl")) as journal:

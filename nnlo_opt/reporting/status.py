@@ -1,0 +1,284 @@
+"""State of a run at a time, computed from its ledger alone, for people as for scripts."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from nnlo_opt.reporting.lines import epoch_s, expected_end_s, losses_text
+from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+
+#: most trials that have ended among what is known of a run
+N_ENDS = 10
+
+
+class RunState(StrEnum):
+    """State of a run; its value is the word in the JSON."""
+
+    #: no start is in the journal yet
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    #: the last start ended in good order before the search was over
+    INTERRUPTED = "interrupted"
+    #: nobody is at work on the run, and the journal does not say why
+    DEAD = "dead"
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing more comes without another start."""
+        return self not in (RunState.WAITING, RunState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress of a search in trials, or of a training in epochs over all its folds."""
+
+    #: "trial" or "epoch"
+    unit: str
+    n_done: int
+    #: None if the journal does not say it
+    n_all: int | None
+    #: expected time of the end in seconds since the first start; None before it can be estimated
+    end_s: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Share that is done, from 0 to 1."""
+        return min(1.0, self.n_done / self.n_all) if self.n_all else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningFold:
+    """Fold of a trial that is under way."""
+
+    trial: int
+    fold: int
+    attempt: int
+    block: int
+    n_ranks: int
+    epoch: int
+    #: number of epochs at the end; None if only the trial knows it
+    n_epochs: int | None
+    #: figure of merit after the last epoch; None before the first one
+    figure_of_merit: float | None
+    #: seconds since it was assigned
+    running_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTrial:
+    """Trial that has ended; `ago_s`: seconds since then."""
+
+    trial: int
+    state: str
+    #: of a pruned trial the figure so far
+    figure_of_merit: float | None
+    ago_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Reason for which trials have failed."""
+
+    reason: str
+    trials: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """State of a run at a time. Times are in seconds."""
+
+    run: str
+    state: RunState
+    #: reason of the end; empty before it
+    reason: str
+    #: search or training, and its model
+    kind: str
+    figure: str
+    direction: str
+    progress: Progress
+    n_trials: dict[str, int]
+    #: time of all starts together
+    elapsed_s: float
+    #: expected time left; None if it is not known
+    left_s: float | None
+    #: as in summary.json; None before the first trial is complete
+    best: dict[str, Any] | None
+    #: trials that no other trial dominates; empty without several objectives
+    pareto: tuple[int, ...]
+    #: best figure of merit after each complete trial; of a training the figure after each epoch
+    curve: tuple[float, ...]
+    running: tuple[RunningFold, ...]
+    #: the last trials that have ended, the last one first
+    ended: tuple[EndedTrial, ...]
+    failures: tuple[Failure, ...]
+    n_blocks: int
+    n_blocks_busy: int
+    block_utilization: float | None
+    #: as in summary.json, with a sentence
+    lost: dict[str, Any]
+    losses: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        return {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
+
+
+def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Status:
+    """Return the state of a run.
+
+    Args:
+        ledger: its trials.
+        run: path of its directory.
+        unix_s: the time.
+        at_work: True if a process may be at work on the run.
+    """
+    state = _state_of(ledger, at_work)
+    last = ledger.sessions[-1] if ledger.sessions else None
+    last_s = last.last_at_s if last else 0.0
+    # Clocks of two machines differ: an event that was read is past.
+    now_s = last_s if state.is_over else max(last_s, unix_s - ledger.first_start_unix_s)
+    progress = progress_of(ledger)
+    before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])
+    running = tuple(_running(ledger, now_s))
+    by_end = sorted((t for t in ledger.trials if t.ended_at_s is not None), key=lambda trial: trial.ended_at_s or 0.0)
+    return Status(
+        run=run,
+        state=state,
+        reason=ledger.completed_because or ledger.preempted_because,
+        kind=_kind_of(ledger),
+        figure=str(ledger.identity.get("figure_of_merit", "figure of merit")),
+        direction=str(ledger.identity.get("direction", "min")),
+        progress=progress,
+        n_trials=ledger.n_by_state(),
+        elapsed_s=before_s + (now_s - last.started_at_s if last else 0.0),
+        left_s=None if progress.end_s is None or state.is_over else max(0.0, progress.end_s - now_s),
+        best=best_of(ledger),
+        pareto=tuple(ledger.pareto.trials),
+        curve=_curve(ledger, by_end),
+        running=running,
+        ended=tuple(_ended(trial, now_s) for trial in by_end[: -N_ENDS - 1 : -1]),
+        failures=_failures(ledger),
+        n_blocks=last.n_blocks if last else 0,
+        n_blocks_busy=0 if state.is_over else len({fold.block for fold in running}),
+        block_utilization=block_utilization(ledger),
+        lost=lost_of(ledger),
+        losses=losses_text(ledger) if last else "",
+    )
+
+
+def _state_of(ledger: Ledger, at_work: bool) -> RunState:
+    if ledger.complete:
+        return RunState.FINISHED
+    if ledger.preempted_because:
+        return RunState.INTERRUPTED
+    if not ledger.sessions:
+        return RunState.WAITING
+    return RunState.RUNNING if at_work else RunState.DEAD
+
+
+def is_training(ledger: Ledger) -> bool:
+    """Return True if a run is one training, False if it is a search."""
+    return ledger.identity.get("search_space", "of an older version") is None
+
+
+def _kind_of(ledger: Ledger) -> str:
+    model = (ledger.identity.get("model") or {}).get("name", "")
+    kind = "training" if is_training(ledger) else f"{ledger.settings.get('hyper_opt', '')} search".strip()
+    return kind + f" of {model}" * bool(model)
+
+
+# ---------------------------------------------------------------- progress
+
+
+def progress_of(ledger: Ledger) -> Progress:
+    """Return the progress of a run."""
+    n_all = (ledger.settings.get("plan") or {}).get("num_iterations")
+    if is_training(ledger) and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
+        return _progress_of_training(ledger, n_epochs)
+    end_s = None
+    if n_all is not None and ledger.sessions:
+        end_s = expected_end_s(ledger, n_all, ledger.sessions[-1].measured_at_s)
+    return Progress(unit="trial", n_done=ledger.n_ended, n_all=n_all, end_s=end_s)
+
+
+def _progress_of_training(ledger: Ledger, n_epochs: int) -> Progress:
+    trial, end_s = ledger.trials[-1], None
+    reached = {a.fold: a.epoch for a in trial.assignments} | dict.fromkeys(trial.folds, n_epochs)
+    n_done, n_all = sum(reached.values()), n_epochs * int(ledger.identity.get("n_fold", 1))
+    for assignment in trial.running:
+        at_s = ledger.sessions[-1].last_at_s
+        if (seconds := epoch_s(assignment, assignment.epoch, at_s)) is not None:
+            end_s = at_s + seconds * (n_all - n_done)
+    return Progress(unit="epoch", n_done=n_done, n_all=n_all, end_s=end_s)
+
+
+def epochs_of(ledger: Ledger, trial: Trial) -> int | None:
+    """Return the number of epochs of a whole training of a trial; None if only the trial knows it."""
+    identity = ledger.identity
+    known = trial.point.get("train.epochs") or (identity.get("pruner") or {}).get("max_epochs")
+    if known is None and identity.get("data") is not None:  # which an objective has not
+        known = (identity.get("training") or {}).get("epochs")
+    reached = max((assignment.epoch for assignment in trial.assignments), default=0)
+    return None if known is None or reached > known else int(known)
+
+
+def _curve(ledger: Ledger, by_end: list[Trial]) -> tuple[float, ...]:
+    if is_training(ledger) and ledger.trials:
+        curves = [*ledger.trials[-1].reports.values()]
+        return tuple(curves[-1].values()) if curves else ()
+    best = max if ledger.identity.get("direction") == "max" else min
+    curve: list[float] = []
+    for trial in by_end:
+        if trial.figure_of_merit is not None:
+            curve.append(best(curve[-1], trial.figure_of_merit) if curve else trial.figure_of_merit)
+    return tuple(curve)
+
+
+# ---------------------------------------------------------------- trials
+
+
+def _running(ledger: Ledger, now_s: float) -> Iterator[RunningFold]:
+    for trial in ledger.trials:
+        if trial.state is TrialState.RUNNING:
+            for assignment in trial.running:
+                yield _fold(ledger, trial, assignment, now_s)
+
+
+def _fold(ledger: Ledger, trial: Trial, assignment: Assignment, now_s: float) -> RunningFold:
+    reports = trial.reports.get(assignment.fold, {})
+    return RunningFold(
+        trial=trial.number,
+        fold=assignment.fold,
+        attempt=assignment.attempt,
+        block=assignment.block,
+        n_ranks=assignment.n_ranks,
+        epoch=assignment.epoch,
+        n_epochs=epochs_of(ledger, trial),
+        figure_of_merit=reports[next(reversed(reports))] if reports else None,
+        running_s=now_s - assignment.assigned_at_s,
+    )
+
+
+def _ended(trial: Trial, now_s: float) -> EndedTrial:
+    return EndedTrial(
+        trial=trial.number,
+        state=trial.state.value,
+        figure_of_merit=trial.figure_so_far if trial.figure_of_merit is None else trial.figure_of_merit,
+        ago_s=now_s - (trial.ended_at_s or 0.0),
+        reason=trial.reason,
+    )
+
+
+def _failures(ledger: Ledger) -> tuple[Failure, ...]:
+    """Return the reasons for which trials have failed, the most frequent one first."""
+    found: dict[str, list[int]] = {}
+    for trial in ledger.trials:
+        if trial.state is TrialState.FAILED:
+            found.setdefault(trial.reason, []).append(trial.number)
+    failures = [Failure(reason=reason, trials=tuple(trials)) for reason, trials in found.items()]
+    return tuple(sorted(failures, key=lambda failure: -len(failure.trials)))

@@ -1,0 +1,156 @@
+"""Text about the state of a run: a few lines, a line at the bottom of a terminal, bars, curves."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
+from nnlo_opt.reporting.status import Failure, Progress, RunningFold, RunState, Status, progress_of, status_of
+from nnlo_opt.trials.journal import load_events, without_collection
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
+
+#: characters of a bar (done, to do), and of a curve from low to high; by whether only ASCII can be shown
+_BARS = {False: ("━", "─"), True: ("=", ".")}
+_RAMPS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}
+#: most running folds and reasons of failures among the few lines of a status
+_MOST = 5
+
+
+def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
+    """Return a bar of `width` characters that shows a share from 0 to 1."""
+    done, to_do = _BARS[ascii_only]
+    n_done = int(share * max(0, width))
+    return done * n_done + to_do * (width - n_done)
+
+
+def with_bar(share: float, text: str, width: int, ascii_only: bool = False) -> str:
+    """Return a line of at most `width` characters: a bar if there is room for it, then `text`."""
+    n_bar = min(40, width - len(text) - 1)
+    return f"{bar(share, n_bar, ascii_only=ascii_only)} {text}" if n_bar >= 5 else text[:width]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with all columns aligned to the right but the last one."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return [
+        "  ".join([*(cell.rjust(n) for cell, n in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows
+    ]
+
+
+def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """Return values as at most `width` characters of different heights; of several for one character, the last.
+
+    Heights are logarithmic if the values are positive and span more than a decade.
+    """
+    ramp, n_shown = _RAMPS[ascii_only], min(len(values), max(0, width))
+    shown = [values[(i + 1) * len(values) // n_shown - 1] for i in range(n_shown)]
+    if max(shown, default=0.0) > 10 * min(shown, default=0.0) > 0:
+        shown = [math.log(value) for value in shown]
+    low, span = min(shown, default=0.0), (max(shown, default=0.0) - min(shown, default=0.0)) or 1.0
+    return "".join(ramp[round((value - low) / span * (len(ramp) - 1))] for value in shown)
+
+
+def state_text(status: Status) -> str:
+    """Return the state of a run in words, with the time that it has taken."""
+    because, after = f" ({status.reason})" * bool(status.reason), f" after {duration(status.elapsed_s)}"
+    match status.state:
+        case RunState.WAITING:
+            return "waiting for the first line of the journal"
+        case RunState.RUNNING:
+            return f"running for {duration(status.elapsed_s)}"
+        case RunState.DEAD:
+            return f"dead{after}: no process is at work on it"
+    return f"{status.state}{because}{after}"
+
+
+def progress_text(progress: Progress, left_s: float | None) -> str:
+    """Return how many trials or epochs are done, with the time left."""
+    n_all = f"/{progress.n_all}" if progress.n_all is not None else ""
+    left = "" if left_s is None else f", about {duration(left_s)} left"
+    return f"{progress.n_done}{n_all} {progress.unit}s{left}"
+
+
+def counts_text(status: Status) -> str:
+    """Return the number of trials in each state, then how busy the blocks are."""
+    words = {} if status.state is RunState.RUNNING else {"running": "in progress when it was interrupted"}
+    states = ", ".join(f"{n} {words.get(state, state)}" for state, n in status.n_trials.items() if n)
+    busy = f"{status.n_blocks_busy} of {counted(status.n_blocks, 'block')} busy"
+    if status.block_utilization is not None:
+        busy += f", {status.block_utilization:.0%} of the time"
+    return f"{states or 'no trial yet'}; {busy}"
+
+
+def best_text(status: Status) -> str:
+    """Return the best trial; of several objectives, the best in the first one, with the size of the Pareto set."""
+    if status.best is None:
+        return "no figure of merit yet"
+    figure = f"{status.best['figure_of_merit']:.6g} (trial {status.best['trial']})"
+    several = f", Pareto set of {counted(len(status.pareto), 'trial')}" * bool(status.pareto)
+    at = f", at {point_text(status.best['parameters'])}" * bool(status.best["parameters"])
+    return figure + several + at
+
+
+def failure_text(failure: Failure) -> str:
+    """Return a reason of failures with the number of trials and the first one of them."""
+    n_trials, first = len(failure.trials), failure.trials[0]
+    which = f"trial {first}" if n_trials == 1 else f"{n_trials} trials, first {first}"
+    return f"{which}: {shortened(' '.join(failure.reason.split()))}"
+
+
+def epoch_text(fold: RunningFold) -> str:
+    """Return the last epoch of a running fold, and the number of all its epochs if that is known."""
+    return f"{fold.epoch}/{fold.n_epochs}" if fold.n_epochs else str(fold.epoch or "-")
+
+
+def figure_text_of(figure: float | None) -> str:
+    """Return a figure of merit; a dash if there is none."""
+    return "-" if figure is None else f"{figure:.6g}"
+
+
+def status_lines(status: Status) -> list[str]:
+    """Return the state of a run on a few lines."""
+    lines = [f"`{status.run}`, {status.kind}: {state_text(status)}."]
+    if status.state is RunState.WAITING:
+        return lines
+    lines.append(f"Done: {progress_text(status.progress, status.left_s)} ({counts_text(status)}).")
+    lines.append(f"Best: {best_text(status)}.")
+    for fold in status.running[:_MOST]:
+        of_fold = f" fold {fold.fold}" * any(other.fold for other in status.running)
+        lines.append(
+            f"Trial {fold.trial}{of_fold} on block {fold.block}: epoch {epoch_text(fold)}, figure of merit "
+            f"{figure_text_of(fold.figure_of_merit)}, for {duration(fold.running_s)}."
+        )
+    if len(status.running) > _MOST:
+        lines.append(f"… and {len(status.running) - _MOST} more.")
+    lines += [f"Failed: {failure_text(failure)}" for failure in status.failures[:_MOST]]
+    return lines + [status.losses] * bool(status.losses)
+
+
+def print_status(run: Path, *, as_json: bool) -> None:
+    """Print the state of a run on a few lines, or as one JSON object. Raises as `journal.load_events`."""
+    at_work = may_be_at_work(run)  # first: a run that ends now would else seem to be dead
+    with without_collection():
+        ledger = Ledger(load_events(run / JOURNAL_NAME))
+    status = status_of(ledger, str(run), time.time(), at_work=at_work)
+    print(json.dumps(status.to_json()) if as_json else "\n".join(status_lines(status)), flush=True)
+
+
+def bottom_line(ledger: Ledger, now_s: float, width: int, *, ascii_only: bool = False) -> str:
+    """Return one line of `width` characters about a run under way: a bar, the time left, the best trial.
+
+    Args:
+        ledger: its trials, to which another thread may be adding.
+        now_s: seconds since the first start.
+        width: characters of the line.
+        ascii_only: True if the terminal shows no other characters.
+    """
+    progress, best = progress_of(ledger), ledger.best(str(ledger.identity.get("direction", "min")))
+    left_s = None if progress.end_s is None else max(0.0, progress.end_s - now_s)
+    parts = [progress_text(progress, left_s)]
+    if best is not None:
+        parts.append(f"best {best.figure_of_merit:.6g} (trial {best.number})")
+    return with_bar(progress.share, " | ".join(parts), width, ascii_only)

@@ -1,0 +1,254 @@
+"""Live page about a run, in a terminal or as lines in a pipe, read from the run directory alone."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from nnlo_opt.clock import Clock, SystemClock
+from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.reporting.follow import JournalFollower
+from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
+from nnlo_opt.reporting.status import RunState, Status, is_training, progress_of, status_of
+from nnlo_opt.reporting.status_lines import (
+    aligned,
+    bar,
+    best_text,
+    counts_text,
+    curve_text,
+    epoch_text,
+    failure_text,
+    figure_text_of,
+    progress_text,
+    state_text,
+    status_lines,
+    with_bar,
+)
+from nnlo_opt.training.options import TrainingOptions
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.journal import load_events
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
+
+#: seconds for which a start is awaited if nobody is at work on a run that is not finished
+GRACE_S = 60.0
+#: looks in a row that may fail: files of a network may be gone, or half there, for a moment
+MOST_FAILED = 10
+#: width from which running folds have bars; most reasons of failures; least rows that are left for the last ends
+_WITH_BARS, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3
+#: state of a run or a trial -> its style
+_STYLES = {"running": "green", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
+
+
+class RunWatch:
+    """Looks at a run again and again, and only reads.
+
+    Args:
+        run: the run directory.
+        observe: called with each event and the ledger that has applied it.
+        clock: of this machine.
+    """
+
+    def __init__(
+        self, run: Path, observe: Callable[[ev.Event, Ledger], None] | None = None, clock: Clock | None = None
+    ) -> None:
+        self._run = run
+        self._clock = clock or SystemClock()
+        self._follower = JournalFollower(run / JOURNAL_NAME, observe)
+        #: number of looks in a row that have failed
+        self._n_failed = 0
+        #: True until a look has read all that is there from the first line on
+        self.is_behind = True
+        #: time of the last look at a run with a process at work; None if no look was
+        self._alive_at_s: float | None = None
+        #: True if nothing more is awaited
+        self.is_over = False
+        #: the last state that could be read; None before the first look
+        self._seen: Status | None = None
+
+    def look(self) -> Status:
+        """Return the state of the run now, or the state before if its journal cannot be read for the moment.
+
+        Raises:
+            OSError: the journal could not be read for `MOST_FAILED` looks.
+            JournalError: it is damaged.
+        """
+        now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)  # first: it ends behind its last event
+        if self._read() or self._seen is None:
+            self._seen = status_of(self._follower.ledger, str(self._run), self._clock.unix_s(), at_work=at_work)
+        state = self._seen.state
+        is_alive = at_work and not state.is_over
+        if is_alive or (self._alive_at_s is None and state is RunState.WAITING):
+            self._alive_at_s = now_s
+        is_given_up = self._alive_at_s is None or now_s - self._alive_at_s > GRACE_S
+        self.is_over = state is RunState.FINISHED or (not is_alive and is_given_up)
+        return self._seen
+
+    def _read(self) -> bool:
+        """Take in what is new; return True if that was possible."""
+        try:
+            self._follower.read()
+        except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and not self._follower.n_events:
+                return True  # it has not begun
+            self._n_failed += 1
+            if isinstance(error, ValueError):  # another file, or a page of a file of a network that has not come
+                self._follower.begin_anew()
+                self.is_behind = True
+                if self._n_failed >= MOST_FAILED:
+                    load_events(self._run / JOURNAL_NAME)  # says what is damaged
+            elif self._n_failed >= MOST_FAILED:
+                raise
+            return False
+        self._n_failed, self.is_behind = 0, False
+        return True
+
+
+class Page:
+    """Page about a run that fits any width and height; every row is one line.
+
+    Args:
+        status: state of the run.
+    """
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the rows of the page."""
+        rows = [*self._head(options.max_width, ascii_only=options.ascii_only)]
+        reasons = [Text(failure_text(failure), "red") for failure in self._status.failures[:_MOST_REASONS]]
+        n_free = (options.height or sys.maxsize) - len(rows) - (len(reasons) + 1 if reasons else 0)
+        running, ended = self._running(options), self._ended()
+        n_free -= 2 * (bool(running) + bool(ended))
+        n_running = max(2, n_free - min(_LEAST_ENDS, len(ended)))
+        if len(running) > n_running + 1:
+            n_more = len(running) - n_running
+            running = [*running[:n_running], Text(f"… and {n_more} more", "dim")]
+        ended = ended[: max(2, n_free - len(running) + 1)]
+        for part in (running, ended, reasons):
+            rows += [Text(), *part] * bool(part)
+        for row in rows:
+            row.no_wrap, row.overflow = True, "ellipsis"
+        yield from rows
+
+    def _head(self, width: int, *, ascii_only: bool) -> Iterator[Text]:
+        status = self._status
+        yield Text.assemble((status.run, "bold"), f"  {status.kind}")
+        yield Text(state_text(status), _STYLES.get(status.state, ""))
+        if status.state is RunState.WAITING:
+            return
+        progress = with_bar(status.progress.share, progress_text(status.progress, status.left_s), width, ascii_only)
+        yield Text(progress)
+        yield Text(counts_text(status))
+        yield Text.assemble("best ", (best_text(status), "bold"))
+        if len(curve := status.curve) > 1:
+            first, last = (f"{figure:.4g}" for figure in (curve[0], curve[-1]))
+            drawn = curve_text(curve, width - len(first) - len(last) - 2, ascii_only=ascii_only)
+            yield Text.assemble(first, " ", (drawn, "cyan"), " ", last)
+        if status.losses:
+            yield Text(status.losses, "red")
+
+    def _running(self, options: ConsoleOptions) -> list[Text]:
+        """Return the running folds under their head; empty without one."""
+        folds = self._status.running
+        has_folds, has_bars = any(fold.fold for fold in folds), options.max_width >= _WITH_BARS
+        rows = [["trial", "block", *["fold"] * has_folds, "epoch", "figure", "time", ""]]
+        for fold in folds:
+            done = bar(fold.epoch / fold.n_epochs, 20, ascii_only=options.ascii_only) if fold.n_epochs else ""
+            cells = [fold.trial, fold.block, *[fold.fold] * has_folds, epoch_text(fold)]
+            figure, running = figure_text_of(fold.figure_of_merit), duration(fold.running_s)
+            rows.append([*map(str, cells), figure, running, done * has_bars])
+        return _table(rows) if folds else []
+
+    def _ended(self) -> list[Text]:
+        """Return the last trials that have ended under their head; empty without one."""
+        rows = [["trial", "figure", "ago", "state"]]
+        for trial in self._status.ended:
+            reason = f": {' '.join(trial.reason.split())}" * bool(trial.reason)
+            figure, ago = figure_text_of(trial.figure_of_merit), duration(trial.ago_s)
+            rows.append([str(trial.trial), figure, ago, f"{trial.state}{reason}"])
+        styles = ["", *(_STYLES.get(trial.state, "") for trial in self._status.ended)]
+        return _table(rows, styles) if len(rows) > 1 else []
+
+
+def _table(rows: list[list[str]], styles: list[str] | None = None) -> list[Text]:
+    """Return rows in columns, the first row as their head."""
+    head, *lines = aligned(rows)
+    styles = styles or [""] * len(rows)
+    return [Text(head, "dim"), *(Text(line, style) for line, style in zip(lines, styles[1:], strict=True))]
+
+
+# ---------------------------------------------------------------- in a terminal, or in a pipe
+
+
+def watch(run: Path, interval_s: float) -> RunState:
+    """Show a run until it is over; return its state then.
+
+    A terminal gets a page that follows its size, a pipe or a file one line for each change.
+    """
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return _show_page(RunWatch(run), interval_s)
+    return _Changes(run).print(interval_s)
+
+
+def _show_page(watched: RunWatch, interval_s: float) -> RunState:
+    console = Console(highlight=False, markup=False, emoji=False)
+    status = watched.look()
+    if not watched.is_over:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})  # a change of size ends the wait below
+        with Live(Page(status), console=console, screen=True, auto_refresh=False) as live:
+            while not watched.is_over:
+                signal.sigtimedwait({signal.SIGWINCH}, interval_s)
+                status = watched.look()
+                live.update(Page(status), refresh=True)
+    console.print(Page(status))
+    return status.state
+
+
+class _Changes:
+    """Lines about a run: its state, then one for each change, as the driver prints them, then its last state."""
+
+    def __init__(self, run: Path, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._watched = RunWatch(run, self._observe)
+        self._sleep = sleep
+        #: prints the events of the last start; None before the first start
+        self._lines: ProgressLines | TrainingLines | None = None
+
+    def print(self, interval_s: float) -> RunState:
+        """Print the lines until the run is over; return its state then."""
+        status = self._watched.look()
+        print(*status_lines(status), sep="\n", flush=True)
+        while not self._watched.is_over:
+            self._sleep(interval_s)
+            status = self._watched.look()
+            if self._watched.is_over:
+                print(*status_lines(status), sep="\n", flush=True)
+        return status.state
+
+    def _observe(self, event: ev.Event, ledger: Ledger) -> None:
+        if isinstance(event, ev.RunStarted):
+            self._lines = _lines_of(ledger, self._say)
+            self._say(f"Start {len(ledger.sessions)}: {counted(event.n_ranks, 'rank')}.")
+        elif self._lines is not None:
+            self._lines.observe(event, ledger)
+
+    def _say(self, text: str, style: str = "") -> None:
+        if not self._watched.is_behind:
+            print(text, flush=True)
+
+
+def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:
+    identity, n_fold = ledger.identity, int(ledger.identity.get("n_fold", 1))
+    if is_training(ledger):
+        known = {name: identity["training"].get(name) for name in ("early_stopping", "target_metric")}
+        return TrainingLines(say, TrainingOptions(epochs=identity["training"].get("epochs", 1), **known), n_fold)
+    n_all, direction = progress_of(ledger).n_all or 0, str(identity.get("direction", "min"))
+    return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)
