@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nnlo_opt.analysis.frames import declared_parameters, parameter_names
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.files import atomic_path, make_directory
+from nnlo_opt.space.space import Space
 from nnlo_opt.space.values import is_number, text
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
@@ -72,14 +73,14 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: str = "trials"
     Args:
         ledger: trials.
         ax: axes; None for new ones.
-        by: "trials" for their numbers on the horizontal axis, or "time" for their ends.
+        by: "trials" for their numbers on the horizontal axis, or "time" for the end of their training.
     """
     if by not in ("trials", "time"):
         raise ConfigurationError(f'`by` must be "trials" or "time". Received: {by!r}. Choose one of the two.')
     ax = _axes(ax)
     unit_s, unit = _unit(ledger)
     ended = [trial for trial in ledger.trials if trial.state.ended]
-    place = {t.number: float(t.number) if by == "trials" else (t.ended_at_s or 0.0) / unit_s for t in ended}
+    place = {t.number: float(t.number) if by == "trials" else _trained_until_s(t) / unit_s for t in ended}
     complete = sorted(_complete(ledger), key=lambda trial: place[trial.number])
     if not complete:
         return _nothing(ax, _no_figures(ledger))
@@ -100,6 +101,7 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: str = "trials"
     ax.step([*places, until], [*best, best[-1]], where="post", color=BLUE, label="best so far")
     _figure_scale(ax, figures, ledger)
     ax.set_xlabel("trial" if by == "trials" else f"time / {unit}")
+    ax.locator_params("x", integer=by == "trials")
     ax.legend(frameon=False)
     return ax
 
@@ -115,15 +117,17 @@ def plot_parameter(ledger: Ledger, name: str, ax: "Axes | None" = None) -> "Axes
     places = [scale.place(t.point[name]) + bool(scale.choices) * 0.4 * (t.number * 0.618034 % 1 - 0.5) for t in trials]
     figures = [_figure(trial) for trial in trials]
     ax.plot(places, figures, "o", color=BLUE, markersize=3, alpha=0.6)
-    first = min(range(len(trials)), key=lambda i: _sign(ledger) * figures[i])
-    ax.plot(places[first], figures[first], "*", color=RED, markersize=9, label=f"best: trial {trials[first].number}")
+    best = ledger.best(_direction(ledger))
+    if best in trials:
+        at = trials.index(best)
+        ax.plot(places[at], figures[at], "*", color=RED, markersize=9, label=f"best: trial {best.number}")
+        ax.legend(frameon=False)
     if scale.choices:
         ax.set_xticks(range(len(scale.choices)), list(scale.choices.values()))
         ax.set_xlim(-0.5, len(scale.choices) - 0.5)
     elif scale.is_log:
         ax.set_xscale("log")
     _figure_scale(ax, figures, ledger)
-    ax.legend(frameon=False)
     return ax
 
 
@@ -148,10 +152,11 @@ def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str]
         return _nothing(ax, _no_figures(ledger))
     figures = [_figure(trial) for trial in trials]
     of_figure = _Scale(low=min(figures), high=max(figures), is_log=_spans_decades(figures))
+    behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
     for i, scale in enumerate([*scales, of_figure]):
         ax.axvline(i, color="0.75", linewidth=0.8, zorder=0)
         for share, label in scale.ticks():
-            ax.annotate(label, (i, share), (3, 0), textcoords="offset points", va="center", fontsize="x-small")
+            ax.annotate(label, (i, share), (3, 0), textcoords="offset points", va="center", size="x-small", bbox=behind)
     numbered = [*zip(range(len(names)), names, scales, strict=True)]
     lines = [
         [(i, scale.share(trial.point[name]) if name in trial.point else math.nan) for i, name, scale in numbered]
@@ -160,11 +165,39 @@ def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str]
     ]
     shades = [1.0 - i / max(len(trials) - 1, 1) for i in range(len(trials))] if len(trials) > 1 else [0.0]
     ax.add_collection(LineCollection(lines, array=shades, cmap="viridis", linewidths=0.8, alpha=0.8))
-    ax.set_xticks(range(len(names) + 1), [*names, _figure_name(ledger)])
+    is_wide = sum(map(len, names)) > 60
+    titles = [*names, _figure_name(ledger)]
+    ax.set_xticks(range(len(titles)), titles, rotation=20 * is_wide, ha="right" if is_wide else "center")
     ax.set_xlim(-0.1, len(names) + 0.5)
     ax.set_ylim(-0.05, 1.05)
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
+    return ax
+
+
+def plot_importance(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
+    """Draw the importance of each parameter (`analysis.effects`), with a band that holds nine of ten functions."""
+    from nnlo_opt.analysis.effects import MIN_TRIALS, effects_of
+
+    ax, plain = _axes(ax), ledger.identity.get("search_space")
+    if plain is None:
+        return _nothing(ax, "The run has no search space.")
+    space = Space.from_json(plain)
+    trials = [trial for trial in _complete(ledger) if space.contains(trial.point)]
+    figures = [_figure(trial) for trial in trials]
+    if len(trials) < MIN_TRIALS:
+        return _nothing(ax, f"Importance needs {MIN_TRIALS} complete trials; there are {len(trials)}.")
+    try:
+        found = effects_of(space, [trial.point for trial in trials], figures, maximise=_sign(ledger) < 0)
+    except (ValueError, ArithmeticError):  # a LinAlgError is a ValueError
+        return _nothing(ax, "No smooth function fits the complete trials.")
+    low, middle, high = zip(*(effect.importance for effect in found.effects), strict=True)
+    reach = [[m - b for m, b in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
+    names = [effect.name for effect in found.effects]
+    ax.barh(names, middle, xerr=reach, color=SKY, ecolor="black", capsize=2)
+    ax.invert_yaxis()
+    ax.set_xlim(left=0.0)
+    ax.set_xlabel(f"share of variance (fit explains {max(found.explained, 0.0):.0%})")
     return ax
 
 
@@ -193,6 +226,7 @@ def plot_curves(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
         shown.add(label)
     _figure_scale(ax, [figure for curve in curves.values() for figure in curve.values()], ledger)
     ax.set_xlabel("epoch")
+    ax.locator_params("x", integer=True)
     ax.legend(frameon=False)
     return ax
 
@@ -256,7 +290,7 @@ def plot_blocks(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
     """Draw what each block trained when, one bar for each assignment, with the number of its trial if they are few."""
     ax, assignments = _axes(ax), ledger.assignments
     if not assignments:
-        return _nothing(ax, _no_figures(ledger))
+        return _nothing(ax, "No trial was assigned to a block." if ledger.trials else _no_figures(ledger))
     unit_s, unit = _unit(ledger)
     teams: dict[int, list[int]] = {}
     for assignment in sorted(assignments, key=lambda a: (a.block, a.team)):
@@ -276,6 +310,7 @@ def plot_blocks(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
             ax.text(middle, y, str(a.trial), ha="center", va="center", color="white", fontsize="x-small", clip_on=True)
     for session in ledger.sessions[1:]:
         ax.axvline(session.started_at_s / unit_s, color="black", linewidth=0.6, linestyle=":")
+    ax.set_xlim(left=0.0)
     ax.set_yticks([*teams])
     ax.invert_yaxis()
     ax.set_xlabel(f"time / {unit}")
@@ -297,6 +332,7 @@ def write_figures(ledger: Ledger, folder: Path) -> list[Path]:
         "history": (_COLUMN, plot_history),
         "history_time": (_COLUMN, partial(plot_history, by="time")),
         "parallel": (_PAGE, plot_parallel),
+        "importance": (_COLUMN, plot_importance),
         "curves": (_COLUMN, plot_curves),
         "folds": (_COLUMN, plot_folds),
         "pareto": (_COLUMN, plot_pareto),
@@ -316,7 +352,10 @@ def write_figures(ledger: Ledger, folder: Path) -> list[Path]:
             every = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat
             for ax, name in zip(every, names, strict=False):
                 plot_parameter(ledger, name, ax)
-                ax.label_outer()
+                is_first = ax.get_subplotspec().is_first_col()
+                ax.yaxis.label.set_visible(is_first)
+                if (legend := ax.get_legend()) is not None and not (is_first and ax.get_subplotspec().is_first_row()):
+                    legend.remove()
             for ax in [*every][len(names) :]:
                 ax.remove()
             paths += _written(figure, folder / "parameters")
@@ -406,6 +445,11 @@ def _unit(ledger: Ledger) -> tuple[float, str]:
     """Return the unit of the time axis, in seconds and by name."""
     last_s = ledger.sessions[-1].last_at_s if ledger.sessions else 0.0
     return (1.0, "s") if last_s < 120 else (60.0, "min") if last_s < 7200 else (3600.0, "h")
+
+
+def _trained_until_s(trial: Trial) -> float:
+    """Return the end of the last assignment: a trial that was paused may be pruned much later."""
+    return max((a.ended_at_s or 0.0 for a in trial.assignments), default=trial.ended_at_s or 0.0)
 
 
 def _curve(trial: Trial) -> dict[int, float]:

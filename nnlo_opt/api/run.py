@@ -93,7 +93,7 @@ class Results:
     # ------------------------------------------------------------ figures
 
     def plot_history(self, ax: "Axes | None" = None, *, by: str = "trials") -> "Axes":
-        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" of their ends."""
+        """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained."""
         return plots.plot_history(self.ledger, ax, by=by)
 
     def plot_parameter(self, name: str, ax: "Axes | None" = None) -> "Axes":
@@ -103,6 +103,10 @@ class Results:
     def plot_parallel(self, ax: "Axes | None" = None, *, names: Sequence[str] | None = None) -> "Axes":
         """Draw each trial as a line through its parameters, or through these `names`, to its figure of merit."""
         return plots.plot_parallel(self.ledger, ax, names)
+
+    def plot_importance(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the importance of each parameter with its uncertainty."""
+        return plots.plot_importance(self.ledger, ax)
 
     def plot_curves(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the figure of merit of each trial after every epoch."""
@@ -254,7 +258,8 @@ class Run(Results):
         lines = "".join(f"<div>{escape(fact)}</div>" for fact in facts)
         source = base64.b64encode(plots.picture(ledger)).decode()
         image = f'<img alt="figures of merit" src="data:image/png;base64,{source}">'
-        return f"<div><b>Run {escape(str(self.path))}</b>{lines}{image}{frame[shown].to_html(index=False)}</div>"
+        table = f'<div style="overflow-x: auto">{frame[shown].to_html(index=False, na_rep="-", border=0)}</div>'
+        return f"<div><b>Run {escape(str(self.path))}</b>{lines}{image}{table}</div>"
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:

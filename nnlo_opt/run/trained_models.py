@@ -82,9 +82,10 @@ class TrainedModels(ModuleWorkload):
         try:
             weights = load_weights(place)
         except CheckpointError as error:
+            why = error if (place / "weights.npz").exists() else f"`{place}` holds none"
             raise ConfigurationError(
-                f"A trial must have its trained weights. Received: trial {trial.number}, {trial.state}, without any "
-                f"({error}). Train it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
+                f"A trial must have its trained weights. Received: trial {trial.number}, {trial.state} ({why}). Train "
+                f"it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
             ) from error
         try:
             self.trained_model(trial.point, *weights, seed=0)

@@ -4,7 +4,7 @@ import matplotlib.pyplot
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recorded import REST, TRIALS, events_of, started, two_objectives
+from recorded import REST, SPACE, TRIALS, events_of, started, two_objectives
 from refusals import check_refused
 
 from nnlo_opt.analysis import plots
@@ -19,6 +19,7 @@ PLOTS = {
     "folds": plots.plot_folds,
     "pareto": plots.plot_pareto,
     "blocks": plots.plot_blocks,
+    "importance": plots.plot_importance,
     "parameter": lambda ledger, ax: plots.plot_parameter(ledger, "lr", ax),
     "choice": lambda ledger, ax: plots.plot_parameter(ledger, "act", ax),
 }
@@ -37,32 +38,56 @@ def texts_of(ax):
     return " ".join(text.get_text() for text in ax.texts)
 
 
+#: sentences in axes without anything to show, if they are not about complete trials
+OWN = {
+    "importance": "Importance needs 5 complete trials; there are 0.",
+    "curves": "No epoch was reported.",
+    "pareto": "The run has one objective.",
+}
+
+
 @pytest.mark.parametrize("name", PLOTS)
 def test_axes_come_back_and_no_global_figure_is_made(name, ax):
-    ledger = Ledger(two_objectives() if name == "pareto" else events_of())
+    ledger = Ledger(two_objectives() if name == "pareto" else events_of(TRIALS * 2))
     assert PLOTS[name](ledger, ax) is ax
     assert ax.has_data()
     assert not matplotlib.pyplot.get_fignums()
 
 
 @pytest.mark.parametrize("name", PLOTS)
-@pytest.mark.parametrize(
-    ("trials", "sentence"),
-    [([], "There is no trial yet."), ([(TRIALS[3][0], "no memory")] * 2, "No trial is complete: 2 of 2 failed.")],
-    ids=["empty", "failed"],
-)
-def test_axes_without_anything_to_show_say_so(name, trials, sentence, ax):
-    PLOTS[name](Ledger(events_of(trials)), ax)
-    own = {"curves": "No epoch was reported.", "pareto": "The run has one objective."}
-    if name != "blocks" or not trials:
-        assert texts_of(ax) == (own.get(name, sentence) if trials or name == "pareto" else sentence)
-        assert not ax.has_data()
+def test_axes_of_a_run_without_trials_say_so(name, ax):
+    PLOTS[name](Ledger(events_of([])), ax)
+    assert texts_of(ax) == (OWN[name] if name in ("importance", "pareto") else "There is no trial yet.")
+    assert not ax.has_data()
+
+
+@pytest.mark.parametrize("name", [name for name in PLOTS if name != "blocks"])
+def test_axes_of_a_run_whose_trials_all_failed_say_so(name, ax):
+    PLOTS[name](Ledger(events_of([(TRIALS[3][0], "no memory")] * 2)), ax)
+    assert texts_of(ax) == OWN.get(name, "No trial is complete: 2 of 2 failed.")
+    assert not ax.has_data()
 
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_a_run_of_one_trial_is_drawn(name, ax):
     PLOTS[name](Ledger(events_of(TRIALS[:1])), ax)
-    assert ax.has_data() == (name != "pareto")
+    assert ax.has_data() == (name not in ("importance", "pareto"))
+
+
+def test_a_trial_that_was_paused_and_then_pruned_stands_where_it_was_trained(ax):
+    events = events_of()
+    moved = [event.replaced(time_s=39.0) if isinstance(event, ev.TrialPruned) else event for event in events]
+    plots.plot_history(Ledger(sorted(moved, key=lambda event: event.time_s)), ax, by="time")
+    assert lines_of(ax)["pruned"] == ([29], [2.0])
+
+
+def test_the_importance_of_a_parameter_has_its_uncertainty(ax):
+    points = [SPACE.sample(rng) for rng in [np.random.default_rng(0)] for _ in range(24)]
+    plots.plot_importance(Ledger(events_of([(point, 4.0 + np.log10(point["lr"])) for point in points])), ax)
+    assert next(label.get_text() for label in ax.get_yticklabels()) == "lr"
+    assert ax.patches[0].get_width() > 0.8
+    low, high = ax.collections[0].get_segments()[0][:, 0]
+    assert low <= ax.patches[0].get_width() <= high
 
 
 def test_without_axes_pyplot_makes_them():

@@ -10,6 +10,8 @@ import networks
 import pytest
 from launcher import data_of, events_of, results_of
 
+from nnlo_opt import load_run
+
 pytestmark = pytest.mark.mpi
 
 SPACE = """
@@ -178,6 +180,10 @@ def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
             correct += int(np.sum(predicted == file["labels"][:].argmax(axis=1)))
             total += len(predicted)
     assert 1 - correct / total == pytest.approx(reported)
+    with h5py.File(path) as file:
+        x = file["features"][:]
+    again = load_run(run).best_model()
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
 
 
 @networks.trained("dense", "keras")

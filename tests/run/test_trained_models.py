@@ -71,6 +71,7 @@ def test_a_model_predicts_with_the_weights_of_its_fold_wherever_the_process_stan
 
 @pytest.mark.needs("torch")
 @pytest.mark.proof
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_the_best_model_is_the_saved_one_if_it_cannot_be_made_again(run, tmp_path):
     import torch
 
@@ -106,7 +107,7 @@ def test_an_objective_has_no_model(run, tmp_path):
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("lost", "words"),
-    [("trials/0000/fold1/weights.npz", "trial 0, complete, without any"), ("../../data.h5", "data.h5")],
+    [("trials/0000/fold1/weights.npz", "trial 0, complete (`"), ("../../data.h5", "data.h5")],
 )
 def test_a_model_whose_files_are_gone_is_refused(run, lost, words):
     place = run()
