@@ -81,6 +81,7 @@ DOORS: dict[str, list[str]] = {
     "skopt": ["search.skopt_search"],
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
     "optuna": ["search.optuna_search", "export.optuna_study"],
+    "yaml": ["cli.best"],
     "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "data.hdf5_file", "data.hdf5_parts", "data.hdf5_weights"],
     "keras": ["models"],

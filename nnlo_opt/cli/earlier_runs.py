@@ -20,14 +20,16 @@ from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
+#: options of a run that name files
+_FILES = ("model", "train_data", "val_data", "test_data", "search_space", "figure_of_merit", "from_run")
 #: options of a run that a training of one of its trials takes over
 _TAKEN = {option.name for option in (*MODEL_AND_DATA, *READING, *TRAINING, SEED)}
 
 
 def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
-    name, _, number = given["from_run"].partition(":")
-    ledger = ledger_of(run := Path(name), "--from-run")
+    run, number = _named(given["from_run"])
+    ledger = ledger_of(run, "--from-run")
     trial, of_run = _trial(run, ledger, number), _given(run, ledger)
     options = training_options({**{name: text for name, text in of_run.items() if name in _TAKEN}, **given}, argv)
     pooled = given.keys().isdisjoint({"train_data", "val_data"})
@@ -45,11 +47,16 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     )
 
 
-def save_best_model(run: Path) -> str:
-    """Save the best model of a run from the weights that its directory holds; return a sentence on it."""
+def model_of_run(run: Path) -> tuple[Ledger, Options, ModuleWorkload]:
+    """Return the ledger of a run of models, its options, and model with data in this process, their framework imported.
+
+    Raises:
+        ConfigurationError: the run has no model, or its model file has changed.
+    """
     ledger = ledger_of(run, "RUN_DIRECTORY")
-    trial, given = _trial(run, ledger, ""), _given(run, ledger)
-    searches, direction = ledger.identity.get("search_space") is not None, str(ledger.identity.get("direction", "min"))
+    _trial(run, ledger, "")
+    given = _given(run, ledger)
+    searches = ledger.identity.get("search_space") is not None
     options = optimization_options(given) if searches else training_options(given)
     workload = ModuleWorkload(options, ProcessContext(), searches=searches)
     if workload.definition.sha256 != ledger.identity["model"]["sha256"]:
@@ -60,10 +67,23 @@ def save_best_model(run: Path) -> str:
     if workload.definition.kind == "objective":
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     workload.prepare()
+    return ledger, options, workload
+
+
+def save_best_model(run: Path) -> str:
+    """Save the best model of a run from the weights that its directory holds; return a sentence on it."""
+    ledger, _, workload = model_of_run(run)
+    trial, direction = _trial(run, ledger, ""), str(ledger.identity.get("direction", "min"))
     fold = best_fold(trial, direction) if trial.folds else 0
     path, _ = workload.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
     weights = weights_text(run, trial, direction) if trial.folds else "with the weights of its last checkpoint"
     return f"Saved trial {trial.number} as `{run / path.name}`, {weights}."
+
+
+def _named(text: str) -> tuple[Path, str]:
+    """Return the run, whose path may hold colons, and the number of the trial, or "", that `--from-run` names."""
+    name, colon, number = text.rpartition(":")
+    return (Path(name), number) if colon and not Path(text).exists() else (Path(text), "")
 
 
 def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
@@ -75,10 +95,18 @@ def _given(run: Path, ledger: Ledger) -> dict[str, Any]:
             "knows. Resume it there by `opt_restore=True`."
         )
     given, _ = given_of(program, argv)
+    given |= {name: _from(ledger.settings.get("folder", "."), given[name]) for name in _FILES if name in given}
     if "from_run" in given:
-        source = Path(given["from_run"].partition(":")[0])
+        source, _ = _named(given["from_run"])
         given = _given(source, ledger_of(source, "--from-run")) | given
     return given | {"model": given.get("model") or given.get("example")}
+
+
+def _from(folder: str, text: str) -> str:
+    """Return what an option names, of a command that was started in `folder`; a file there by its whole path."""
+    name, colon, rest = text.partition(":")
+    here = Path.cwd().samefile(folder) if Path(folder).is_dir() else True
+    return f"{Path(folder, name)}{colon}{rest}" if not here and Path(folder, name).exists() else text
 
 
 def _trial(run: Path, ledger: Ledger, number: str) -> Trial:

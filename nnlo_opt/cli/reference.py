@@ -7,7 +7,21 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
-from nnlo_opt.cli import buildmodel, doctor, export, getdata, horovodrun, launch, plan, simulate, tool, watch
+from nnlo_opt.cli import (
+    best,
+    buildmodel,
+    clean,
+    doctor,
+    ensemble,
+    export,
+    getdata,
+    horovodrun,
+    launch,
+    plan,
+    simulate,
+    tool,
+    watch,
+)
 from nnlo_opt.cli.gan import GAN_OPTIONS
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option
 
@@ -36,6 +50,9 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt export": export.OPTIONS,
     "nnlo-opt watch": watch.WATCH_OPTIONS,
     "nnlo-opt status": watch.STATUS_OPTIONS,
+    "nnlo-opt best": best.OPTIONS,
+    "nnlo-opt ensemble": ensemble.OPTIONS,
+    "nnlo-opt clean": clean.OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,
     "GetData from-arrays": getdata.ARRAY_OPTIONS,

@@ -225,6 +225,36 @@ def _doctor(argv: Sequence[str]) -> int:
     return doctor.run(parser.values(argv))
 
 
+def _best(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import best
+
+    return best.main(argv)
+
+
+def _ensemble(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import ensemble
+
+    return ensemble.main(argv)
+
+
+def _list(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import listing
+
+    return listing.main(argv)
+
+
+def _compare(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import compare
+
+    return compare.main(argv)
+
+
+def _clean(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import clean
+
+    return clean.main(argv)
+
+
 def _completion(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.completion import SHELLS, script
 
@@ -417,6 +447,11 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _export),
     "watch": ("show a run while it runs: progress, best trial, running trials, failures", _watch),
     "status": ("print the state of a run on a few lines, or as JSON", _status),
+    "best": ("print the best trial as JSON, YAML, or the command that trains it again; see its own --help", _best),
+    "ensemble": ("make one model of several trained trials; see its own --help", _ensemble),
+    "list": ("print the runs of a folder; see its own --help", _list),
+    "compare": ("print in what runs differ; see its own --help", _compare),
+    "clean": ("remove files of runs that can be made again; see its own --help", _clean),
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),

@@ -11,11 +11,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from numpy.typing import NDArray
+
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import regular
-from nnlo_opt.models.adapter import ModelAdapter
+from nnlo_opt.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.models.losses import LossRules, LossTerm, Output
-from nnlo_opt.trees import Shapes
+from nnlo_opt.trees import Arrays, Shapes
 
 #: values of `--backend` with their modules; a model that does not indicate its framework uses the first
 FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras_model", "torch": "nnlo_opt.models.torch_module"}
@@ -44,6 +46,19 @@ class FrameworkAdapter(ModelAdapter, Protocol):
 
     def release(self) -> None:
         """Free the model and everything that the framework keeps of it; the adapter cannot be used afterwards."""
+
+
+class Predictor(FrameworkAdapter, Protocol):
+    """Adapter of one model, whose outputs can be averaged with outputs of other models."""
+
+    def predict(self, x: Arrays) -> list[NDArray]:
+        """Return the outputs for features x in inference mode, each (n, ...); TrialError if they have no mean."""
+
+    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+        """Return the metrics of outputs as of `predict`, without the penalties of the weights; after `predict`."""
+
+    def synced_model(self) -> Any:
+        """Return the model of the framework, with the current weights and state."""
 
 
 class Framework(Protocol):
@@ -88,6 +103,13 @@ class Framework(Protocol):
 
     def adapter(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
         """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
+
+    def save_mean(self, models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
+        """Save one model whose outputs are the weighted means of the outputs of `models`; its file needs no code.
+
+        Raises:
+            ConfigurationError: if the file cannot hold one of the models.
+        """
 
     def forget_models(self) -> None:
         """Free every model that is no longer referenced, including a model whose building has failed."""

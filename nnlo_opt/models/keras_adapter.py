@@ -178,6 +178,23 @@ class KerasAdapter:
         with blame_on_trial("prediction"):
             return self._engine.outputs(self._vectors, Batch(_flat(x), [], [], []), model)
 
+    def predict(self, x: Arrays) -> list[NDArray]:
+        """Return the outputs in inference mode; TrialError if padded steps are masked in them."""
+        from keras.src.backend import get_keras_mask
+
+        if any(get_keras_mask(tensor) is not None for tensor in getattr(self._model, "outputs", None) or ()):
+            raise TrialError("the outputs of the model have masked steps, whose mask an average does not keep")
+        return self.outputs(x, self._model)
+
+    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+        """Return the metrics of outputs (n, ...), without the penalties of the weights."""
+        from keras import ops
+
+        batch = Batch([*outputs], _flat(y), [], [])
+        with blame_on_trial("evaluation"):
+            sums = ops.convert_to_numpy(self._graph.compare(outputs, batch)[1])
+        return self._metrics(batch, sums)
+
     def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
         """Return the place of each variable: (True, slice) in the weights, (False, slice) in the state, or None."""
         graph = self._graph

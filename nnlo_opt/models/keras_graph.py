@@ -110,9 +110,18 @@ class KerasGraph:
             penalties = [ops.cast(penalty, "float32") for penalty in self._model.losses]
             # Layers number their penalties; without tracing the list would grow with every batch.
             self._model._clear_losses()
+        loss, sums = self.compare(keras.tree.flatten(outputs), batch, penalties)
+        for scale in batch.loss_scale:
+            loss = loss * scale
+        return loss, sums, scope
+
+    def compare(self, outputs: Sequence[Any], batch: Batch, penalties: Sequence[Any] = ()) -> tuple[Any, Any]:
+        """Return the mean loss of outputs with the penalties of the weights, and the figures as sums (n_figures,)."""
+        from keras import ops
+
         outcomes = [
             _measure(term, y, prediction, batch.sample_weight)
-            for term, y, prediction in zip(self._terms, batch.y, keras.tree.flatten(outputs), strict=True)
+            for term, y, prediction in zip(self._terms, batch.y, outputs, strict=True)
         ]
         losses = [loss for loss, _ in outcomes]
         correct = [n_correct for _, n_correct in outcomes if n_correct is not None]
@@ -125,9 +134,7 @@ class KerasGraph:
         sums = [loss * n_samples, *correct[:1]]
         if len(losses) > 1:
             sums += [*(loss * n_samples for loss in losses), *correct]
-        for scale in batch.loss_scale:
-            loss = loss * scale
-        return loss, ops.stack(sums), scope
+        return loss, ops.stack(sums)
 
     def outputs(self, vectors: Vectors, batch: Batch, split: Split, model: Any) -> list[Any]:
         """Return the outputs of `model`, this model or a part of it, for `batch.x` in inference mode."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from nnlo_opt.data.hdf5_weights import read_saved_architecture
 from nnlo_opt.errors import ConfigurationError
-from nnlo_opt.files import regular
+from nnlo_opt.files import atomic_path, regular
 from nnlo_opt.models import losses
 from nnlo_opt.models.adapter import refusal_of_samples
 from nnlo_opt.models.composite import CompositeModel
@@ -162,6 +162,34 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:
     """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
     return KerasAdapter(model, terms, jit_compile=jit_compile)
+
+
+def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
+    """Save one model whose outputs are the weighted means of the outputs of built `models`; `path` ends in ".keras".
+
+    Raises:
+        ConfigurationError: if a model does not declare its inputs.
+    """
+    import keras
+
+    if undeclared := [type(model).__name__ for model in models if not getattr(model, "inputs", None)]:
+        raise ConfigurationError(
+            "The models of an ensemble must declare their inputs, so that the file needs no code. Received: "
+            f"{undeclared[0]}. Make the model of `keras.Sequential` or `keras.Model(inputs, outputs)`."
+        )
+    first, parts = models[0], []
+    inputs = [keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=tensor.name) for tensor in first.inputs]
+    for number, (model, weight) in enumerate(zip(models, weights, strict=True)):
+        model.name = f"member_{number}"  # names of layers must differ
+        outputs = keras.tree.flatten(model(packed(model, inputs), training=False))
+        parts.append([keras.layers.Rescaling(weight, dtype="float32")(output) for output in outputs])
+    means = [
+        keras.layers.Add(dtype="float32")([*of_members]) if len(models) > 1 else of_members[0]
+        for of_members in zip(*parts, strict=True)
+    ]
+    pack = keras.tree.pack_sequence_as
+    with atomic_path(path) as temporary:
+        keras.Model(pack(first.input, inputs), pack(first.output, means)).save(temporary)
 
 
 def _check_backend(backend: str) -> None:

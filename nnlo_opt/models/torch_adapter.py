@@ -104,6 +104,22 @@ class _Habits:
     writes_inputs: bool
 
 
+class Mean(torch.nn.Module):
+    """Module of one input, whose output is the weighted mean of the outputs of its members."""
+
+    def __init__(self, members: Sequence[Any], shares: Sequence[float]) -> None:
+        super().__init__()
+        self.members = torch.nn.ModuleList(members)
+        self.shares = [*shares]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the outputs for features x."""
+        total = torch.zeros([], device=x.device)
+        for number, member in enumerate(self.members):
+            total = total + member(x) * self.shares[number]
+        return total
+
+
 class TorchAdapter:
     """`ModelAdapter` of one torch module, which owns the module's parameters.
 
@@ -214,6 +230,21 @@ class TorchAdapter:
             _, sums = self._figures(x, y, sample_weight, training=False)
             return _metrics(n, n, self.figures, sums)
 
+    def predict(self, x: Arrays) -> list[NDArray]:
+        """Return the outputs in evaluation mode."""
+        with blame_on_trial("prediction"), torch.no_grad():
+            if not self._habits:
+                self._try(take(x, slice(0, _N_PROBE)))
+            self._turn(False)
+            return [output.cpu().numpy() for output in self._forward(self._inputs(x, training=False), n_samples(x))]
+
+    def measure(self, outputs: Sequence[NDArray], y: Arrays) -> Metrics:
+        """Return the metrics of outputs (n, ...); `predict` must have been called."""
+        n = len(outputs[0])
+        with blame_on_trial("evaluation"), torch.no_grad():
+            _, sums = self._compare([self._tensor(output) for output in outputs], y, None, training=False)
+            return _metrics(n, n, self.figures, sums)
+
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
         with atomic_path(path) as temporary:
@@ -248,6 +279,11 @@ class TorchAdapter:
         outputs = self._forward(inputs, n_samples(x))
         if training not in self._habits:
             self._observe(inputs, outputs, training)
+        weights = None if sample_weight is None else self._tensor(sample_weight).float()
+        return self._compare(outputs, y, weights, training=training)
+
+    def _compare(self, outputs: list[Any], y: Arrays, weights: Any, *, training: bool) -> tuple[Any, list[Any]]:
+        """Return the loss of outputs with their labels, and their figures, as `_figures` does."""
         labels = [self._tensor(array) for array in leaves(y)]
         comparisons = self._habits[training].comparisons
         if len(labels) != len(outputs):
@@ -255,7 +291,6 @@ class TorchAdapter:
                 f"Every output of the model must have its own labels. Received: {len(labels)} sets of labels for "
                 f"{len(outputs)} outputs."
             )
-        weights = None if sample_weight is None else self._tensor(sample_weight).float()
         loss, means, counts = None, [], []
         for comparison, output, label in zip(comparisons, outputs, labels, strict=True):
             mean = comparison.mean(output, label, weights)

@@ -217,17 +217,37 @@ def save_files(model: Any, architecture: Path, weights: Path) -> None:
     """
     import torch
 
-    try:
-        script = torch.jit.script(model)
-    except Exception as error:  # of a dozen kinds
-        raise ConfigurationError(
-            f"A torch model must be one that TorchScript can describe. Received: {type(model).__name__}, "
-            f"{first_line(error)}. Give its Python file to `--model` instead."
-        ) from error
+    script = _scripted(model, "Give its Python file to `--model` instead")
     with atomic_path(architecture) as temporary:
         script.save(str(temporary))
     with atomic_path(weights) as temporary:
         torch.save(model.state_dict(), temporary)
+
+
+def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
+    """Save a TorchScript archive of one module, whose output is the weighted mean of the outputs of `models`.
+
+    Raises:
+        ConfigurationError: if TorchScript cannot describe a model, or one has not one input and one output.
+    """
+    from nnlo_opt.models.torch_adapter import Mean
+
+    script = _scripted(Mean(models, weights).cpu().eval(), "An ensemble needs models of one input and one output")
+    with atomic_path(path) as temporary:
+        script.save(str(temporary))
+
+
+def _scripted(model: Any, remedy: str) -> Any:
+    """Return the TorchScript module of a module; ConfigurationError, with a remedy, if there is none."""
+    import torch
+
+    try:
+        return torch.jit.script(model)
+    except Exception as error:  # of a dozen kinds
+        raise ConfigurationError(
+            f"A torch model must be one that TorchScript can describe. Received: {type(model).__name__}, "
+            f"{first_line(error)}. {remedy}."
+        ) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:

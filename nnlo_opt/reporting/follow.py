@@ -4,6 +4,7 @@
 and once more when a byte comes on its standard input, or its parent PID dies. The end of standard input would not do:
 a child that an objective has forked and left behind keeps it open. Writing a long table takes tens of milliseconds, too
 long for the coordinator's message loop. A byte asks for the page `report.html` as well, which takes up to a second.
+It also removes weights that `--keep-weights` does not keep: on the file system of a network that takes as long.
 """
 
 import os
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +23,7 @@ from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of, without_collection
+from nnlo_opt.trials.kept_weights import WeightKeeper
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
@@ -144,6 +147,7 @@ def rounds(parent: int) -> Iterator[bool]:
 def follow(run_directory: Path, parent: int) -> None:
     """Keep the reports of `run_directory` up to date until standard input has a byte or ends, or `parent` dies."""
     follower = JournalFollower(run_directory / JOURNAL_NAME)
+    keeper = WeightKeeper(run_directory)
     is_behind = False
     for over in rounds(parent):
         is_behind |= follower.read()
@@ -156,6 +160,11 @@ def follow(run_directory: Path, parent: int) -> None:
                 # failure.
                 if over:
                     sys.exit(1)
+                continue
+            if n_best := follower.ledger.settings.get("keep_weights"):
+                with suppress(OSError):
+                    for path in keeper.surplus(follower.ledger, n_best):
+                        path.unlink(missing_ok=True)
     if os.getppid() == parent and not wrote_page(run_directory, follower.ledger):
         sys.exit(WITHOUT_PAGE)
 

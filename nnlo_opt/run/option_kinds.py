@@ -173,6 +173,14 @@ def _start_point(value: Any) -> Point:
     return parse_start_point(value) if isinstance(value, str) else _dictionary(value)
 
 
+def _kept(value: Any) -> int | None:
+    """Return N of best:N, or None for all."""
+    which, colon, number = _text(value).partition(":")
+    if which != ("best" if colon else "all"):
+        raise ValueError(value)
+    return _within(int(number), 1) if colon else None
+
+
 TEXT = Kind(rule="text", type=str, convert=_text)
 PATH = Kind(rule="a path", type=str | os.PathLike[str], convert=_path)
 #: on if it is given; it has no value on the command line
@@ -192,4 +200,5 @@ OBJECTIVE = Kind(
     rule="a metric and its direction, such as val_loss:min", type=str, convert=lambda text: Objective.parse(_text(text))
 )
 START_POINT = Kind(rule="written as name=value,name=value", type=str | Mapping[str, Any], convert=_start_point)
+KEPT = Kind(rule="all, or best:N with a whole number N of at least 1", type=str, convert=_kept)
 FIXED = Kind(rule="a mapping of names and values", type=Mapping[str, Any], convert=_fixed, action="append")

@@ -16,6 +16,7 @@ from nnlo_opt.run.option_kinds import (
     DICTIONARY,
     FIXED,
     FLAG,
+    KEPT,
     OBJECTIVE,
     PATH,
     POSITIVE,
@@ -333,6 +334,9 @@ SEARCH = _group(
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
         help="unit folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
              "values stay together"),
+    Option("keep_weights", "WHICH", KEPT, shown="all", example="best:10", python=False,
+        help="best:N: keep the trained weights of the N best trials only, and of the Pareto set; the rest is removed "
+             "while the search runs; all: keep every trial's; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
         help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist without both"),

@@ -146,6 +146,8 @@ class Options:
     fix: Mapping[str, str] = field(default_factory=dict)
     plan: SearchPlan = field(default_factory=lambda: SearchPlan(num_iterations=1))
     comparison: Comparison = Comparison()  # noqa: RUF009  (frozen)
+    #: number of the best trials whose weights are kept; None: all trials
+    keep_weights: int | None = None
     #: seconds that this start may take; None without a limit
     walltime_s: float | None = None
 

@@ -476,6 +476,8 @@ class Session(ABC):
                 "search": options.search.to_json(),
                 "plan": asdict(options.plan),
                 "block_size": options.block_size,
+                "folder": str(options.run.start),
+                **({"keep_weights": options.keep_weights} if options.keep_weights else {}),
             },
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=n_cut,

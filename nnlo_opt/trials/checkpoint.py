@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)(?:-(\d+))?")
 _MASTER_FILES = {"master.npz", "master.json"}
+WEIGHTS_NAME = "weights.npz"
 #: name -> (dimensions, type) of the arrays of `weights.npz`
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
 #: names of the files that a manifest may name: number of a worker, ending; first and last worker of a group
@@ -72,7 +73,7 @@ def fold_directory(run_directory: Path, trial: int, fold: int) -> Path:
 def save_weights(directory: Path, weights: np.ndarray, state: np.ndarray) -> None:
     """Write `weights.npz` of a finished fold: weights and float model state, both float32 vectors."""
     make_directory(directory)
-    with atomic_path(directory / "weights.npz") as path, path.open("wb") as file:
+    with atomic_path(directory / WEIGHTS_NAME) as path, path.open("wb") as file:
         np.savez(file, weights=weights, state=state)
 
 
@@ -82,7 +83,7 @@ def load_weights(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     Before the fold has finished, the first of the two is both, as the last checkpoint has the best ones, and the
     second is empty.
     """
-    path = directory / "weights.npz"
+    path = directory / WEIGHTS_NAME
     if not path.exists() and (latest := load_latest(directory)) is not None:
         return latest.arrays.get("best", latest.arrays["central"]), np.empty(0, np.float32)
     arrays = _read_arrays(path)

@@ -37,7 +37,9 @@ class _Settings(TypedDict, total=False):
 
     command_line: list[str]
     hyper_opt: str
+    keep_weights: int
     versions: dict[str, Any]
+    folder: str
 
 
 class _Adopted(TypedDict):

@@ -240,7 +240,7 @@ def _remove_run(path: Path) -> None:
         return
     for name in ("trials", "logs", "timeline", "figures", "tensorboard", deaths.FOLDER):
         shutil.rmtree(path / name, ignore_errors=True)
-    for pattern in ("best_model.*", "*_history.json"):
+    for pattern in ("best_model.*", "ensemble.*", "*_history.json"):
         for file in path.glob(pattern):
             file.unlink()
     for name in (

@@ -16,10 +16,10 @@ POINT = {"n_units": 8, "train.batch": 50, "train.learning_rate": 0.5}
 def run(tmp_path):
     """Writes the journal of a search of one trial of two folds, which has a history of neither; returns the run."""
 
-    def write(program="OptimizationDriver", command=COMMAND, n_events=8):
+    def write(program="OptimizationDriver", command=COMMAND, n_events=8, **settings):
         folds = [{"trial": 0, "fold": fold, "attempt": 1, "block": 1, "team": 0, "n_ranks": 2} for fold in (0, 1)]
         result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
-        settings = {"command_line": [program, *command.split()]}
+        settings["command_line"] = [program, *command.split()]
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
         identity["model"] = {"name": "net", "sha256": "0"}
         events = [
@@ -99,3 +99,15 @@ def test_a_model_that_has_changed_has_no_best_model(run, tmp_path, capsys):
     path = run(command=f"--model {tmp_path / 'net.py'}")
     assert tool.main(["best-model", str(path)]) == 2
     assert "which has changed since" in capsys.readouterr().err
+
+
+def test_files_that_a_run_has_named_are_found_from_another_folder(run, tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text("def get_model(n_units): ...")
+    for name in ("a.list", "b.list"):
+        (tmp_path / name).touch()
+    path = run(command="--model net.py --train-data a.list --val-data b.list", folder=str(tmp_path))
+    monkeypatch.chdir("/")
+    options = parse_training(["--from-run", str(path)])
+    assert (options.model, options.data.val_data) == (str(tmp_path / "net.py"), tmp_path / "b.list")
+    monkeypatch.chdir(tmp_path)
+    assert parse_training(["--from-run", str(path)]).model == "net.py"

@@ -152,6 +152,8 @@ SEARCH = [
     (["--pruner-min-trials=7", "--pruner=median"], "plan.pruning.min_trials", 7),
     (["--pruner-max-epochs=9", "--pruner=asha"], "plan.pruning.max_epochs", 9),
     (["--fold-racing", "--n-fold=3"], "plan.fold_racing", True),
+    (["--keep-weights", "best:10"], "keep_weights", 10),
+    (["--keep-weights", "all"], "keep_weights", None),
     (["--opt-restore"], "run.restore", True),
     (["--example", "mnist"], "model", "m.py"),
 ]
@@ -586,6 +588,11 @@ def test_a_walltime_counts_from_the_start_it_is_of():
         (["--pruner", "asha", "--pruner-min-trials", "9"], "`--pruner-min-trials` is for `--pruner median`"),
         (["--pruner", "none", "--pruner-min-epochs", "2"], "`--pruner none`; leave it out"),
         (["--pruner", "asha", "--pruner-eta", "1"], "at least 2. Received: 1"),
+        (
+            ["--keep-weights", "best"],
+            "`--keep-weights` must be all, or best:N with a whole number N of at least 1. Rec",
+        ),
+        (["--keep-weights", "best:0"], "Received: best:0."),
         (["--fold-racing"], "`--n-fold` must be at least 3. Received: 1"),
         (["--fold-racing", "--n-fold", "2"], "Received: 2"),
     ],

@@ -272,3 +272,63 @@ def test_a_trial_leaves_nothing_behind():
     n_objects, n_kb = growth(trial, 3, 10)
     assert n_objects < 500
     assert n_kb < 10_000
+
+
+# ---------------------------------------------------------------- ensembles
+
+
+def test_outputs_are_measured_as_the_model_is():
+    x, y = images(30)
+    adapter = keras_adapter(mlp(dense, normalisation), "categorical_crossentropy")
+    measured, evaluated = adapter.measure(adapter.predict(x), y).sums, adapter.evaluate(x, y).sums
+    assert measured["acc"] == evaluated["acc"]
+    assert measured["loss"] == pytest.approx(evaluated["loss"], rel=1e-5)
+
+
+def test_outputs_with_masked_steps_have_no_mean():
+    steps = keras.Sequential(
+        [keras.Input((None, 4)), keras.layers.Masking(), keras.layers.LSTM(3, return_sequences=True)]
+    )
+    with pytest.raises(TrialError, match="masked steps"):
+        keras_adapter(steps, "mean_squared_error").predict(np.zeros((2, 5, 4), np.float32))
+
+
+def test_the_mean_of_models_is_one_model_that_needs_nothing_of_ours(tmp_path):
+    x, _ = images(20)
+    models = [mlp(dense), mlp(dense, normalisation), mlp()]
+    for model in models:
+        model.set_weights([weight + 0.1 for weight in model.get_weights()])
+    expected = sum(w * model.predict(x, verbose=0) for model, w in zip(models, (0.5, 0.3, 0.2), strict=True))
+    keras_model.save_mean(models, (0.5, 0.3, 0.2), path := tmp_path / "mean.keras")
+    load = "keras.saving.load_model(sys.argv[1]).predict(numpy.load(sys.argv[2]))"
+    code = f"import sys, keras, numpy; print({load}.tolist())"
+    np.save(tmp_path / "x.npy", x)
+    words = [sys.executable, "-c", code, str(path), str(tmp_path / "x.npy")]
+    out = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    np.testing.assert_allclose(np.array(eval(out.splitlines()[-1])), expected, rtol=1e-4)
+
+
+def test_models_of_several_inputs_and_outputs_have_a_mean(tmp_path):
+    def model(shift):
+        a, b = keras.Input((2,), name="a"), keras.Input((3,), name="b")
+        both = keras.layers.Concatenate()([a, b])
+        outputs = {"one": keras.layers.Dense(2, name="one")(both), "two": keras.layers.Dense(1, name="two")(both)}
+        made = keras.Model({"a": a, "b": b}, outputs)
+        made.set_weights([weight + shift for weight in made.get_weights()])
+        return made
+
+    models, x = [model(0.0), model(1.0)], {"a": np.ones((4, 2)), "b": np.ones((4, 3))}
+    expected = [one.predict(x, verbose=0) for one in models]
+    keras_model.save_mean(models, (0.25, 0.75), path := tmp_path / "mean.keras")
+    found = keras.saving.load_model(path).predict(x, verbose=0)
+    for name in ("one", "two"):
+        np.testing.assert_allclose(found[name], 0.25 * expected[0][name] + 0.75 * expected[1][name], rtol=1e-5)
+
+
+def test_a_model_without_declared_inputs_has_no_part_in_a_mean(tmp_path):
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    with pytest.raises(ConfigurationError, match="must declare their inputs"):
+        keras_model.save_mean([Own()], (1.0,), tmp_path / "mean.keras")

@@ -238,3 +238,32 @@ def test_the_example_describes_itself_and_learns(digits):
         weights -= 0.2 * gradient(adapter, (x, y))[0]
         adapter.write_weights(weights)
     assert adapter.evaluate(x, y).means()["acc"] > 0.5
+
+
+# ---------------------------------------------------------------- ensembles
+
+
+def test_the_mean_of_models_is_a_script_that_needs_no_code(tmp_path):
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5)) for _ in range(3)]
+    x = torch.ones(5, 3)
+    with torch.no_grad():
+        expected = sum(w * model.eval()(x) for model, w in zip(models, (0.5, 0.3, 0.2), strict=True))
+    torch_module.save_mean([model.train() for model in models], (0.5, 0.3, 0.2), path := tmp_path / "mean.pt")
+    np.testing.assert_allclose(torch.jit.load(str(path))(x).detach(), expected, rtol=1e-5)
+
+
+def test_models_that_have_no_mean_are_refused(tmp_path):
+    several = [module(lambda self, a, b: a + b, fc=torch.nn.Linear(1, 1))]
+    with pytest.raises(ConfigurationError, match="one input and one output"):
+        torch_module.save_mean(several, (1.0,), tmp_path / "mean.pt")
+
+
+def test_outputs_are_measured_as_the_model_is():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 3)
+    x, y = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32), np.arange(30) % 3
+    outputs = torch_module.describe_outputs(model, (6,))
+    terms, _ = make_terms(None, None, outputs, [Labels((), "int64", y)], torch_module.RULES)
+    adapter = torch_module.adapter(model, terms)
+    assert adapter.measure(adapter.predict(x), y).sums == pytest.approx(adapter.evaluate(x, y).sums)

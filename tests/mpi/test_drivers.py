@@ -203,3 +203,19 @@ def test_a_model_architecture_in_json_is_trained(folder, digits):
     launcher.run(1, ["BuildModel", "mnist"], folder)
     launcher.run(2, ["TrainingDriver", "--model", "mnist_arch.json", "--trial-name", "J", *data_of(digits)], folder)
     assert (folder / "checkpoints/J/mnist_J_history.json").exists()
+
+
+@pytest.mark.proof
+@networks.trained("keras", "torch")
+def test_trials_of_folds_become_one_model(folder, digits, network):
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "4"]
+    command += ["--n-fold", "2", "--epochs", "2", "--block-size", "1", "--keep-weights", "best:3", "--checkpoint", "S"]
+    launcher.run(3, [*command, *data_of(digits)], folder)
+    run = folder / "checkpoints/S"
+    assert len([*run.glob("trials/*/fold*/weights.npz")]) == 6
+    said = launcher.run(1, ["nnlo-opt", "ensemble", "checkpoints/S", "--size", "5"], folder).out
+    assert "Ensemble of 3 trials: the mean of " in said
+    figures = [[float(word) for word in re.findall(r" (0\.\d+|0)\b", line)] for line in said.splitlines()]
+    single, ensemble = (found for found in figures if len(found) == 2)
+    assert ensemble[0] <= single[0]
+    assert (run / f"ensemble{network.suffix}").exists()

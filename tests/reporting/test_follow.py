@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from stories import trial as events_of_trial
 from stories import write_journal
 
 from nnlo_opt.reporting.follow import JournalFollower, Reporter
@@ -108,3 +109,14 @@ def test_a_reporter_of_a_run_that_is_gone_or_damaged_fails_without_a_traceback(t
     assert not Reporter(tmp_path).finish()
     assert not (tmp_path / "results.csv").exists()
     assert capfd.readouterr().err == ""
+
+
+def test_the_reporter_removes_the_weights_that_are_not_kept(tmp_path):
+    files = [tmp_path / f"trials/{number:04d}/fold0/weights.npz" for number in range(3)]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    started = STARTED.replaced(settings={"keep_weights": 1})
+    write_journal(tmp_path, [started, *events_of_trial(0, 0.2), *events_of_trial(1, 0.1), *events_of_trial(2, 0.3)])
+    assert Reporter(tmp_path).finish()
+    assert [file.exists() for file in files] == [False, True, False]

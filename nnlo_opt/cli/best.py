@@ -1,0 +1,100 @@
+"""`nnlo-opt best`: prints the best trial of a run for scripts."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.main import DRIVERS
+from nnlo_opt.cli.tool import checked_run
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.results import last_metrics, read_ledger
+from nnlo_opt.run.option_kinds import one_of
+from nnlo_opt.run.option_table import Option
+from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory
+from nnlo_opt.trials.kept_weights import best_trials
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial
+
+#: options of `nnlo-opt best`
+OPTIONS = (
+    Option(
+        "as",
+        "FORM",
+        one_of("json", "yaml", "command"),
+        default="json",
+        example="command",
+        help="json, yaml, or the command line that trains the trial again; of a Pareto set a line for each trial",
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = Parser(
+        OPTIONS,
+        prog="nnlo-opt best",
+        description="Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, "
+        "metrics, epochs, files of its weights.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of the run")
+    arguments = parser.values(argv)
+    run, form = checked_run(arguments.run), vars(arguments)["as"]
+    ledger = read_ledger(run)
+    trials = best_trials(ledger)
+    if not trials:
+        raise ConfigurationError(
+            f"The run must have a complete trial. Received: `{run}` with {len(ledger.trials)} trials, none of them "
+            f"complete. `nnlo-opt show {run}` lists them."
+        )
+    if form == "command":
+        print("\n".join(_command(run, ledger, trial) for trial in trials))
+        return EXIT_OK
+    found = _described(run, ledger, trials)
+    if form == "json":
+        print(json.dumps(found, indent=2))
+    else:
+        import yaml
+
+        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+    return EXIT_OK
+
+
+def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, Any]:
+    head: dict[str, Any] = {"run": str(run)}
+    if ledger.objectives:
+        named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
+        return {**head, "objectives": named, "pareto": [_trial(run, trial) for trial in trials]}
+    saved = sorted(run.glob("best_model.*"))
+    head |= {"figure": ledger.identity.get("figure_of_merit"), "direction": ledger.identity.get("direction", "min")}
+    return {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
+
+
+def _trial(run: Path, trial: Trial) -> dict[str, Any]:
+    weights = [fold_directory(run, trial.number, fold) / WEIGHTS_NAME for fold in sorted(trial.folds)]
+    return {
+        "trial": trial.number,
+        "figure_of_merit": trial.figure_of_merit,
+        "figure_of_merit_std": trial.figure_of_merit_std,
+        **({"objectives": trial.objectives} if trial.objectives else {}),
+        "parameters": trial.point,
+        "metrics": last_metrics(trial),
+        "epochs": max(result.n_epochs for result in trial.folds.values()),
+        "n_folds": len(trial.folds),
+        "weights": [str(path) for path in weights if path.exists()],
+    }
+
+
+def _command(run: Path, ledger: Ledger, trial: Trial) -> str:
+    """Return the command line that trains a trial again, on as many ranks as one of its folds had."""
+    program = (ledger.settings.get("command_line") or ["an unknown program"])[0]
+    if program not in DRIVERS or ledger.identity.get("data") is None:
+        what = "trials of an objective" if program in DRIVERS else f"a run of {program}"
+        raise ConfigurationError(
+            f"`--as command` is for models that a driver has trained. Received: {what} in `{run}`; take `--as json`."
+        )
+    n_ranks = trial.assignments[-1].n_ranks
+    words = [*["mpirun", "-np", str(n_ranks)] * (n_ranks > 1), "TrainingDriver"]
+    return shlex.join([*words, "--from-run", f"{run}:{trial.number}"])

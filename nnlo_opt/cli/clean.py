@@ -1,0 +1,121 @@
+"""`nnlo-opt clean`: removes files of runs that can be made again.
+
+A run that is at work is left alone, and so is everything by which a run can be resumed: its journal, checkpoints of
+trials that have not ended, notes for the next start.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.listing import runs_in
+from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
+from nnlo_opt.reporting.lines import counted
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.reporting.table import wrapped
+from nnlo_opt.reporting.terminal import line_width
+from nnlo_opt.run.option_kinds import FLAG
+from nnlo_opt.run.option_table import BY_NAME, Option
+from nnlo_opt.runtime.timeline import TIMELINE_NAME
+from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
+
+#: options of `nnlo-opt clean`
+OPTIONS = (
+    Option("yes", "", FLAG, default=False, help="remove the files; without it they are only counted"),
+    Option("dry_run", "", FLAG, default=False, help="only count the files, as without --yes"),
+    replace(
+        BY_NAME["keep_weights"],
+        group="",
+        help="best:N: also remove the trained weights of all but the N best trials and the Pareto set; training them "
+        "again takes as long as the search",
+    ),
+)
+#: name of the temporary file of a write that a kill has cut short, as of `files.atomic_path`
+_TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = Parser(
+        OPTIONS,
+        prog="nnlo-opt clean",
+        description="Remove what can be made again: checkpoints of trials that have ended and are not the best, parts "
+        "of timelines, files of writes that were cut short. The journal stays, and so does a run that is at work.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of a run, or of several")
+    arguments = parser.values(argv)
+    if arguments.yes and arguments.dry_run:
+        raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
+    runs, width = runs_in(arguments.run), line_width(sys.stdout)
+    if not runs:
+        raise ConfigurationError(f"Runs hold a journal. Received: `{arguments.run}`, without any; name another folder.")
+    n_bytes, code = 0, EXIT_OK
+    for run in runs:
+        try:
+            freed, text = _clean(run, arguments.keep_weights, removes=arguments.yes)
+        except NnloError as error:
+            code, freed, text = EXIT_WRONG_REQUEST, 0, f"left alone. {error}"
+        n_bytes += freed
+        print(wrapped(f"`{run}`: {text}", width))
+    rest = "are removed" if arguments.yes else "would be removed. Nothing is, before you add `--yes`"
+    print(f"{_size(n_bytes)} {rest}.")
+    return code
+
+
+def _clean(run: Path, n_best: int | None, *, removes: bool) -> tuple[int, str]:
+    """Remove the files of one run, or only count them; return their bytes, and what they are in words."""
+    if may_be_at_work(run):
+        return 0, "at work, left alone."
+    with closing(RunLock(run, 0.0)) if removes else nullcontext():
+        found = _removable(run, read_ledger(run), n_best)
+        sizes = {what: sum(map(_bytes, paths)) for what, paths in found.items()}
+        texts = [f"{counted(len(paths), what)} ({_size(sizes[what])})" for what, paths in found.items() if paths]
+        for path in (path for paths in found.values() for path in paths) if removes else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    return sum(sizes.values()), f"{', '.join(texts) or 'nothing to remove'}."
+
+
+def _removable(run: Path, ledger: Ledger, n_best: int | None) -> dict[str, list[Path]]:
+    """Return the files and folders that can be made again, by a noun for them."""
+    best = {trial.number for trial in best_trials(ledger)}
+    over = [trial.number for trial in ledger.trials if trial.state.ended and trial.number not in best]
+    checkpoints = [path for number in over for path in sorted(run.glob(f"trials/{number:04d}/fold*/checkpoint-*"))]
+    parts = [*run.glob("timeline/*")] if (run / TIMELINE_NAME).exists() else []
+    return {
+        "surplus checkpoint": checkpoints,
+        "weight file": [] if n_best is None else [*WeightKeeper(run).surplus(ledger, n_best)],
+        "timeline part": parts,
+        "temporary file": [*_temporary(run)],
+    }
+
+
+def _temporary(run: Path) -> Iterator[Path]:
+    """Yield files and checkpoints that were being written when their process was killed; nobody is at work now."""
+    for folder, folders, files in os.walk(run):
+        cut_short = [name for name in folders if name.startswith(".checkpoint-")]
+        yield from (Path(folder, name) for name in (*cut_short, *filter(_TEMPORARY.fullmatch, files)))
+        folders[:] = [name for name in folders if name not in cut_short]
+
+
+def _bytes(path: Path) -> int:
+    """Return the bytes of a file, or of the files in a folder."""
+    return sum(inside.lstat().st_size for inside in (path, *path.rglob("*")) if not inside.is_dir())
+
+
+def _size(n_bytes: int) -> str:
+    """Return a number of bytes in its largest unit."""
+    size, units = float(n_bytes), ["B", "KB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"

@@ -1,0 +1,71 @@
+"""`nnlo-opt ensemble`: makes one model of several trained trials of a run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.lines import counted, figure_text
+from nnlo_opt.reporting.table import text_table
+from nnlo_opt.run.option_kinds import PATH, whole
+from nnlo_opt.run.option_table import SEED, Option
+
+# fmt: off
+#: options of `nnlo-opt ensemble`
+OPTIONS = (
+    Option("size", "N", whole(), default=10, example="25",
+        help="trials to select, each as often as it improves the ensemble"),
+    Option("out", "FILE", PATH, shown="ensemble in the run directory", example="digits",
+        help="file of the model; its ending is .keras, or .pt for torch"),
+    replace(SEED, help="seed of the cut of the validation samples into two halves"),
+)
+# fmt: on
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = Parser(
+        OPTIONS,
+        prog="nnlo-opt ensemble",
+        description="Select trained trials of a run whose mean output is better than the best of them, by one half of "
+        "the validation samples; measure the gain on the other half; save the mean as one model.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of the run")
+    arguments = parser.values(argv)
+    from nnlo_opt.cli.earlier_runs import model_of_run
+    from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
+
+    path = Path(arguments.out or arguments.run / "ensemble").absolute()
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
+    ledger, options, workload = model_of_run(arguments.run)
+    ensemble = make_ensemble(
+        EnsembleSetup(
+            run=arguments.run,
+            ledger=ledger,
+            options=options,
+            workload=workload,
+            size=arguments.size,
+            seed=arguments.seed,
+            path=path,
+        )
+    )
+    figure, direction = str(ledger.identity["figure_of_merit"]), options.plan.direction
+    shown = [
+        f"{count} x trial {number}" if count > 1 else f"trial {number}" for number, count in ensemble.counts.items()
+    ]
+    print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
+    print(figure_text(figure, direction))
+    rows = [
+        [f"best single, trial {ensemble.single}", *(f"{value:.6g}" for value in ensemble.single_figures)],
+        ["ensemble", *(f"{value:.6g}" for value in ensemble.figures)],
+    ]
+    print(
+        "Of {:,} validation samples, {:,} select and {:,} judge.".format(sum(ensemble.n_samples), *ensemble.n_samples)
+    )
+    print(f"\n{text_table('', ['model', 'by those that select', 'by those that judge'], rows, left=True)}\n")
+    gain = ensemble.single_figures[1] - ensemble.figures[1]
+    print(f"Gain by the samples that have not selected: {-gain if direction == 'max' else gain:.4g}.")
+    print(f"Saved `{ensemble.path}`.")
+    return EXIT_OK

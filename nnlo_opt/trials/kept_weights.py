@@ -1,0 +1,51 @@
+"""Choice of the trials whose trained weights are kept.
+
+A trial that is not among the best so far is never among them again. So weights may be removed while a search runs, by
+a process that knows the end of its journal late.
+"""
+
+from collections.abc import Iterator
+from heapq import nsmallest
+from pathlib import Path
+
+from nnlo_opt.trials.checkpoint import WEIGHTS_NAME
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Trial
+
+
+def best_trials(ledger: Ledger) -> list[Trial]:
+    """Return the best trial, or the Pareto set of several objectives; of a training its last piece; or nothing."""
+    if ledger.objectives:
+        return [ledger.trials[number] for number in ledger.pareto.trials]
+    if ledger.identity.get("search_space", {}) is None:
+        return [trial for trial in ledger.trials[-1:] if trial.folds]
+    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    return [] if best is None else [best]
+
+
+def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
+    """Return the numbers of the `n_best` best complete trials, and of `best_trials`."""
+    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
+    figures = [(sign * t.figure_of_merit, t.number) for t in ledger.trials if t.figure_of_merit is not None]
+    return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in best_trials(ledger)}
+
+
+class WeightKeeper:
+    """Finds the weights of trials that have ended and are not among the best.
+
+    Args:
+        run: the run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        #: trials whose weights were found
+        self._seen: set[int] = set()
+
+    def surplus(self, ledger: Ledger, n_best: int) -> Iterator[Path]:
+        """Yield the files of weights to be removed that no earlier call has yielded."""
+        kept = kept_trials(ledger, n_best) | self._seen
+        for trial in ledger.trials:
+            if trial.state.ended and not trial.running and trial.number not in kept:
+                self._seen.add(trial.number)
+                yield from sorted(self._run.glob(f"trials/{trial.number:04d}/fold*/{WEIGHTS_NAME}"))
