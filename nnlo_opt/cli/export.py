@@ -1,11 +1,12 @@
 """Command that writes a run for other tools."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser
-from nnlo_opt.errors import EXIT_OK, ConfigurationError
+from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
@@ -47,7 +48,15 @@ def main(argv: Sequence[str]) -> int:
     ledger = Ledger(events)
     target = Path(arguments.out) if arguments.out else run / tool.target
     _make_room(target, tool.is_file, arguments.overwrite)
-    make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)
+    try:
+        make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)
+    except (NnloError, OSError):
+        raise
+    except Exception as error:  # of the other tool, which refuses a name for example
+        first = str(error).strip().partition("\n")[0]
+        raise NnloError(
+            f"`--to {arguments.to}` has failed, so that `{target}` is not complete: {type(error).__name__}: {first}"
+        ) from error
     print(f"Wrote {counted(len(ledger.trials), 'trial')} of `{run}` to `{target}`.")
     if tool.shown_by:
         print(f"To look at it:\n    {tool.shown_by.format(target)}")
@@ -56,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _make_room(target: Path, is_file: bool, overwrite: bool) -> None:
     """Remove what an export replaces; ConfigurationError if it may not be replaced."""
-    if not target.exists() or (not is_file and target.is_dir() and not any(target.iterdir())):
+    if not os.path.lexists(target) or (not is_file and target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
         raise ConfigurationError(

@@ -105,8 +105,9 @@ def require(name: str, asked: str) -> None:
 
 def make_exporter(name: str, target: Path, run_name: str) -> Exporter:
     """Return the exporter of a tool that writes to `target`, a folder that is made here unless it is a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     if not TOOLS[name].is_file:
-        target.mkdir(parents=True, exist_ok=True)
+        target.mkdir(exist_ok=True)
         (target / MARK).write_text(json.dumps({"run": run_name, "nnlo_opt": nnlo_opt.__version__}) + "\n")
     module = importlib.import_module(f"nnlo_opt.export.{TOOLS[name].module}")
     exporter: Exporter = getattr(module, TOOLS[name].maker)(target, run_name)

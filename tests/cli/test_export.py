@@ -5,6 +5,7 @@ from exported import story
 from stories import write_journal
 
 from nnlo_opt.cli import tool
+from nnlo_opt.export.tables import CsvTables
 
 
 def export(run, *words):
@@ -47,6 +48,19 @@ def test_nothing_is_overwritten_unasked_and_no_folder_of_somebody_else(run, tmp_
     assert export(run, "--to", "csv", "--out", str(tmp_path / "mine"), "--overwrite") == 2
     assert "remove it yourself" in capsys.readouterr().err
     assert (tmp_path / "mine" / "trials.csv").exists()
+
+
+def test_a_link_is_not_followed(run, tmp_path, capsys):
+    (run / "csv").symlink_to(tmp_path / "nowhere")
+    assert export(run, "--to", "csv") == 2
+    assert "which exists" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_the_other_tool_refuses_is_said_in_a_sentence(run, monkeypatch, capsys):
+    monkeypatch.setattr(CsvTables, "take", lambda *_: {}["name"])
+    assert export(run, "--to", "csv") == 1
+    assert capsys.readouterr().err.endswith(f"so that `{run / 'csv'}` is not complete: KeyError: 'name'\n")
 
 
 @pytest.mark.parametrize(
