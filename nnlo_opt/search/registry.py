@@ -26,7 +26,7 @@ def make_search(name: str, space: Space, seed: int, options: Mapping[str, Any]) 
         seed: at least 0.
         options: `start_points` of all algorithms, a list of points to be tried first; `n_initial_points` of "bayesian"
             and "bayesian-skopt" (10 by default); `surrogate` and `acquisition` of "bayesian-skopt"; `population` of
-            "genetic".
+            "genetic"; `grid_points` of "grid".
 
     Raises:
         ConfigurationError: for an unknown name or option, or an invalid seed.
@@ -74,7 +74,7 @@ def _checked(option: str, value: Any) -> Any:
         if value not in choices:
             raise ConfigurationError(f"`{option}` must be one of {_listed(choices)}. Received: {value!r}. Choose one.")
         return value
-    least, default = {"n_initial_points": (1, "the default"), "population": (2, "10")}[option]
+    least, default = {"n_initial_points": (1, "the default"), "population": (2, "10"), "grid_points": (1, "5")}[option]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(
             f"`{option}` must be a whole number, at least {least}. Received: {value!r}. Leave it out for {default}."
@@ -109,4 +109,5 @@ _ALGORITHMS = {
     "tpe": _Algorithm("nnlo_opt.search.optuna_search", "make_tpe", package="optuna"),
     "gp": _Algorithm("nnlo_opt.search.optuna_search", "make_gp", package="optuna"),
     "cmaes": _Algorithm("nnlo_opt.search.cmaes_search", "CmaEsSearch", package="cmaes"),
+    "grid": _Algorithm("nnlo_opt.search.grid", "GridSearch", ("grid_points",)),
 }

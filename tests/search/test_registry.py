@@ -35,8 +35,8 @@ def test_options_of_bayesian():
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (("grid", SPACE, 0, {}), '"bayesian", "bayesian-skopt", "genetic", "random"'),
-        (("grid", SPACE, 0, {}), "Received: 'grid'"),
+        (("lattice", SPACE, 0, {}), '"bayesian", "bayesian-skopt", "genetic", "random"'),
+        (("lattice", SPACE, 0, {}), "Received: 'lattice'"),
         (("random", SPACE, -1, {}), "seed"),
         (("random", SPACE, 0.5, {}), "seed"),
         (("random", SPACE, 0, {"acq_func": "EI"}), '"acq_func"'),
@@ -44,6 +44,7 @@ def test_options_of_bayesian():
         (("bayesian-skopt", SPACE, 0, {"surrogate": "nn"}), '"gp", "et", "rf", "gbrt". Received: \'nn\''),
         (("bayesian", SPACE, 0, {"surrogate": "gp"}), '"surrogate"'),
         (("genetic", SPACE, 0, {"population": 1}), "at least 2"),
+        (("grid", SPACE, 0, {"grid_points": 0}), "at least 1"),
         (("genetic", SPACE, 0, {"n_initial_points": 5}), '"population"'),
         (("random", SPACE, 0, {"start_points": [{"n": 100}]}), "n=100"),
         (("bayesian", SPACE, 0, {"n_initial_points": 0}), "at least 1"),

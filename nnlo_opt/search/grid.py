@@ -1,0 +1,78 @@
+"""Grid search: every combination of the values of all parameters, one after another."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from nnlo_opt.errors import ConfigurationError
+from nnlo_opt.search.base import History
+from nnlo_opt.space.parameters import Constant, Ordinal, Parameter
+from nnlo_opt.space.space import Point, Space
+
+#: values of a continuous parameter if nobody says how many
+DEFAULT_POINTS = 5
+#: points of a grid at most
+MOST_POINTS = 1_000_000
+
+
+class GridSearch:
+    """Suggests the points of a grid in their order, in which the last parameter varies fastest.
+
+    A parameter with finitely many values has all of them in the grid. Of a continuous one the grid has `grid_points`
+    values at even quantiles of its prior, both bounds included. A parameter whose condition does not hold is absent, so
+    that no point is there twice.
+
+    Args:
+        space: search space of all points.
+        seed: without effect.
+        grid_points: number of values of a continuous parameter, at least 1.
+    """
+
+    def __init__(self, space: Space, seed: int = 0, grid_points: int = DEFAULT_POINTS) -> None:
+        self._grid = grid_of(space, grid_points)
+        #: the points of the history at the last suggestion, a list that only grows, with the number of that suggestion
+        #: in the grid; all points of the grid before it were tried or are not feasible
+        self._last: tuple[Sequence[Point], int] = ([], 0)
+
+    def suggest(self, history: History) -> Point | None:
+        n_points = self._grid.n_points
+        assert n_points is not None
+        points, first = self._last
+        for index in range(first if history.points is points else 0, n_points):
+            point = self._grid.point_at(index)
+            if not history.contains(point) and history.space.is_feasible(point):
+                self._last = history.points, index
+                return point
+        if not any(map(history.space.is_feasible, history.points)):
+            raise history.space.refusal(f"all {n_points:,} points of the grid were refused")
+        return None
+
+
+def grid_size(space: Space, grid_points: int | None) -> int:
+    """Return the number of points in the grid of `space`; ConfigurationError if nobody would live to see its end."""
+    grid = grid_of(space, grid_points or DEFAULT_POINTS)
+    n_points = grid.n_points
+    assert n_points is not None
+    if n_points > MOST_POINTS:
+        widest = max(grid.parameters, key=lambda parameter: parameter.n_values or 0)
+        raise ConfigurationError(
+            f"The grid of a search must have at most {MOST_POINTS:,} points. Received: {Decimal(n_points):.3g} points, "
+            f"{widest.n_values:,} values of `{widest.name}` among them. Lower `--grid-points`, give that parameter a "
+            "larger `step`, fix some by `--fix`, or choose another `--hyper-opt`."
+        )
+    return n_points
+
+
+def grid_of(space: Space, grid_points: int) -> Space:
+    """Return a finite space whose points are the grid of `space`, without its constraint."""
+    return Space(_with_few_values(parameter, grid_points) for parameter in space.parameters)
+
+
+def _with_few_values(parameter: Parameter, n_values: int) -> Parameter:
+    if parameter.n_values is not None:
+        return parameter
+    quantiles = [index / (n_values - 1) for index in range(n_values)] if n_values > 1 else [0.5]
+    # A range may hardly have two numbers.
+    values = list(dict.fromkeys(map(parameter.from_unit, quantiles)))
+    if len(values) == 1:
+        return Constant(values[0], parameter.name, condition=parameter.condition)
+    return Ordinal(values, parameter.name, condition=parameter.condition)
