@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 from nnlo_opt.cli.gan import GAN_DRIVER, GAN_OPTIONS, for_gan, for_search
+from nnlo_opt.cli.options_file import in_full
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
@@ -45,8 +46,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=partial(argparse.HelpFormatter, max_help_position=28), **kwargs)
         # -1e-3 is a value too, and no option; argparse itself knows -0.001 only.
         self._negative_number_matcher = re.compile(r"-\.?\d")
-        self._options = tuple(options)
-        for title, group in groupby(self._options, key=lambda option: option.group):
+        #: options of the command
+        self.options = tuple(options)
+        for title, group in groupby(self.options, key=lambda option: option.group):
             container = self.add_argument_group(title) if title else self
             for option in group:
                 container.add_argument(option.flag, *filter(None, [option.also]), **_argument(option))
@@ -55,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         """Return the help of the common options, which fits a screen."""
         common = [
             replace(option, help=option.help.split(";")[0], shown="", example="", also="")
-            for option in self._options
+            for option in self.options
             if option.common
         ]
         texts = {"usage": self.usage, "description": self.description}
@@ -83,7 +85,7 @@ class Parser(argparse.ArgumentParser):
     def values(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """Return all arguments with checked values and defaults; ConfigurationError or HelpRequested."""
         given = self.given(argv)
-        return argparse.Namespace(**{**given, **vars(read(given, self._options))})
+        return argparse.Namespace(**{**given, **vars(read(given, self.options))})
 
     def error(self, message: str) -> NoReturn:
         see, rule = f"`{self.prog} --help` lists the options.", f"{message[:1].upper()}{message[1:]}"
@@ -180,25 +182,42 @@ def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
         ConfigurationError: the command line is wrong, or there is no driver `program`.
         HelpRequested: it asks for help.
     """
+    parser = _parser_of(program)
     if program == "OptimizationDriver":
-        given, remarks = as_today(optimization_parser().given(normalise(argv)))
+        given, remarks = as_today(parser.given(normalise(argv)))
         if not given.keys() & {"model", "example"}:
             given["example"] = DEFAULT_EXAMPLE
             remarks.append(f"Without `--model` the built-in model {DEFAULT_EXAMPLE} is searched, as NNLO did.")
         return dict(for_search(given)), remarks
-    parser = gan_parser() if program == GAN_DRIVER else training_parser(program)
     given, remarks = as_today(parser.given(normalise(argv), POSITIONAL), program)
     return for_gan(given, remarks) if program == GAN_DRIVER else (given, remarks)
 
 
+def _parser_of(program: str) -> Parser:
+    if program == "OptimizationDriver":
+        return optimization_parser()
+    return gan_parser() if program == GAN_DRIVER else training_parser(program)
+
+
+def _with_file(program: str, argv: Sequence[str]) -> Sequence[str]:
+    """Return a command line of a driver with the options of the file that `--options` names, if it names one."""
+    parser = _parser_of(program)
+    given, words = parser.parse_known_args(normalise(argv))
+    if "options" not in given:
+        return argv
+    return in_full(argv, vars(given) | dict.fromkeys(POSITIONAL if words else ()), parser.options)
+
+
 def parse_optimization(argv: Sequence[str]) -> Options:
     """Return the options of OptimizationDriver; ConfigurationError or HelpRequested."""
+    argv = _with_file("OptimizationDriver", argv)
     given, remarks = given_of("OptimizationDriver", argv)
     return with_remarks(optimization_options(given, argv), remarks)
 
 
 def parse_training(argv: Sequence[str], program: str = "TrainingDriver") -> Options:
     """Return the options of TrainingDriver, or of `program`; ConfigurationError or HelpRequested."""
+    argv = _with_file(program, argv)
     given, remarks = given_of(program, argv)
     if "from_run" not in given:
         return with_remarks(training_options(given, argv), remarks, program)
@@ -247,6 +266,7 @@ def gan_parser() -> Parser:
 
 def parse_gan(argv: Sequence[str]) -> Options:
     """Return the options of `MPIGDriver`; ConfigurationError or HelpRequested."""
+    argv = _with_file(GAN_DRIVER, argv)
     given, remarks = given_of(GAN_DRIVER, argv)
     asked = gan_parser().given(normalise(argv), POSITIONAL)
     own = {name: value for name, value in vars(read(asked, GAN_OPTIONS)).items() if value is not None}

@@ -97,7 +97,7 @@ class DriverCommand:
         first = (find_command(words[0]) if at == 0 else None) or words[at]
         return cls(
             words=(*words[:at], first),
-            arguments=arguments,
+            arguments=options.command_line,  # with what a file of options says now
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
         )

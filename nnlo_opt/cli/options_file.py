@@ -1,0 +1,90 @@
+"""Options of a driver in a file of YAML, `--options run.yaml`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nnlo_opt.errors import ConfigurationError, did_you_mean
+from nnlo_opt.files import regular
+from nnlo_opt.run.option_table import Option
+
+#: name of the option, and its shortest form that no other option shares
+_NAME, _SHORTEST = "--options", "--option"
+
+
+def in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Option]) -> list[str]:
+    """Return a command line with the options of its file in full, as it is recorded and resumed without the file.
+
+    Args:
+        argv: words of the command line.
+        given: options in them by name, `options` with the path of the file; they overrule the file.
+        options: all options of the command.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or has an option that there is not.
+    """
+    path = Path(given["options"])
+    by_name = {option.name: option for option in options if option.name != "options"}
+    by_name |= {option.also.removeprefix("--").replace("-", "_"): option for option in by_name.values() if option.also}
+    words = list[str]()
+    for key, value in _read(path).items():
+        option = by_name.get(str(key).replace("-", "_"))
+        if option is None:
+            hint = did_you_mean(str(key).replace("_", "-"), [name.replace("_", "-") for name in by_name])
+            raise ConfigurationError(
+                f"Each name in `{path}` (`--options`) must be an option of the command without `--`. Received: "
+                f"{key}.{hint or ' `--help-all` lists the options.'}"
+            )
+        if option.name not in given:
+            words += _words(option, value, path)
+    return [*_without_file(argv), *words]
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(regular(path).read_bytes())
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"`--options` must name a file of YAML. Received: `{path}` ({' '.join(str(error).split())}). Correct it."
+        ) from None
+    if not isinstance(data, dict):
+        raise ConfigurationError(
+            f"`--options` must name a file with a mapping of options. Received: `{path}`, which holds "
+            f"{type(data).__name__}. Write a line `epochs: 10` for `--epochs 10`."
+        )
+    return data
+
+
+def _words(option: Option, value: Any, path: Path) -> Iterator[str]:
+    """Yield the words of an option with a value of YAML; a list is a repeated option, null an option left out."""
+    action = option.kind.action
+    if value is None:
+        return
+    if isinstance(value, bool) and (action in ("store_true", "switch") or option.bare is not None):
+        if value or action == "switch":
+            yield option.flags[0 if value else -1]
+        return
+    if action == "append" and isinstance(value, Mapping) and option.name == "fix":
+        value = [f"{name}={item}" for name, item in value.items()]
+    repeats = action in ("append", "extend")
+    if action == "store_true" or (isinstance(value, list) and not repeats):
+        rule = "true or false" if action == "store_true" else "a single value"
+        raise ConfigurationError(f"`{option.name}` in `{path}` must be {rule}. Received: {value}.")
+    for item in value if isinstance(value, list) else [value]:
+        is_point = isinstance(item, Mapping) and repeats
+        text = ",".join(f"{name}={part!r}" for name, part in item.items()) if is_point else item
+        yield f"{option.flag}={text}"
+
+
+def _without_file(argv: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line without the option and the file that it names."""
+    words = iter(argv)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name.startswith(_SHORTEST) and _NAME.startswith(name):
+            if not equals:
+                next(words, None)
+        else:
+            yield word
