@@ -45,6 +45,8 @@ SUBCOMMANDS = (
     "nnlo-opt status",
     "nnlo-opt report",
     "nnlo-opt best",
+    "nnlo-opt enqueue",
+    "nnlo-opt stop",
     "nnlo-opt best-model",
     "nnlo-opt export",
     "nnlo-opt ensemble",

@@ -64,7 +64,7 @@ PURE_DECISIONS: dict[str, str] = {
     "coordinator": "ending instructions outcomes policy membership state suggestions",
     "block": "exchange.rounds master.instructions master.state master.submaster_state",
     "objective": "signature values",
-    "search": "random design encoding genetic start_points curves pruners pruning racing targets warm_start "
+    "search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
     "scalarisation",
     "launcher": "planning supervisor",
     "doctor": "judgement",
@@ -81,7 +81,7 @@ DOORS: dict[str, list[str]] = {
     "skopt": ["search.skopt_search"],
     "scipy": ["search.acquisition", "search.gaussian_process", "search.maximisation", "search.sobol"],
     "optuna": ["search.optuna_search", "export.optuna_study"],
-    "yaml": ["cli.best"],
+    "yaml": ["cli.best", "cli.options_file"],
     "cmaes": ["search.cmaes_search"],
     "h5py": ["data.hdf5", "data.hdf5_file", "data.hdf5_parts", "data.hdf5_weights"],
     "keras": ["models"],

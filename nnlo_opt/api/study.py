@@ -24,8 +24,9 @@ from nnlo_opt.run.embedded import temporary_run
 from nnlo_opt.run.option_kinds import whole
 from nnlo_opt.run.option_table import Option
 from nnlo_opt.run.roles import RankParts
+from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession
-from nnlo_opt.run.session import LONG_S, Script
+from nnlo_opt.run.session import LONG_S
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point
 from nnlo_opt.user_files import shortened
@@ -177,7 +178,7 @@ class Study:
         try:
             self._session.end(self._run)
         finally:
-            self._run.directory.close()
+            self._run.close()
             self._session.close()
             self._cleanup.close()
 

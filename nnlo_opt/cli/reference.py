@@ -19,6 +19,7 @@ from nnlo_opt.cli import (
     launch,
     plan,
     simulate,
+    steer,
     tool,
     watch,
 )
@@ -53,6 +54,8 @@ COMMANDS: dict[str, tuple[Option, ...]] = {
     "nnlo-opt best": best.OPTIONS,
     "nnlo-opt ensemble": ensemble.OPTIONS,
     "nnlo-opt clean": clean.OPTIONS,
+    "nnlo-opt enqueue": steer.ENQUEUE_OPTIONS,
+    "nnlo-opt stop": steer.STOP_OPTIONS,
     "nnlo-opt space": tool.SPACE_OPTIONS,
     "GetData": getdata.OPTIONS,
     "GetData from-arrays": getdata.ARRAY_OPTIONS,

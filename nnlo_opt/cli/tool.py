@@ -255,6 +255,18 @@ def _clean(argv: Sequence[str]) -> int:
     return clean.main(argv)
 
 
+def _enqueue(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import steer
+
+    return steer.enqueue(argv)
+
+
+def _stop(argv: Sequence[str]) -> int:
+    from nnlo_opt.cli import steer
+
+    return steer.stop(argv)
+
+
 def _completion(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.completion import SHELLS, script
 
@@ -437,6 +449,8 @@ def _repair(run: Path) -> int:
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
     "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
+    "enqueue": ("have a search try a point of your own; see its own --help", _enqueue),
+    "stop": ("end a search, or one of its trials, from any machine; see its own --help", _stop),
     "best-model": ("save the best model of a run, of one that was interrupted as well", None),
     "space": ("print the parameters of a search space and points of it; see its own --help", _space),
     "repair": (

@@ -34,6 +34,8 @@ class Search(Protocol):
 
     def record(self, trials: Sequence[TrialRecord]) -> None: ...
 
+    def enqueue(self, point: ins.Point) -> None: ...
+
     def request_suggestion(self, request: int) -> None: ...
 
     def poll(self) -> Any: ...
@@ -59,6 +61,8 @@ class CoordinatorSetup(Value):
     observers: Sequence[Observer] = ()
     #: called when a rank reports that it has been preempted
     on_preemption: Callable[[], None] = lambda: None
+    #: returns the requests of users that have come since its last call; all consequences of earlier ones are written
+    requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
 
 
 class Coordinator:
@@ -76,6 +80,7 @@ class Coordinator:
         self._clock = setup.clock
         self._observers = setup.observers
         self._on_preemption = setup.on_preemption
+        self._requests = setup.requests
         #: number of ranks that are known to be dead
         self._n_lost = 0
         #: reason for which the search is over; empty while it is not
@@ -106,7 +111,11 @@ class Coordinator:
             last_end: known causes of the end of the previous start.
             finished: folds of earlier starts whose results are not in the journal.
         """
-        self._carry_out(self._decide(ins.Begin(last_end=last_end, finished=tuple(finished))))
+        begin, requests = ins.Begin(last_end=last_end, finished=tuple(finished)), self._requests()
+        # The first suggestions are points that are in the inbox already.
+        points = [request for request in requests if isinstance(request, ins.Enqueue)]
+        others = [request for request in requests if not isinstance(request, ins.Enqueue)]
+        self._carry_out([todo for event in (*points, begin, *others) for todo in self._decide(event)])
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """Have this start end within `grace_s` seconds; a second call changes nothing."""
@@ -122,6 +131,8 @@ class Coordinator:
         if len(self._ranks.lost) > self._n_lost:
             self._n_lost = len(self._ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._ranks.lost)))
+        for request in self._requests():
+            todo += self._decide(request)
         n_taken = 0
         while n_taken < MOST_AT_ONCE and self._state.phase is not Phase.OVER and (received := self._ranks.poll()):
             n_taken += 1
@@ -182,6 +193,8 @@ class Coordinator:
                     self._ranks.send(instruction.rank, instruction.message)
                 case ins.Tell():
                     self._search.record([self._record_of(instruction)])
+                case ins.Propose():
+                    self._search.enqueue(instruction.point)
                 case ins.Ask():
                     self._search.request_suggestion(instruction.number)
                 case ins.GiveUp():

@@ -91,6 +91,13 @@ class Ending:
         if self.phase is Phase.SEARCHING:
             self.phase, self.reason = Phase.DRAINING, reason
 
+    def stop(self, reason: str) -> None:
+        """Begin and promote no trial in this start, as its user wishes; the search is not over by that."""
+        self.promotes = False
+        if self.phase is Phase.SEARCHING:
+            self.cut_short = True
+            self.drain(reason)
+
     def replay(self, ledger: Ledger) -> None:
         """Take in all trials that have ended so far, in the order in which they ended."""
         self._forget()

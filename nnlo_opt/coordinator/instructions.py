@@ -79,7 +79,7 @@ def searched_s(sessions: Sequence[Session], now_s: float) -> float:
 class SearchPlan:
     """Goal of a search, with the rules by which its trials are repeated or given up."""
 
-    #: number of trials in the journal at the end of the run, failed ones included
+    #: number of trials in the journal at the end of the run, failed ones included; 0: not known yet, of a grid
     num_iterations: int
     n_fold: int = 1
     #: "min" or "max"
@@ -156,7 +156,26 @@ class Preempt(Value):
     grace_s: float
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick | Preempt
+class Enqueue(Value):
+    """A user wants a trial of this point, or of a part of it, before other points; may come at any time."""
+
+    point: Point
+
+
+class StopTrial(Value):
+    """A user wants a trial to end without its result; nothing happens if it has ended, or if there is none."""
+
+    trial: int
+    reason: str
+
+
+class Drain(Value):
+    """A user wants this start to end when the trials under way have ended."""
+
+    reason: str
+
+
+CoordinatorEvent: TypeAlias = Begin | Suggested | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
 
 # ---------------------------------------------------------------- instructions
 
@@ -193,6 +212,12 @@ class Tell(Value):
     losses: tuple[float, ...] | None = None
 
 
+class Propose(Value):
+    """Have the search suggest this point, or one with this part, before any other."""
+
+    point: Point
+
+
 class Ask(Value):
     """Ask the search for suggestion number `number`."""
 
@@ -214,4 +239,4 @@ class GiveUp(Value):
     reason: str
 
 
-Instruction: TypeAlias = Append | Send | Tell | Ask | Finish | GiveUp
+Instruction: TypeAlias = Append | Send | Tell | Propose | Ask | Finish | GiveUp

@@ -31,8 +31,10 @@ from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, 
 logger = logging.getLogger(__name__)
 
 #: events that the coordinator accepts before it begins, and from then on
-_TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt})
-_ONCE_OPEN: frozenset[type] = frozenset({ins.Suggested, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt})
+_TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt, ins.Enqueue})
+_ONCE_OPEN: frozenset[type] = frozenset(
+    {ins.Suggested, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
+)
 #: events that justify no message: a crash that loses them loses nothing, so nobody waits for the disk
 _NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
@@ -99,6 +101,13 @@ class CoordinatorState:
                 self._take_deaths(event.ranks)
             case ins.Preempt():
                 self._preempt(event.reason, *grace_times(now_s, event.grace_s))
+            case ins.Enqueue():
+                self.suggestions.exhausted = False  # the search is asked again, for this point at least
+                self._instructions.append(ins.Propose(point=event.point))
+            case ins.StopTrial() if self.phase is not Phase.OVER:
+                self._stop(event.trial, event.reason)
+            case ins.Drain():
+                self.ending.stop(event.reason)
         if self.phase not in (Phase.OPENING, Phase.OVER):
             self._check_time()
             self._fill_blocks()
@@ -264,6 +273,17 @@ class CoordinatorState:
         self.ending.take(trial)
         for assignment in trial.running:
             self._send(assignment.team, msg.StopFold(assignment=assignment.number))
+
+    def _stop(self, number: int, reason: str) -> None:
+        """End a trial as its user wishes: pruned if it has a figure of merit by now, else failed."""
+        if not 0 <= number < len(self.ledger.trials) or (trial := self.ledger.trials[number]).state.ended:
+            return
+        if number in self.to_resume:
+            self.to_resume.remove(number)
+        if self.policy.reports.figure_so_far(number) is not None:
+            self._prune(trial, reason)
+        else:
+            self._end(trial, ev.TrialFailed(time_s=self._now_s, trial=number, reason=reason))
 
     def _pause(self, trial: Trial) -> None:
         """Leave a trial at its rung."""

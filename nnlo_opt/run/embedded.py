@@ -17,8 +17,9 @@ from nnlo_opt.run.agreement import FailedElsewhereError, RankGroup, abort_on_err
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
+from nnlo_opt.run.script import Script
 from nnlo_opt.run.search import SearchSession, plan_search
-from nnlo_opt.run.session import Script, Session
+from nnlo_opt.run.session import Session
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.events import Event

@@ -1,22 +1,28 @@
-"""End of a search: its best model, last reports, stale checkpoints, stuck ranks."""
+"""End of a search: its best model, last reports, stale checkpoints, stuck ranks, the command of `--on-end`."""
 
+import json
 import os
+import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import TextIO
 
 from nnlo_opt.comm.messages import Json
 from nnlo_opt.comm.run_messages import ExportModel, ModelExported
-from nnlo_opt.errors import EXIT_FAILURE, CheckpointError, OutOfTimeError
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, CheckpointError, OutOfTimeError
 from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.files import parse_object, regular
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
+from nnlo_opt.runtime.environment import start_helper
 from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.space.space import TRAIN_PREFIX, Point
 from nnlo_opt.training.history import FoldRecord
@@ -30,6 +36,8 @@ from nnlo_opt.trials.trial import Trial
 BEST_MODEL = "best_model"
 #: least seconds that ranks have to leave after a search in which a rank may be stuck
 LEAVE_S = 60.0
+#: seconds that the command of `--on-end` may take
+ON_END_S = 60.0
 
 
 def save_model(
@@ -145,3 +153,48 @@ def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[
     timer = threading.Timer(max(LEAVE_S, trial_timeout_s), leave)
     timer.daemon = True  # a job whose ranks all leave is not kept by it
     timer.start()
+
+
+def run_at_end(
+    command: str, directory: RunDirectory, code: int, left_s: float | None, say: Callable[[str, TextIO], None]
+) -> None:
+    """Have a shell run the user's command about the end of a run, for ON_END_S at most.
+
+    Its failure is a line for a person and nothing else.
+
+    Args:
+        code: exit code of the run, from which its state follows.
+        left_s: seconds that a preempted job has left; None without a limit.
+    """
+    ledger = directory.ledger
+    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    facts = {
+        "RUN": str(directory.path),
+        "STATE": {EXIT_OK: "complete", EXIT_PREEMPTED: "interrupted"}.get(code, "failed"),
+        "CODE": str(code),
+        "REASON": ledger.completed_because or ledger.preempted_because,
+        "TRIALS": str(len(ledger.trials)),
+        "BEST_TRIAL": "" if best is None else str(best.number),
+        "BEST_FIGURE": "" if best is None else repr(best.figure_of_merit),
+        "BEST_POINT": "" if best is None else json.dumps(best.point),
+    }
+    environ = os.environ | {f"NNLO_OPT_{name}": text for name, text in facts.items()}
+    sys.stdout.flush()
+    try:
+        process = start_helper(["/bin/sh", "-c", command], environ, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        say(f"`--on-end` could not be started ({error.strerror or error}).", sys.stderr)
+        return
+    limit_s = ON_END_S if left_s is None else min(ON_END_S, max(1.0, left_s))
+    until_s = time.monotonic() + limit_s
+    while process.poll() is None and time.monotonic() < until_s:
+        PULSE.ticks += 1
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        say(f"`--on-end` had not ended after {limit_s:.0f} s, and was killed: `{command}`.", sys.stderr)
+    elif process.returncode:
+        say(f"`--on-end` has failed with code {process.returncode}: `{command}`.", sys.stderr)

@@ -287,6 +287,12 @@ RUN = _group(
     Option("mirror", "TOOL", many(one_of(*MIRRORS), "extend"), default=(), example="optuna", python=False,
         help="keep files of another tool in the run directory up to date while the run goes on: optuna (optuna.log, "
              "which optuna-dashboard shows) or tensorboard (the folder tensorboard/)"),
+    Option("options", "FILE", PATH, example="run.yaml", python=False, common=True,
+        help="YAML file with further options, a line `epochs: 10` for each; a list repeats an option, true or false is "
+             "for flags, and the command line overrules the file"),
+    Option("on_end", "COMMAND", TEXT, example="mail -s $NNLO_OPT_STATE me < $NNLO_OPT_RUN/summary.json", python=False,
+        help="command that a shell runs on rank 0 when the run has ended, for at most a minute; it finds the run, its "
+             "state and its best trial in environment variables, and its failure is a line on the terminal"),
     Option("verbose", "", FLAG, default=False, python=False, help="the same as --log-level debug"),
 )
 MACHINE = _group(
@@ -311,8 +317,8 @@ SEARCH = _group(
     Option("fix", "NAME=VALUE", FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
     Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol", common=True,
-        help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol; with the extra [optuna] tpe, gp "
-             "and cmaes"),
+        help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
+             "gp and cmaes"),
     Option("surrogate", "NAME", one_of(*SURROGATES), shown="gp", example="et",
         help="model of bayesian-skopt: gp (Gaussian process), et (extra trees), rf (random forest) or gbrt "
              "(gradient boosting)"),
@@ -321,6 +327,8 @@ SEARCH = _group(
              "pi (probability of improvement)"),
     Option("ga_populations", "TRIALS", whole(), shown="10", example="20",
         help="population of genetic: completed trials of one generation"),
+    Option("grid_points", "N", whole(), shown="5", example="3",
+        help="values that grid takes of a continuous parameter, even along its prior, both bounds included"),
     Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
         help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
@@ -381,7 +389,7 @@ TARGET = Option("target_objective", "FIGURE", _NUMBER, example="0.02",
     help="stop when a figure of merit is better than this; not with several objectives")
 BUDGET = _group(
     "when a search stops (may be changed on resume; running trials end first)",
-    Option("num_iterations", "TRIALS", whole(), default=10, example="50", common=True,
+    Option("num_iterations", "TRIALS", whole(), default=10, shown="10; of grid all points", example="50", common=True,
         help="trials of the run; failed ones included, may be raised on resume"),
     Option("timeout", "TIME", TIME, example="3600", common=True,
         help="begin no trial after so much time of searching; summed over all starts of the run"),

@@ -28,7 +28,12 @@ _THREAD_VALIDATION = (
 #: options of `PruningPlan` that only some pruners have, with these pruners
 _PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
 #: options of some search algorithms only: name in `make_search` -> name on the command line
-SEARCH_OPTIONS = {"surrogate": "--surrogate", "acquisition": "--acquisition", "population": "--ga-populations"}
+SEARCH_OPTIONS = {
+    "surrogate": "--surrogate",
+    "acquisition": "--acquisition",
+    "population": "--ga-populations",
+    "grid_points": "--grid-points",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ class SearchOptions:
     acquisition: str | None = None
     #: trials of a generation of the genetic algorithm (`--ga-populations`)
     population: int | None = None
+    #: values of a continuous parameter in a grid
+    grid_points: int | None = None
     #: points to try first
     start_points: tuple[Point, ...] = ()
     #: runs, studies and tables whose trials the search learns from; a text is the URL of a storage of Optuna
@@ -114,6 +121,8 @@ class Options:
     log_file: Path | None = None
     #: tools whose files are kept up to date while the run goes on
     mirror: tuple[str, ...] = ()
+    #: command for a shell that the end of the run starts
+    on_end: str | None = None
     command_line: tuple[str, ...] = ()
     #: name of the command, if it is not the driver's own
     program: str = ""
@@ -163,6 +172,8 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         ConfigurationError: a value is wrong, or options contradict each other.
     """
     values = read(given, OPTIMIZATION_OPTIONS)
+    if values.hyper_opt == "grid" and given.get("num_iterations") is None:
+        values.num_iterations = 0  # until the space, and so the size of its grid, is known
     comparison = _comparison(values)
     made: dict[str, Any] = {
         "direction": comparison.objectives[0].direction,
@@ -183,6 +194,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
         surrogate=values.surrogate,
         acquisition=values.acquisition,
         population=values.ga_populations,
+        grid_points=values.grid_points,
         start_points=tuple(values.start_point),
         warm_start=tuple(place if "://" in place else Path(place) for place in values.warm_start),
     )

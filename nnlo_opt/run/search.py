@@ -23,6 +23,7 @@ from nnlo_opt.run.finish import weights_text
 from nnlo_opt.run.options import Options, budget_text, pruning_for, with_walltime
 from nnlo_opt.run.session import Session, run_command
 from nnlo_opt.search.base import Observation
+from nnlo_opt.search.grid import grid_size
 from nnlo_opt.search.process import InlineSearch, SearchProcess, SearchService, Suggestion
 from nnlo_opt.search.pruners import describe
 from nnlo_opt.search.pruning import PruningPlan
@@ -117,6 +118,11 @@ class SearchSession(Session):
         if (plan := self.options.plan.pruning) is not None:
             epochs, n_ranks = self.options.training.epochs, self.topology.world_size
             self._pruning = pruning_for(plan, comparison, epochs, n_ranks, findings)
+        if self.options.search.algorithm == "grid":
+            n_points = grid_size(findings.search_space, self.options.search.grid_points)
+            if not self.options.plan.num_iterations:
+                whole = replace(self.options.plan, num_iterations=n_points)
+                self.options = replace(self.options, plan=whole, run=replace(self.options.run, n_asked=n_points))
 
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         plan, ledger = self.options.plan, directory.ledger

@@ -4,20 +4,18 @@ A training is a search of one trial, so both drivers share the checks, the journ
 do differently stands in `run.search` and `run.training`.
 """
 
-import hashlib
-import json
 import math
 import os
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar
 
 import nnlo_opt
 from nnlo_opt.clock import SystemClock
@@ -29,7 +27,16 @@ from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup, Obse
 from nnlo_opt.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.lists import read_list
-from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError, OutOfTimeError, ProtocolError, TrialError
+from nnlo_opt.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_PREEMPTED,
+    ConfigurationError,
+    NnloError,
+    OutOfTimeError,
+    ProtocolError,
+    TrialError,
+)
 from nnlo_opt.export.exporter import require
 from nnlo_opt.export.mirror import Mirror
 from nnlo_opt.models.builders import model_file
@@ -49,10 +56,19 @@ from nnlo_opt.run.checks import (
 from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
-from nnlo_opt.run.finish import end_if_stuck, end_mirrors, remove_stale_checkpoints, save_model, write_last_reports
+from nnlo_opt.run.finish import (
+    end_if_stuck,
+    end_mirrors,
+    remove_stale_checkpoints,
+    run_at_end,
+    save_model,
+    write_last_reports,
+)
 from nnlo_opt.run.identity import check_same, identity_of, refuse_run_of_script
+from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.run.options import Options
 from nnlo_opt.run.roles import RankParts, RoleSetup
+from nnlo_opt.run.script import Script
 from nnlo_opt.run.serving_ranks import ASKED, PREEMPTED, ServingRanks
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.runtime.environment import idle_nodes_text
@@ -77,28 +93,6 @@ LONG_S = 1e7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """Request of a user's own script, which owns its process; errors are raised."""
-
-    #: name of the program, for the journal
-    program: str
-    #: search space; None: a training
-    space: Space | None
-    #: description of model and data; None: a trainer rank is asked
-    findings: Findings | None
-    #: if False, the journal is in a temporary folder: it is not synced, and no reports are written
-    keeps_files: bool
-    #: the best model is written to the run directory
-    saves_model: bool = False
-    #: if False, the first trial that fails ends the search
-    catch: bool = True
-    #: hear every event after the ledger knows it
-    observers: Sequence[Observer] = ()
-    #: returns how many trials may run at a time, out of as many as there are blocks
-    n_wanted: Callable[[int], int] = int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSearch:
     """An open run whose coordinator is at work."""
 
@@ -109,6 +103,14 @@ class RunningSearch:
     reporter: Reporter | None
     #: for other tools
     mirrors: Sequence[Mirror] = ()
+    #: None if the run is not kept
+    inbox: Inbox | None
+
+    def close(self) -> None:
+        """Let go of the run directory."""
+        if self.inbox is not None:
+            self.inbox.close()
+        self.directory.close()
 
 
 class Session(ABC):
@@ -199,21 +201,27 @@ class Session(ABC):
     def run(self) -> int:
         """See the run through; return the exit code, with which every rank leaves."""
         self._preemption.allow(self.options.grace_s)
+        code = EXIT_FAILURE
         try:
             self.check_early()
             code = self._run()[1]
-        except (OutOfTimeError, ProtocolError):
+        except (OutOfTimeError, ProtocolError) as error:
+            code = error.exit_code
             raise
         except NnloError as error:
+            code = error.exit_code
             if self.is_running:
                 # Ranks are busy and hear nothing: the journal is enough to go on from, so the job ends at once.
                 raise
             self.say(str(error), sys.stderr)
-            code = error.exit_code
         except KeyboardInterrupt:
+            code = EXIT_PREEMPTED
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             raise KeyboardInterrupt(self._last_words()) from None
         finally:
+            if self.options.on_end and self._running is not None:
+                left_s = self._preemption.left_s
+                run_at_end(self.options.on_end, self._running.directory, code, left_s, self.say)
             self.close()
             self._console.close()
         code = self._context.hand_in(code)
@@ -327,7 +335,7 @@ class Session(ABC):
                 raise TrialError(self._failure)
             return run.directory.path, self.end(run)
         finally:
-            run.directory.close()
+            run.close()
 
     def begin(self) -> RunningSearch:
         """Check the request and open the run, with its coordinator at work; the caller closes the directory."""
@@ -385,7 +393,7 @@ class Session(ABC):
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
         directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))
-        record_start(directory, self._started(ledger, identity, directory.journal.n_cut), self.say)
+        directory.record(self._started(ledger, identity, directory.journal.n_cut), self.say)
         return plan, search
 
     def _coordinate(
@@ -396,6 +404,11 @@ class Session(ABC):
         observers: list[Observer] = [self.lines(state)]
         if self.script is not None:
             observers = [*self.script.observers, *([] if self.script.catch else [self])]
+        inbox = None
+        if self._keeps_files:
+            space = None if self.is_one_training else findings.search_space
+            inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
+            observers.append(inbox)
         coordinator = Coordinator(
             CoordinatorSetup(
                 state=state,
@@ -405,6 +418,7 @@ class Session(ABC):
                 clock=self._clock,
                 observers=observers,
                 on_preemption=self._preemption.ask,
+                requests=inbox or tuple,
             )
         )
         if (left_s := self._preemption.left_s) is not None:
@@ -420,8 +434,15 @@ class Session(ABC):
             self._console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
         reporter = Reporter(directory.path) if self.script is None else None
         mirrors = [Mirror(directory.path, tool) for tool in self.options.mirror]
+        if inbox is not None:
+            inbox.start()
         return RunningSearch(
-            directory=directory, findings=findings, coordinator=coordinator, reporter=reporter, mirrors=mirrors
+            directory=directory,
+            findings=findings,
+            coordinator=coordinator,
+            reporter=reporter,
+            mirrors=mirrors,
+            inbox=inbox,
         )
 
     def turn(self, run: RunningSearch) -> bool:
@@ -558,24 +579,7 @@ def run_command(
     return session.run()
 
 
-# ---------------------------------------------------------------- records of a start
-
-
-def record_start(directory: RunDirectory, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
-    """Begin a start in the journal, and write config.json; NnloError if the journal cannot be written."""
-    directory.ledger.apply(started)
-    try:
-        directory.journal.append([started])
-    except OSError as error:
-        raise NnloError(f"`{directory.journal.path}` cannot be written ({error.strerror or error}).") from error
-    fingerprint = hashlib.sha256(json.dumps(started.identity["search_space"], sort_keys=True).encode()).hexdigest()
-    try:
-        directory.write_config({**started.settings, "search_space_fingerprint": fingerprint, **started.identity})
-    except OSError as error:
-        say(
-            f"config.json could not be written ({error.strerror or error}); the journal holds the same data.",
-            sys.stderr,
-        )
+# ---------------------------------------------------------------- versions
 
 
 def versions() -> dict[str, str]:

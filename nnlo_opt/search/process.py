@@ -78,6 +78,10 @@ class SearchService(ABC):
         for first in range(0, len(trials), _TRIALS_A_LINE):
             self._tell({"op": "record", "trials": list(trials[first : first + _TRIALS_A_LINE])})
 
+    def enqueue(self, point: Point) -> None:
+        """Have a point, or a part of one as `check_start_points` returns it, be suggested before any other."""
+        self._tell({"op": "enqueue", "point": point})
+
     def request_suggestion(self, request: int) -> None:
         """Request a point that takes into account all trials recorded so far."""
         self._tell({"op": "suggest", "request": request})

@@ -10,9 +10,10 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.registry import make_search
 from nnlo_opt.search.scalarisation import ScalarisedSearch, VectorHistory
+from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint, load_space
-from nnlo_opt.space.space import Space
+from nnlo_opt.space.space import Point, Space
 
 
 class SearchSession:
@@ -24,6 +25,7 @@ class SearchSession:
     | `start` | `algorithm`, `space`, `seed`, `options` | `ok`; else `error`, a sentence |
     | `adopt` | `observations`: list of Observation; before any trial | none |
     | `record` | `trials`: list of TrialRecord | none |
+    | `enqueue` | `point`, or a part of one, as `check_start_points` returns it: to be suggested next | none |
     | `suggest` | `request`: any number | `request`, `point` (None: exhausted), `cpu_s`, `wall_s`; else `error` |
 
     The option `n_objectives` is the number of `losses` of a complete trial; all other options belong to the algorithm.
@@ -40,6 +42,8 @@ class SearchSession:
         self._search: tuple[SearchAlgorithm, History] | None = None
         #: the constraint of the space loaded last, with its function; at first of a space of this process
         self._constraint = constraint
+        #: points that were enqueued, those that were tried since included
+        self._enqueued: list[Point] = []
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the answer to `request`; None for a request without an answer."""
@@ -58,10 +62,14 @@ class SearchSession:
                 for record in request["trials"]:
                     history.record(**record)
                 return None
+            case "enqueue":
+                self._enqueued.append(request["point"])
+                return None
             case "suggest":
                 return {"request": request["request"], **self._suggest()}
             case other:
-                raise ValueError(f"A request must be load_space, start, adopt, record or suggest. Received: {other!r}.")
+                known = "load_space, start, adopt, record, enqueue or suggest"
+                raise ValueError(f"A request must be {known}. Received: {other!r}.")
 
     def _load_space(self, request: dict[str, Any]) -> dict[str, Any]:
         space = load_space(request["source"], request["fixed"])
@@ -78,10 +86,12 @@ class SearchSession:
         def make() -> SearchAlgorithm:
             return make_search(request["algorithm"], space, request["seed"], options)
 
-        self._search = make(), History(space)
+        algorithm: SearchAlgorithm = make()
+        history = History(space)
         if n_objectives > 1:
-            search = ScalarisedSearch(make, request["seed"], n_objectives)
-            self._search = search, VectorHistory(space, n_objectives)
+            algorithm = ScalarisedSearch(make, request["seed"], n_objectives)
+            history = VectorHistory(space, n_objectives)
+        self._search = StartPointSearch(algorithm, self._enqueued), history
         return {}
 
     def _with_function(self, constraint: Constraint) -> Constraint:

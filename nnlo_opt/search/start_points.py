@@ -1,7 +1,7 @@
 """Points that a user wants to be tried first."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,20 +42,24 @@ class StartPointSearch:
     def _completed(self, part: Point, history: History) -> Point | None:
         """Return an untried point with the values of `part`; None if there is a trial with them, or no point found."""
         space = history.space
-        given = {name: space[name].key(value) for name, value in part.items()}
-        for trial in islice(history.points, history.n_adopted, None):
-            if all(name in trial and space[name].key(trial[name]) == key for name, key in given.items()):
-                return None
-        suggested = self._algorithm.suggest(history)
-        if suggested is None:
+        if any(map(holder_of(space, part), islice(history.points, history.n_adopted, None))):
             return None
         rng = np.random.default_rng(history.n_suggested)
-        for drawn in (suggested, *(space.draw(rng) for _ in range(_N_DRAWS))):
+        others = (space.draw(rng) for _ in range(_N_DRAWS))
+        for drawn in filter(None, (self._algorithm.suggest(history), *others)):
             units = [p.to_unit(part.get(p.name, drawn.get(p.name, p.from_unit(0.5)))) for p in space.parameters]
             whole = space.from_unit(units) | part
             if may_be_tried(whole, history):
                 return {name: whole[name] for name in space.names if name in whole}
         return None
+
+
+def holder_of(space: Space, part: Point) -> Callable[[Point], bool]:
+    """Return a function that returns True for a point with all values of `part`, a point or a part of one."""
+    wanted = [(name, space[name], space[name].key(value)) for name, value in part.items()]
+    return lambda point: all(
+        name in point and one.contains(point[name]) and one.key(point[name]) == key for name, one, key in wanted
+    )
 
 
 def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
@@ -141,7 +145,8 @@ def _split(text: str) -> list[str]:
 
 def _refusal(received: str) -> ConfigurationError:
     return ConfigurationError(
-        f"`--start-point` must give a point of the search space, or a part of one. Received: {received}"
+        f"A point to be tried (`--start-point`, `nnlo-opt enqueue`) must be one of the search space, or a part of one. "
+        f"Received: {received}"
     )
 
 

@@ -27,6 +27,7 @@ from nnlo_opt.search.base import TrialRecord
 from nnlo_opt.simulate.clock import FREE, Cost, VirtualClock
 from nnlo_opt.simulate.result import SimulationResult, result_of
 from nnlo_opt.simulate.workload import METRIC, Workload
+from nnlo_opt.space.space import Point
 from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
@@ -167,6 +168,9 @@ class TimedSearch:
 
     def record(self, trials: Sequence[TrialRecord]) -> None:
         self._work(partial(self._inner.record, trials), 0.0)
+
+    def enqueue(self, point: Point) -> None:
+        self._inner.enqueue(point)
 
     def request_suggestion(self, request: int) -> None:
         cost_s = self._work(partial(self._inner.request_suggestion, request), self._cost or 0.0)

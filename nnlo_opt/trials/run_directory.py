@@ -4,28 +4,33 @@ A relaunch after a kill waits until the old coordinator has ended before it read
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
-from nnlo_opt.errors import ConfigurationError, JournalError
+from nnlo_opt.errors import ConfigurationError, JournalError, NnloError
 from nnlo_opt.files import atomic_write, make_directory
 from nnlo_opt.runtime.preemption import NOTHING_BEGUN
 from nnlo_opt.trials import deaths
+from nnlo_opt.trials.events import RunStarted
 from nnlo_opt.trials.journal import Journal, load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_lock import LOCK_NAME, RunLock, not_writable
 from nnlo_opt.trials.sync_mark import MARK_NAME
 
 JOURNAL_NAME = "journal.jsonl"
+#: folder of the requests of commands
+INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun live on for 1.5-3.5 s
 LOCK_TIMEOUT_S = 15.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
@@ -128,6 +133,23 @@ class RunDirectory:
             self._open_journal()
         except OSError as error:
             raise not_writable(self.path, error) from None
+
+    def record(self, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
+        """Begin a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
+        self.ledger.apply(started)
+        try:
+            self.journal.append([started])
+        except OSError as error:
+            raise NnloError(f"`{self.journal.path}` cannot be written ({error.strerror or error}).") from error
+        space = json.dumps(started.identity["search_space"], sort_keys=True)
+        fingerprint = hashlib.sha256(space.encode()).hexdigest()
+        try:
+            self.write_config({**started.settings, "search_space_fingerprint": fingerprint, **started.identity})
+        except OSError as error:
+            say(
+                f"config.json could not be written ({error.strerror or error}); the journal holds the same data.",
+                sys.stderr,
+            )
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write `config.json` for people to read; a resume only relies on the journal."""
@@ -238,7 +260,7 @@ def _remove_run(path: Path) -> None:
     """
     if not (path / JOURNAL_NAME).exists():
         return
-    for name in ("trials", "logs", "timeline", "figures", "tensorboard", deaths.FOLDER):
+    for name in ("trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER):
         shutil.rmtree(path / name, ignore_errors=True)
     for pattern in ("best_model.*", "ensemble.*", "*_history.json"):
         for file in path.glob(pattern):

@@ -12,7 +12,7 @@ from nnlo_opt.cli.reference import COMMANDS
 #: what was typed -> some words that complete it, and one that does not
 LINES = {
     "OptimizationDriver --hyper-opt s": ("sobol", "--seed"),
-    "mpirun -np 5 OptimizationDriver --opt": ("--opt-restore --optimizer", "--options"),
+    "mpirun -np 5 OptimizationDriver --opt": ("--opt-restore --optimizer", "--epochs"),
     "TrainingDriver --res": ("--restore", "--report"),
     "TrainingDriver --lr": ("--lr --lr-schedule", "--learning-rate"),
     "TrainingDriver --no-o": ("--no-overlap", "--no-shuffle"),

@@ -115,6 +115,8 @@ COMMON = [
     (["--log-level", "warn"], "log_level", "warn"),
     (["--log-level=warn"], "quiet", True),
     (["--log-file", "out.log"], "log_file", Path("out.log")),
+    (["--on-end", "true"], "on_end", "true"),
+    (["--mirror", "optuna"], "mirror", ("optuna",)),
     (["--verbose"], "log_level", "debug"),
 ]
 START_POINTS = ({"x": 1e-3, "shape": [8, 16], "how": None, "name": "relu"},)
@@ -123,6 +125,7 @@ SEARCH = [
     (["--fix", "n_units=8"], "fix", {"n_units": "8"}),
     (["--hyper-opt", "random"], "search", SearchOptions(algorithm="random")),
     (["--ga-populations=6", "--hyper-opt=genetic"], "search.population", 6),
+    (["--grid-points=3", "--hyper-opt=grid"], "search.grid_points", 3),
     (["--surrogate=et", "--hyper-opt=bayesian-skopt"], "search.surrogate", "et"),
     (["--acquisition=pi", "--hyper-opt=bayesian-skopt"], "search.acquisition", "pi"),
     (["--start-point", "x=1e-3,shape=(8, 16),how=None,name=relu"], "search.start_points", START_POINTS),
@@ -192,7 +195,9 @@ def options_of(parser):
 @pytest.mark.parametrize("program", PARSERS)
 def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
-    elsewhere = {"--help", "--help-all", "--copy-command"} | ({"--from-run"} if program == "TrainingDriver" else set())
+    elsewhere = {"--help", "--help-all", "--copy-command", "--options"} | (
+        {"--from-run"} if program == "TrainingDriver" else set()
+    )
     assert covered | elsewhere == set(options_of(PARSERS[program]()))
 
 

@@ -22,6 +22,7 @@ from nnlo_opt.coordinator.policy import Policy
 from nnlo_opt.search.base import History
 from nnlo_opt.search.pruning import PruningPlan
 from nnlo_opt.search.random import RandomSearch
+from nnlo_opt.search.start_points import StartPointSearch
 from nnlo_opt.space import Integer, Space
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
@@ -172,7 +173,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def start(self, plan, size, n_points, seed, walltime_s):
         self.plan, self.walltime_s = plan, walltime_s
         self.space = Space([Integer(1, n_points, name="n")])
-        self.algorithm = RandomSearch(self.space, seed)
+        self.seed = seed
+        #: points that a user wants, from now on
+        self.inbox = []
         #: what is on disk; the first `n_durable` events survive any crash
         self.disk, self.n_durable = [], 0
         self.now_s = 0.0
@@ -195,6 +198,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.masters = [VirtualMaster(self.checkpoints, team.world_ranks) for team in topology.teams]
         #: ranks that have died, and how many of them the coordinator knows of
         self.dead, self.n_seen = set(), 0
+        self.algorithm = StartPointSearch(RandomSearch(self.space, self.seed), points := [])
+        self.proposed = points
         self.history = History(self.space)
         self.owed = None
         self.gave_up = False
@@ -209,6 +214,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.ledger.apply(started)
         self.disk.append(started)
         self.n_durable = len(self.disk)
+        for point in self.inbox:
+            for instruction in self.state.handle(ins.Enqueue(point=point), self.now_s):
+                self.carry_out(instruction)
         self.feed(ins.Begin(last_end=last_end))
 
     def tick(self):
@@ -255,6 +263,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 )
                 assert all(one < other for (one, _), (other, _) in itertools.pairwise(curve))
                 assert (instruction.losses is None) == (instruction.state != "complete" or not self.plan.objectives)
+            case ins.Propose():
+                self.proposed.append(instruction.point)
             case ins.Ask():
                 assert self.owed is None, "asked twice"
                 assert instruction.number == self.history.n_suggested < self.plan.num_iterations
@@ -393,6 +403,29 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if self.finished_because is not None:
             kind = ev.RunCompleted if self.is_complete else ev.RunPreempted
             self.disk.append(kind(time_s=self.tick(), reason=self.finished_because))
+
+    @rule(n=st.integers(1, 12), happens=st.integers(0, 2).map(lambda n: n == 0))
+    def a_user_enqueues_a_point(self, n, happens):
+        point = {"n": n}
+        if happens and self.space.contains(point) and point not in self.inbox:
+            self.inbox.append(point)
+            self.feed(ins.Enqueue(point=point))
+
+    @precondition(lambda self: self.ledger.trials)
+    @rule(pick=st.integers(0, 99), n_written=st.sampled_from([None] * 3 + [0, 1]))
+    def a_user_stops_a_trial(self, pick, n_written=None):
+        trial = self.ledger.trials[pick % len(self.ledger.trials)]
+        had_ended, self.crash_after = trial.state, n_written
+        self.feed(ins.StopTrial(trial=trial.number, reason="by hand"))
+        if n_written is None and self.finished_because is None:
+            assert trial.state.ended
+            assert not had_ended.ended or trial.state is had_ended
+
+    @rule(happens=st.integers(0, 3).map(lambda n: n == 0))
+    def a_user_stops_the_search(self, happens):
+        if happens:
+            self.feed(ins.Drain(reason="by hand"))
+            assert self.state.phase is not Phase.SEARCHING
 
     @rule(grace_s=st.sampled_from([0.0, 8.0, 1e9]), happens=st.integers(0, 3).map(lambda n: n == 0))
     def the_batch_system_preempts(self, grace_s, happens):
@@ -578,7 +611,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             if self.finished_because is not None:
                 if self.is_complete:
                     break
-                assert "walltime" in self.finished_because
+                assert "walltime" in self.finished_because or self.finished_because == "by hand"
                 self.check_the_journal()
                 self.write_the_end()
                 self.walltime_s = None

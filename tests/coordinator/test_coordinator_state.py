@@ -1,11 +1,21 @@
 import pytest
-from starts import LATE, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted
+from starts import LATE, ONE_BLOCK, PHASES, PREEMPT, TWO_BLOCKS, TWO_TEAMS, begin, draining, restarted
 from state_steps import all_of, changed, check, events_of, fail, finish, from_master, of_type, sends_to, step, suggest
 
 from nnlo_opt.comm import messages as msg
 from nnlo_opt.coordinator import instructions as ins
 from nnlo_opt.coordinator.ending import Phase
-from nnlo_opt.coordinator.instructions import Begin, FromMaster, Preempt, RanksDied, Suggested, Tick
+from nnlo_opt.coordinator.instructions import (
+    Begin,
+    Drain,
+    Enqueue,
+    FromMaster,
+    Preempt,
+    RanksDied,
+    StopTrial,
+    Suggested,
+    Tick,
+)
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.objectives import Objective
@@ -13,14 +23,20 @@ from nnlo_opt.trials.objectives import Objective
 # ---------------------------------------------------------------- phases
 
 #: the events that a phase takes, and the phase to which some of them lead (with no suggestion owed)
-TO_OPEN, ONCE_OPEN = {Begin, Preempt}, {Suggested, FromMaster, RanksDied, Tick, Preempt}
-LEADS_TO = {(Phase.OPENING, Begin): Phase.SEARCHING, (Phase.SEARCHING, Preempt): Phase.OVER}
+TO_OPEN = {Begin, Preempt, Enqueue}
+ONCE_OPEN = {Suggested, FromMaster, RanksDied, Tick, Preempt, Enqueue, StopTrial, Drain}
+LEADS_TO = {
+    (Phase.OPENING, Begin): Phase.SEARCHING,
+    (Phase.SEARCHING, Preempt): Phase.OVER,
+    (Phase.SEARCHING, Drain): Phase.OVER,
+}
+REQUESTS = [Enqueue(point={"n": 9}), StopTrial(trial=0, reason="by hand"), Drain(reason="by hand")]
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "event",
-    [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT, RanksDied(ranks=frozenset({2}))],
+    [Begin(), Suggested(point={"n": 9}), LATE, Tick(), PREEMPT, RanksDied(ranks=frozenset({2})), *REQUESTS],
     ids=lambda event: type(event).__name__,
 )
 def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(phase, event):
@@ -291,6 +307,59 @@ def test_a_space_that_is_used_up_while_a_suggestion_is_held_still_tries_it():
     out = finish(state, 0, 0)
     assert sends_to(out, 0)[-1].trial == 1
     assert of_type(finish(state, 0, 1), ins.Finish)
+
+
+# ---------------------------------------------------------------- requests of users
+
+
+def test_a_point_of_a_user_is_proposed_and_asked_for_though_the_search_had_none_left():
+    state, _ = begin(num_iterations=9)
+    suggest(state, n=0)
+    suggest(state)
+    assert state.suggestions.exhausted
+    state.ending.phase = Phase.SEARCHING  # as with a suggestion held that is not begun yet
+    out = step(state, Enqueue(point={"n": 7}))
+    assert [type(instruction) for instruction in out] == [ins.Propose, ins.Ask]
+
+
+@pytest.mark.parametrize(("reports", "kind"), [((), ev.TrialFailed), ((0.5, 0.25), ev.TrialPruned)])
+def test_a_trial_that_a_user_stops_is_pruned_with_its_last_figure_or_failed_and_its_block_takes_the_next(reports, kind):
+    state, _ = begin(num_iterations=9)
+    suggest(state, n=0)
+    suggest(state, n=1)
+    for epoch, figure in enumerate(reports, 1):
+        report = {"epoch": epoch, "metrics": {}, "figure_of_merit": figure}
+        from_master(state, 0, msg.EpochReported(assignment=0, **report))
+    out = step(state, StopTrial(trial=0, reason="by hand"))
+    (end,) = events_of(out)
+    assert (type(end), end.reason) == (kind, "by hand")
+    assert state.ledger.trials[0].figure_so_far == (reports[-1] if reports else None)
+    assert sends_to(out, 0) == [msg.StopFold(assignment=0)]
+    assert not step(state, StopTrial(trial=0, reason="again"))
+    assert not step(state, StopTrial(trial=7, reason="there is none"))
+    out = finish(state, 0, 0)
+    assert events_of(out, ev.AssignmentStopped)
+    assert sends_to(out, 0)[-1].trial == 1
+
+
+def test_a_trial_that_waits_for_a_block_after_a_restart_can_be_stopped():
+    before, out = begin(TWO_BLOCKS)
+    out += suggest(before, n=0) + suggest(before, n=1)
+    state, _ = restarted(out, ONE_BLOCK, num_iterations=9)
+    assert list(state.to_resume) == [1]
+    step(state, StopTrial(trial=1, reason="by hand"))
+    assert not state.to_resume
+    assert state.ledger.trials[1].state == "failed"
+
+
+def test_a_search_that_a_user_stops_ends_after_its_trials_and_is_not_complete():
+    state, _ = begin(num_iterations=9)
+    suggest(state, n=0)
+    suggest(state, n=1)
+    assert not of_type(step(state, Drain(reason="by hand")), ins.Finish)
+    out = finish(state, 0, 0)
+    assert of_type(out, ins.Finish) == [ins.Finish(reason="by hand", complete=False)]
+    assert len(state.ledger.trials) == 1
 
 
 # ---------------------------------------------------------------- restarts

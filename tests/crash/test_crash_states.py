@@ -16,6 +16,7 @@ from stories import START, lines_of, trial
 from nnlo_opt.data.lists import read_list, verify, write_list, write_sums
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting.results import read_ledger, write_results
+from nnlo_opt.run.inbox import Enqueue, Inbox, submit
 from nnlo_opt.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.trials.journal import Journal
 from nnlo_opt.trials.ledger import Ledger
@@ -163,6 +164,57 @@ def test_a_search_goes_on_from_many_crashes_while_it_goes_on(tmp_path):
     for seed in range(100, 500):
         promised, journal = crash_twice(tmp_path / str(seed), random.Random(seed))
         assert journal.startswith(promised)
+
+
+# ---------------------------------------------------------------- requests of users
+
+#: a whole point and a part of one; of the latter the seed chooses the rest
+WANTED = [{"train.learning_rate": 0.1, "train.batch": 3, "fault": "none", "at": 1}, {"at": 7, "fault": ""}]
+
+
+class Steered(Start):
+    """A start whose inbox is looked into before every step."""
+
+    def open_inbox(self, directory: Path) -> Inbox:
+        return Inbox(directory, self.space, self.ledger, 60.0, lambda text, stream: None)
+
+    def step(self, rng: np.random.Generator) -> bool:
+        self.inbox.look()
+        return super().step(rng)
+
+    def finish(self, rng: np.random.Generator) -> None:
+        super().finish(rng)
+        self.inbox.close()
+
+
+def steered(root: Path) -> Ledger:
+    """One start, to its end."""
+    rng = np.random.default_rng(0)
+    start = Steered(root / "run", SHAPE)
+    start.run(rng)
+    start.finish(rng)
+    return start.ledger
+
+
+@pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_point_of_a_user_is_tried_once_whatever_the_crash(tmp_path, every):
+    (tmp_path / "first/run").mkdir(parents=True)
+    for point in WANTED:
+        submit(tmp_path / "first/run", Enqueue(point=point))
+    before = get(tmp_path / "first")
+    with recording(tmp_path / "first") as steps:
+        steered(tmp_path / "first")
+    removals = [i for i, step in enumerate(steps) if step.kind == "remove" and "/inbox/" in step.path]
+    assert len(removals) == 2
+    for i, (number, _, state) in enumerate(states(steps, before)):
+        if i % every and not any(abs(number - removal) < 2 for removal in removals):
+            continue
+        folder = tmp_path / str(i)
+        put(state, folder)
+        ledger = steered(folder)
+        for point in WANTED:
+            assert len([trial for trial in ledger.trials if trial.point.items() >= point.items()]) == 1
+        assert not list((folder / "run/inbox").iterdir())
 
 
 # ---------------------------------------------------------------- files that are written once

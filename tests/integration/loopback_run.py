@@ -17,6 +17,7 @@ from nnlo_opt.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.coordinator.instructions import Budget, SearchPlan
 from nnlo_opt.coordinator.state import CoordinatorState
 from nnlo_opt.data.folds import make_folds, single_fold
+from nnlo_opt.run.inbox import Inbox
 from nnlo_opt.search.process import InlineSearch
 from nnlo_opt.space import Categorical, Integer, Real, Space
 from nnlo_opt.testing.loopback_team import LoopbackTeam, linear_tasks
@@ -93,11 +94,13 @@ class System:
         ]
         budget = Budget(deadline_s=None if walltime_s is None else start_s + walltime_s)
         self.state = CoordinatorState(replace(shape.plan, budget=budget), topology, self.ledger)
-        self.coordinator = Coordinator(
-            CoordinatorSetup(
-                state=self.state, journal=self.journal, ranks=network.end(0), search=search, clock=self.clock
-            )
+        self.inbox = self.open_inbox(directory)
+        setup = CoordinatorSetup(
+            state=self.state, journal=self.journal, ranks=network.end(0), search=search, clock=self.clock
         )
+        if self.inbox is not None:
+            setup = setup.replaced(requests=self.inbox, observers=[self.inbox])
+        self.coordinator = Coordinator(setup)
         self.coordinator.begin()
         check(self.state)
 
@@ -105,6 +108,10 @@ class System:
         """The run in `directory`, to be begun or gone on with."""
         journal = Journal(directory / "journal.jsonl")
         return journal, Ledger(journal.events)
+
+    def open_inbox(self, directory: Path) -> Inbox | None:
+        """What users ask of the run; None if nobody does."""
+        return None
 
     def step(self, rng: np.random.Generator) -> bool:
         """Let one of those who have something to do take one message in; -> whether there was one."""

@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from told_runs import Story
@@ -6,7 +7,14 @@ from told_runs import Story
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
 from nnlo_opt.run import finish as closing
-from nnlo_opt.run.finish import BEST_MODEL, best_fold, end_if_stuck, remove_stale_checkpoints, save_model
+from nnlo_opt.run.finish import (
+    BEST_MODEL,
+    best_fold,
+    end_if_stuck,
+    remove_stale_checkpoints,
+    run_at_end,
+    save_model,
+)
 from nnlo_opt.run.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -104,3 +112,34 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
     timers[0].function()
     assert codes == [EXIT_FAILURE]
     assert said[0].startswith("Block 1 and 3 is stuck")
+
+
+# ---------------------------------------------------------------- --on-end
+
+
+def told_at_end(tmp_path, command, code=0, left_s=None):
+    """What a person reads when `command` was run at the end of a run with one complete trial."""
+    story, said = Story(), []
+    story.trial(0.0, 1.0, 0.25)
+    story.complete(1.0, 0, 0.25)
+    directory = SimpleNamespace(ledger=story.ledger, path=tmp_path)
+    run_at_end(command, directory, code, left_s, lambda text, stream: said.append(text))
+    return said
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "complete"), (75, "interrupted"), (1, "failed"), (2, "failed")])
+def test_a_command_at_the_end_finds_the_run_its_state_and_its_best_trial(tmp_path, code, state):
+    names = "RUN STATE CODE TRIALS BEST_TRIAL BEST_FIGURE BEST_POINT"
+    command = f'cd {tmp_path}; for n in {names}; do eval echo \\"\\$NNLO_OPT_$n\\"; done > facts'
+    assert not told_at_end(tmp_path, command, code)
+    assert (tmp_path / "facts").read_text().split("\n") == [
+        str(tmp_path), state, str(code), "1", "0", "0.25", '{"n": 0}', ""
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("exit 3", "has failed with code 3: `exit 3`"), ("sleep 100 & wait", "was killed")]
+)
+def test_a_command_at_the_end_that_fails_or_takes_too_long_is_a_line_and_no_more(tmp_path, command, words):
+    (said,) = told_at_end(tmp_path, command, left_s=1.0)
+    assert words in said

@@ -1,0 +1,177 @@
+"""Commands that act on a search: `nnlo-opt enqueue`, `nnlo-opt stop`."""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
+from nnlo_opt.reporting.lines import counted, point_text
+from nnlo_opt.reporting.results import read_ledger
+from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
+from nnlo_opt.run.option_kinds import FLAG, duration
+from nnlo_opt.run.option_table import RUNS, Option
+from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
+from nnlo_opt.space.constraint import Constraint
+from nnlo_opt.space.loading import load_constraint
+from nnlo_opt.space.space import Point, Space
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import INBOX_NAME
+from nnlo_opt.trials.run_lock import OWNER_NAME, may_be_at_work, read_owner
+
+#: seconds between two looks for an answer
+_LOOK_S = 0.25
+# fmt: off
+_WAIT = Option("wait", "TIME", duration(0), default=5.0, example="60",
+    help="longest time to wait for the coordinator's answer; on a network file system it may need a minute")
+#: options of `nnlo-opt enqueue`
+ENQUEUE_OPTIONS = (_WAIT,)
+#: options of `nnlo-opt stop`
+STOP_OPTIONS = (
+    Option("finish", "", FLAG, default=False,
+        help="let the trials under way come to their end; without it they write a checkpoint within --grace and stop"),
+    _WAIT,
+)
+# fmt: on
+
+
+def enqueue(argv: Sequence[str]) -> int:
+    """Run `nnlo-opt enqueue`; return the exit code."""
+    parser = Parser(
+        ENQUEUE_OPTIONS,
+        prog="nnlo-opt enqueue",
+        description="Have a search try a point of your own next, or one with these values: the search that runs, or "
+        "the next start of one that was interrupted. The trial counts as one of --num-iterations.",
+    )
+    _add_run(parser)
+    parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="value of a parameter; the search chooses the "
+                        "others")  # fmt: skip
+    arguments = parser.values(argv)
+    run, ledger = arguments.run, _ledger_of(arguments.run)
+    of_run, is_at_work = ledger.identity.get("search_space"), may_be_at_work(run)
+    if of_run is None:
+        raise ConfigurationError(f"`nnlo-opt enqueue` is for searches. Received: `{run}`, a training of one point.")
+    if ledger.complete and not is_at_work:
+        raise ConfigurationError(
+            f"A point must be enqueued before its search is complete. Received: `{run}` ({ledger.completed_because}). "
+            "Resume it by `--opt-restore` with more `--num-iterations`, and with the point as `--start-point`."
+        )
+    space = Space.from_json(of_run)
+    point = _checked_point(arguments.values, space)
+    holds = holder_of(space, point)
+    # Part of a point that an earlier run has tried may become another point.
+    adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []
+    where = [f"trial {trial.number} has them" for trial in ledger.trials if holds(trial.point)]
+    where += ["an earlier run has tried them (`--warm-start`)" for _ in filter(holds, adopted)]
+    where += [f"they wait in `{run / INBOX_NAME}` already" for _ in filter(holds, points_waiting(run))]
+    if where:
+        raise ConfigurationError(f"No point is tried twice. Received: values of which {where[0]}. Give other values.")
+    path = submit(run, Enqueue(point=point))
+    is_taken = is_at_work and _waited(arguments.wait, lambda: not path.exists())
+    tried_by = next((t.number for t in read_ledger(run).trials if holds(t.point)), None) if is_taken else None
+    n_asked = int((ledger.settings.get("plan") or {}).get("num_iterations", 0))
+    if tried_by is not None:
+        how = f"trial {tried_by} tries it"
+    elif not is_at_work:
+        how = f"nobody works on `{run}` now, so the next start tries it first"
+    elif len(ledger.trials) >= n_asked > 0:
+        how = f"all {counted(n_asked, 'trial')} of `--num-iterations` have begun, so the next start tries it"
+    else:
+        how = "it is tried after the suggestions that the search has made already, when a block is free"
+    print(f"Enqueued {point_text(point)}: {how}.")
+    return EXIT_OK
+
+
+def _checked_point(words: Sequence[str], space: Space) -> Point:
+    """Return the point that the words name, or the part of one; ConfigurationError if the space does not have it."""
+    try:
+        point = parse_start_point(",".join(words))
+    except ValueError:
+        raise ConfigurationError(
+            f"A point must be given as NAME=VALUE, each name once. Received: {' '.join(words)}. Write it as "
+            "`learning_rate=0.01 n_units=64`."
+        ) from None
+    if space.constraint is not None:
+        constraint: Constraint = space.constraint
+        with suppress(ConfigurationError):  # its module may be out of reach from here: the search asks it again
+            constraint = load_constraint(space.constraint.source)
+        space = Space(space.parameters, constraint)
+    return check_start_points(space, [point])[0]
+
+
+def stop(argv: Sequence[str]) -> int:
+    """Run `nnlo-opt stop`; return the exit code."""
+    parser = Parser(
+        STOP_OPTIONS,
+        prog="nnlo-opt stop",
+        description="End a search, or one of its trials, from any machine that has the run directory. A search that "
+        "was ended is resumed by --opt-restore.",
+    )
+    _add_run(parser)
+    parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
+    arguments = parser.values(argv)
+    run, ledger = arguments.run, _ledger_of(arguments.run)
+    owner = read_owner(run / OWNER_NAME)
+    if owner is None or not may_be_at_work(run):
+        raise ConfigurationError(
+            f"A run must be under way to be stopped. Received: `{run}`, on which no process works. `nnlo-opt show "
+            f"{run}` shows how it has ended."
+        )
+    _check_trial(arguments, ledger)
+    path = submit(run, Stop(owner=owner, trial=arguments.trial, finish=arguments.finish))
+    what = f"`{run}`" if arguments.trial is None else f"trial {arguments.trial} of `{run}`"
+    if not _waited(arguments.wait, lambda: not path.exists()):
+        print(
+            f"Asked for the end of {what}; process {owner.get('pid')} on {owner.get('host')} has not answered in "
+            f"{arguments.wait:g} s, and still finds the request in `{path}`."
+        )
+        return EXIT_FAILURE
+    if arguments.trial is None:
+        how = "after the trials under way" if arguments.finish else "as soon as its trials have a checkpoint"
+        print(f"{what} ends {how}; `--opt-restore` (a training: `--restore`) resumes it.")
+    else:
+        trial = read_ledger(run).trials[arguments.trial]
+        print(f"Trial {trial.number} has ended: {trial.state}{f', {trial.reason}' * bool(trial.reason)}.")
+    return EXIT_OK
+
+
+def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
+    """Raise ConfigurationError for a trial that cannot be stopped."""
+    number, run = arguments.trial, arguments.run
+    if number is None:
+        return
+    if arguments.finish or ledger.identity.get("search_space") is None:
+        what = "`--finish` with a trial" if arguments.finish else f"`{run}`, a training, with a trial"
+        raise ConfigurationError(f"A trial must be named to end that trial of a search. Received: {what}. Drop one.")
+    if not 0 <= number < len(ledger.trials):
+        raise ConfigurationError(
+            f"TRIAL must be the number of a trial. Received: {number}, but `{run}` has "
+            f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
+        )
+    if (trial := ledger.trials[number]).state.ended:
+        raise ConfigurationError(
+            f"A trial must be under way to be stopped. Received: trial {number} of `{run}`, which is "
+            f"{trial.state}. `nnlo-opt show {run}` shows those that run."
+        )
+
+
+def _add_run(parser: Parser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+
+
+def _ledger_of(run: Path) -> Ledger:
+    from nnlo_opt.cli.tool import checked_run
+
+    return read_ledger(checked_run(run))
+
+
+def _waited(seconds: float, has_come: Callable[[], bool]) -> bool:
+    """Wait at most so many seconds; return True if it has come."""
+    until_s = time.monotonic() + seconds
+    while not has_come():
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(_LOOK_S)
+    return True

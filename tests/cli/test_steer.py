@@ -1,0 +1,129 @@
+"""`nnlo-opt enqueue` and `nnlo-opt stop`: what they write, what they say, what they refuse."""
+
+import json
+import threading
+from contextlib import closing
+
+import pytest
+from stories import START, write_journal
+
+from nnlo_opt.cli import tool
+from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, EXIT_WRONG_REQUEST
+from nnlo_opt.run.inbox import points_waiting
+from nnlo_opt.space import Categorical, Integer, Real, Space, When
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.run_lock import RunLock, this_process
+
+SPACE = Space(
+    [
+        Real(1e-4, 1.0, "log-uniform", name="lr"),
+        Integer(1, 9, name="n"),
+        Categorical(["a", "b"], name="kind"),
+        Integer(1, 3, name="depth", condition=When("kind", "b")),
+    ]
+)
+TRIED = {"lr": 0.5, "n": 2, "kind": "a"}
+EVENTS = [
+    START.replaced(identity={"search_space": SPACE.to_json()}, settings={"plan": {"num_iterations": 9}}),
+    ev.TrialSuggested(time_s=1.0, trial=0, point=TRIED),
+    ev.FoldAssigned(time_s=1.0, assignment=0, trial=0, fold=0, attempt=1, block=1, team=0, n_ranks=2),
+    ev.TrialSuggested(time_s=2.0, trial=1, point={**TRIED, "n": 4}),
+    ev.TrialFailed(time_s=2.0, trial=1, reason="no"),
+]
+OVER = ev.RunCompleted(time_s=3.0, reason="all trials are done")
+TRAINING = [START.replaced(identity={"search_space": None}), *EVENTS[1:3]]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes a journal of these events; returns the run directory."""
+    return lambda events=EVENTS: write_journal(tmp_path, events)
+
+
+def refused(capsys, *argv):
+    """The one sentence of a refusal, after which nothing is in the inbox."""
+    assert tool.main([*map(str, argv)]) == EXIT_WRONG_REQUEST
+    return capsys.readouterr().err
+
+
+def test_a_point_or_a_part_of_one_waits_for_the_next_start_if_nobody_works_on_the_run(run, capsys):
+    path = run()
+    assert tool.main(["enqueue", str(path), "n=7", "lr=0.01"]) == EXIT_OK
+    said = f"Enqueued lr=0.01 n=7: nobody works on `{path}` now, so the next start tries it first.\n"
+    assert capsys.readouterr().out == said
+    assert tool.main(["enqueue", str(path), "depth=2"]) == EXIT_OK
+    assert list(points_waiting(path)) == [{"lr": 0.01, "n": 7}, {"kind": "b", "depth": 2}]
+    assert "they wait in `" in refused(capsys, "enqueue", path, "lr=1e-2")
+
+
+def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
+    run()
+    with closing(RunLock(tmp_path, 0.0)):
+        assert tool.main(["enqueue", str(tmp_path), "n=7", "--wait", "0"]) == EXIT_OK
+        assert "it is tried after the suggestions that the search has made already" in capsys.readouterr().out
+        answer = threading.Timer(0.3, lambda: [path.unlink() for path in (tmp_path / "inbox").iterdir()])
+        answer.start()
+        assert tool.main(["enqueue", str(tmp_path), "n=8", "--wait", "60"]) == EXIT_OK
+        answer.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["m=1"], "`m`, which is no parameter. Its parameters: lr, n, kind, depth."),
+        (["knd=a"], "Did you mean `kind`?"),
+        (["n=10"], "n=10; it must be in Integer(1, 9)."),
+        (["depth=1", "kind=a"], "`depth` is in a point only if"),
+        (["n"], "A point must be given as NAME=VALUE"),
+        (["n=1", "n=2"], "each name once"),
+        (["n=2"], "values of which trial 0 has them"),
+        (["n=4", "lr=0.5", "kind=a"], "No point is tried twice. Received: values of which trial 1 has them"),
+    ],
+)
+def test_a_point_that_no_trial_may_have_is_refused(run, capsys, words, sentence):
+    path = run()
+    assert sentence in refused(capsys, "enqueue", path, *words)
+    assert not (path / "inbox").exists()
+
+
+def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    assert "a training of one point" in refused(capsys, "enqueue", run(TRAINING), "n=1")
+    path = write_journal(tmp_path / "other", [*EVENTS, OVER])
+    assert "before its search is complete" in refused(capsys, "enqueue", path, "n=1")
+    assert "must hold a journal.jsonl" in refused(capsys, "enqueue", tmp_path / "none", "n=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["7"], "TRIAL must be the number of a trial. Received: 7, but"),
+        (["-1"], "Received: -1"),
+        (["1"], "trial 1 of"),
+        (["0", "--finish"], "`--finish` with a trial"),
+    ],
+)
+def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, capsys, words, sentence):
+    run()
+    with closing(RunLock(tmp_path, 0.0)):
+        assert sentence in refused(capsys, "stop", tmp_path, *words)
+    assert not (tmp_path / "inbox").exists()
+
+
+def test_a_run_on_which_nobody_works_cannot_be_stopped(run, capsys):
+    assert "on which no process works" in refused(capsys, "stop", run())
+
+
+def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, capsys):
+    run(TRAINING)
+    with closing(RunLock(tmp_path, 0.0)):
+        assert "a training, with a trial" in refused(capsys, "stop", tmp_path, "0")
+
+
+def test_a_request_names_the_process_that_holds_the_run_and_one_without_an_answer_is_left(run, tmp_path, capsys):
+    run()
+    with closing(RunLock(tmp_path, 0.0)):
+        assert tool.main(["stop", str(tmp_path), "0", "--wait", "0"]) == EXIT_FAILURE
+    assert "Asked for the end of trial 0" in capsys.readouterr().out
+    (path,) = (tmp_path / "inbox").iterdir()
+    assert json.loads(path.read_text()) == {"request": "Stop", "owner": this_process(), "trial": 0, "finish": False}

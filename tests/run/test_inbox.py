@@ -1,0 +1,109 @@
+"""Requests in the inbox of a run: what becomes of each, and when its file goes."""
+
+import json
+import time
+
+import pytest
+
+from nnlo_opt.coordinator import instructions as ins
+from nnlo_opt.run.inbox import STOPPED, Enqueue, Inbox, Stop, points_waiting, submit
+from nnlo_opt.space import Integer, Real, Space
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_lock import this_process
+
+SPACE = Space([Integer(1, 9, name="n"), Real(0, 1, name="x")])
+POINT = {"n": 3, "x": 0.5}
+
+
+def inbox_of(run, *points, space=SPACE):
+    """The inbox of a run with trials of these points, and what it has said."""
+    ledger, said = Ledger(), []
+    ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={}))
+    for number, point in enumerate(points):
+        ledger.apply(ev.TrialSuggested(time_s=1.0, trial=number, point=point))
+    return Inbox(run, space, ledger, 60.0, lambda text, stream: said.append(text)), ledger, said
+
+
+def begin(inbox, ledger, point):
+    event = ev.TrialSuggested(time_s=2.0, trial=len(ledger.trials), point=point)
+    ledger.apply(event)
+    inbox.observe(event, ledger)
+    inbox.look()
+
+
+@pytest.mark.parametrize("point", [POINT, {"n": 3}])
+def test_a_point_stays_in_the_inbox_until_a_trial_with_it_is_in_the_journal(tmp_path, point):
+    path = submit(tmp_path, Enqueue(point=point))
+    inbox, ledger, said = inbox_of(tmp_path)
+    assert inbox() == [ins.Enqueue(point=point)]
+    assert said[0].startswith("Enqueued: n=3")
+    begin(inbox, ledger, {"n": 4, "x": 0.5})
+    assert path.exists()
+    assert list(points_waiting(tmp_path)) == [point]
+    # The coordinator dies here, or the machine: the next start hears of it again.
+    assert inbox_of(tmp_path, {"n": 4, "x": 0.5})[0]() == [ins.Enqueue(point=point)]
+    begin(inbox, ledger, POINT)
+    assert not path.exists()
+
+
+def test_a_start_after_a_crash_between_journal_and_inbox_removes_the_point_and_does_not_try_it_again(tmp_path):
+    path = submit(tmp_path, Enqueue(point={"n": 3}))
+    inbox, _, _ = inbox_of(tmp_path, POINT)
+    assert inbox() == []
+    inbox.close()
+    assert not path.exists()
+
+
+def test_what_has_not_been_tried_at_the_end_is_said_and_kept(tmp_path):
+    path = submit(tmp_path, Enqueue(point=POINT))
+    inbox, _, said = inbox_of(tmp_path)
+    inbox()
+    inbox.close()
+    assert said[-1] == f"Not tried yet: 1 enqueued point, in `{tmp_path / 'inbox'}` for the next start."
+    assert path.exists()
+
+
+def test_a_stop_is_for_the_process_that_held_the_run_and_goes_when_its_consequence_is_written(tmp_path):
+    mine = this_process()
+    stops = [Stop(owner=mine), Stop(owner=mine, finish=True), Stop(owner=mine, trial=0)]
+    paths = [submit(tmp_path, stop) for stop in [*stops, Stop(owner=mine | {"pid": 1})]]
+    inbox, _, _ = inbox_of(tmp_path, POINT)
+    assert inbox() == [
+        ins.Preempt(reason=STOPPED, grace_s=60.0),
+        ins.Drain(reason=STOPPED),
+        ins.StopTrial(trial=0, reason=STOPPED),
+    ]
+    inbox.look()
+    assert all(path.exists() for path in paths), "nothing of it is written yet"
+    assert inbox() == []
+    inbox.look()
+    assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"request": "Pause"}', '{"request": "Enqueue", "point": {"m": 1}}', '{"request": "Stop", "owner": 3}'],
+)
+def test_what_is_no_request_is_left_alone_and_said_once(tmp_path, text):
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox/0.json").write_text(text)
+    (tmp_path / "inbox/.half.json").write_text(json.dumps(POINT))
+    inbox, _, said = inbox_of(tmp_path)
+    for _ in range(2):
+        inbox.look()
+        assert inbox() == []
+    assert len(said) == 1
+    assert "0.json` is left alone, as it is no request to this run" in said[0]
+    assert len(list((tmp_path / "inbox").iterdir())) == 2
+
+
+def test_a_thread_finds_what_comes_later(tmp_path):
+    inbox, _, _ = inbox_of(tmp_path)
+    inbox.start()
+    submit(tmp_path, Enqueue(point=POINT))
+    until_s = time.monotonic() + 60
+    while not (events := inbox()) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert events == [ins.Enqueue(point=POINT)]
+    inbox.close()
