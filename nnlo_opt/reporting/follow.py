@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from nnlo_opt.files import regular
-from nnlo_opt.reporting.page import write_page
+from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
 from nnlo_opt.trials.events import Event
@@ -165,11 +165,11 @@ def follow(run_directory: Path, parent: int) -> None:
                 with suppress(OSError):
                     for path in keeper.surplus(follower.ledger, n_best):
                         path.unlink(missing_ok=True)
-    if os.getppid() == parent and not wrote_page(run_directory, follower.ledger):
+    if os.getppid() == parent and not _wrote_page_in_time(run_directory, follower.ledger):
         sys.exit(WITHOUT_PAGE)
 
 
-def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
+def _wrote_page_in_time(run_directory: Path, ledger: Ledger) -> bool:
     """Write the page in `PAGE_S` seconds; return True if it is written."""
 
     def give_up(*_: object) -> None:
@@ -178,12 +178,9 @@ def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
     signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, PAGE_S)
     try:
-        write_page(run_directory, ledger)
-    except Exception:  # whatever it is: the tables are written, and `nnlo-opt report` says what is wrong
-        return False
+        return wrote_page(run_directory, ledger)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return True
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
   const figureName = run.objectives.length ? run.objectives[0].name
     : run.summary.figure_of_merit === "value" || !run.summary.figure_of_merit ? "figure of merit"
     : run.summary.figure_of_merit;
+  const figureText = figureName === "figure of merit" ? "the figure of merit" : figureName;
   const figureOf = (trial) => trial.figure ?? trial.so_far;
   const complete = trials.filter((trial) => trial.state === "complete" && trial.figure !== null);
   const measured = trials.filter((trial) => figureOf(trial) !== null);
@@ -23,7 +24,9 @@
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const cut = (text, most = 40) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const number = (value, digits = 5) => (value === null || value === undefined ? "–"
-    : Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(digits))));
+    : Number.isInteger(value) && Math.abs(value) < 1e9 ? value.toLocaleString("en")
+    : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9 ? String(Number(value.toPrecision(digits)).toExponential()).replace("e+", "e")
+    : String(Number(value.toPrecision(digits))));
   const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
   function duration(seconds) {
     if (seconds === null || seconds === undefined) return "–";
@@ -114,8 +117,9 @@
   let chosen = null;
   let revision = 0;
   const figures = [];
-  const config = { responsive: true, displaylogo: false, scrollZoom: false,
-    modeBarButtonsToRemove: ["lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
+  /** All buttons are named, as one of plotly's own sends the figure to a server. */
+  const config = (buttons) => ({ responsive: true, displaylogo: false, scrollZoom: false,
+    displayModeBar: isCoarse ? false : "hover", modeBarButtons: [["toImage"], ...buttons] });
 
   function axisStyle(title, more = {}) {
     const { title: _, ...rest } = more;
@@ -169,7 +173,8 @@
   function draw(entry) {
     entry.isStale = false;
     const { data, layout: shape } = entry.build();
-    Plotly.react(entry.plot, data, shape, config);
+    Plotly.react(entry.plot, data, shape, config(data.some((trace) => trace.type === "parcoords") ? []
+      : [["zoom2d", "pan2d", "select2d"], ["resetScale2d"]]));
     if (entry.isDrawn) return;
     entry.isDrawn = true;
     entry.plot.on("plotly_selected", (event) => {
@@ -246,10 +251,11 @@
     else if (!best) node.append(paragraph(trials.every((trial) => trial.state === "failed")
       ? "Every trial has failed; the reasons stand below." : "No trial is complete yet."));
     else if (axes.length) {
-      node.append(el("h3", {}, `Best point: trial ${best.number}`), facts(Object.fromEntries(run.parameters
-        .filter((axis) => axis.x[best.number] !== null).map((axis) => [axis.name, valueText(axis, best)]))));
+      node.append(el("h3", {}, `Best point: trial ${best.number}`), el("dl", { class: "point" }, ...run.parameters
+        .filter((axis) => axis.x[best.number] !== null)
+        .map((axis) => el("div", {}, el("dt", {}, axis.name), el("dd", {}, valueText(axis, best))))));
     }
-    if (trials.length) node.append(paragraph(el("br"), "Point at a dot to see its trial. Click a dot, draw a box around "
+    if (trials.length) node.append(paragraph("Point at a dot to see its trial. Click a dot, draw a box around "
       + "several, filter an axis, or choose a row of the table: all figures follow. Escape shows all trials again."));
   }
 
@@ -282,7 +288,7 @@
         dots(complete, x, figureOf, { name: "complete" }), ...bestDot(x, figureOf)].filter((trace) => trace.x.length),
       layout: layout({ xaxis: axisStyle(title), yaxis: figureAxis(), showlegend: true }) });
     const endOf = (trial) => trial.ends_s ?? Infinity;
-    section("progress", "Best so far", paragraph(`${figureName}, ${maximises ? "more is better" : "less is better"}.`),
+    section("progress", "Best so far", paragraph(`${maximises ? "More" : "Less"} is better.`),
       el("div", { class: "grid wide" },
         figure("Figure of merit of each trial, with the best so far, by the number of the trial", 320,
           build((trial) => trial.number, "trial", byNumber, trials.length - 1)),
@@ -293,6 +299,9 @@
 
   // ---------------------------------------------------------------- parameters
 
+  /** True for a numerical axis of few whole numbers, whose dots would hide each other. */
+  const isStepped = (axis) => !axis.labels && !axis.log && axis.x.every((value) => value === null || Number.isInteger(value))
+    && new Set(axis.x).size <= 13;
   const jitter = (trial) => (((trial.number + 1) * 0.618034) % 1 - 0.5) * 0.36;
   const isLog = (axis) => axis.log && axis.x.every((value) => value === null || value > 0);
   function axisOf(axis, title) {
@@ -314,7 +323,7 @@
       return axis.condition ? `only if ${axis.condition}: ${counted(n, "trial")}` : null;
     };
     const cell = (axis) => {
-      const x = (trial) => { const value = axis.x[trial.number]; return axis.labels ? value + jitter(trial) : value; };
+      const x = (trial) => { const value = axis.x[trial.number]; return axis.labels || isStepped(axis) ? value + jitter(trial) : value; };
       const has = (list) => list.filter((trial) => axis.x[trial.number] !== null);
       const pruned = has(measured.filter((trial) => trial.state !== "complete"));
       return figure(`${axis.name} against the figure of merit`, 240, () => ({
@@ -323,7 +332,7 @@
         layout: layout({ xaxis: axisOf(axis, ""), yaxis: figureAxis(""), margin: { l: 44, r: 8, t: 6, b: 30 } }) }),
       { title: axis.name, caption: note(axis) });
     };
-    section("parameters", "Parameters", paragraph(`Each parameter against ${figureName}`
+    section("parameters", "Parameters", paragraph(`Each parameter against ${figureText}`
       + `${importanceOf.size ? ", the most important first" : ""}. A diamond is the best trial`
       + `${measured.length > complete.length ? "; rings are trials that were not trained to the end" : ""}.`),
     el("div", { class: "grid" }, ...inOrder.map(cell)));
@@ -341,7 +350,7 @@
       let [low, high] = axis.labels ? [0, axis.labels.length - 1]
         : [scale(axis.low ?? Math.min(...all)), scale(axis.high ?? Math.max(...all))];
       let ticks = axis.labels ? axis.labels.map((label, i) => [i, cut(label, 12)])
-        : isLog(axis) ? decades(low, high) : steps(low, high);
+        : isLog(axis) ? decades(low, high) : isStepped(axis) ? [...new Set(all)].map((value) => [value, number(value)]) : steps(low, high);
       const missing = low - 0.15 * (high - low || 1);
       if (list.some((trial) => axis.x[trial.number] === null)) { ticks = [[missing, "none"], ...ticks]; low = missing; }
       if (low === high) { low -= 1; high += 1; }
@@ -371,7 +380,7 @@
         labelangle: shown.length > 7 ? -12 : 0, unselected: { line: { color: color("grid"), opacity: 0.4 } },
         labelfont: { color: color("text"), size: 12 }, tickfont: { color: color("muted"), size: 11 },
         rangefont: { color: "rgba(0,0,0,0)", size: 1 } }],
-      layout: layout({ margin: { l: 50, r: 60, t: 56, b: 20 } }) };
+      layout: layout({ margin: { l: 64, r: 56, t: 60, b: 20 } }) };
     }, { minWidth: Math.min(2000, shown.length * 92) });
     const entry = figures.at(-1);
     entry.onDrawn = () => entry.plot.on("plotly_restyle", () => {
@@ -411,7 +420,8 @@
 
   function importance() {
     if (!axes.length || !trials.length) return;
-    const { effects, why, n_trials: nTrials, explained } = run.effects;
+    const { effects, why, n_trials: nTrials, explained, epoch } = run.effects;
+    const after = epoch ? ` after epoch ${epoch}` : "";
     if (!effects) { section("importance", "Importance", paragraph(why)); return; }
     const quality = explained > 0
       ? `Left out one by one, the surrogate explains ${Math.round(100 * explained)} % of the variance of the trials.`
@@ -425,10 +435,11 @@
         error_x: { type: "data", symmetric: false, array: listed.map(({ importance: [, middle, high] }) => high - middle),
           arrayminus: listed.map(({ importance: [low, middle] }) => middle - low), color: color("text"), thickness: 1.2, width: 4 } }],
       layout: layout({ dragmode: false, bargap: 0.45, margin: { l: 90, r: 12, t: 6, b: 40 },
-        xaxis: axisStyle("share of the variance of the figure of merit", { range: [0, 1.02] }),
+        xaxis: axisStyle("share of the variance", { range: [0, 1.02] }),
         yaxis: axisStyle("", { tickvals: listed.map((_, i) => i), ticktext: listed.map((effect) => plain(cut(effect.name, 28))), showgrid: false }) }) }));
     section("importance", "Importance", paragraph(`How much of the variance over the search space is gone if a parameter is known `
-      + `besides all others (total index of Sobol), by a Gaussian process of ${counted(nTrials, "complete trial")}. Lines hold nine of ten `
+      + `besides all others (total index of Sobol), by a Gaussian process of ${counted(nTrials, epoch ? "trial" : "complete trial")}. `
+      + (epoch ? `Trials were pruned, so it is about ${figureText}${after}, the last one that half of them have reached. ` : "") + `Lines hold nine of ten `
       + `functions that fit these trials. Shares overlap if parameters act together. ${quality}`), bars);
     const withCurve = effects.filter((effect) => effect.values.length > 1);
     const ends = withCurve.flatMap((effect) => effect.dependence.flat()).filter((value) => value !== null);
@@ -452,8 +463,9 @@
           margin: { l: 44, r: 8, t: 6, b: 30 } }) }), { title: effect.name });
     };
     const padded = ([low, high]) => [low - 0.06 * (high - low), high + 0.06 * (high - low)];
-    if (withCurve.length) section("dependence", "Partial dependence", paragraph(`${figureName} that the surrogate expects at each value, the mean `
-      + "over all other parameters. The band holds nine of ten functions that fit the trials."), el("div", { class: "grid" }, ...withCurve.map(cell)));
+    const expected = `${figureName[0].toUpperCase()}${figureName.slice(1)}${after}`;
+    if (withCurve.length) section("dependence", "Partial dependence", paragraph(`${expected} that the surrogate expects at each value, `
+      + "the mean over all other parameters. The band holds nine of ten functions that fit the trials."), el("div", { class: "grid" }, ...withCurve.map(cell)));
   }
 
   // ---------------------------------------------------------------- curves, folds, objectives
@@ -477,11 +489,17 @@
     const build = () => {
       const bright = chosen ? long.filter(([trial]) => chosen.has(trial)) : long;
       const faint = chosen ? long.filter(([trial]) => !chosen.has(trial)) : [];
-      const opacity = Math.max(0.2, Math.min(0.85, 25 / bright.length));
+      const opacity = Math.max(0.3, Math.min(0.85, 25 / bright.length));
       const traces = [line(faint, "", { color: color("faint"), width: 1 }, true)];
       for (const state of states) {
         const own = bright.filter(([trial]) => trials[trial].state === state && (chosen || trial !== best?.number));
-        traces.push({ ...line(own, state, { color: stateColor(state), width: 1.2 }, false), opacity });
+        // Lines of one trace do not show through each other; lines of several do.
+        const nParts = Math.min(12, Math.ceil(own.length / 8));
+        for (let part = 0; part < nParts; part += 1) {
+          const some = own.filter((_, i) => i % nParts === part);
+          traces.push({ ...line(some, state, { color: stateColor(state), width: bright.length > 100 ? 0.7 : 1.2 }, false),
+            opacity, legendgroup: state, showlegend: part === 0 });
+        }
       }
       const top = bright.filter(([trial]) => trial === best?.number);
       traces.push(line(top, "best", { color: color("best"), width: 2.5 }, false));
@@ -491,7 +509,7 @@
       return { data: traces.filter((trace) => trace.x.length), layout: layout({ dragmode: isCoarse ? false : "zoom", showlegend: true, xaxis: axisStyle("epoch", { nticks: 12 }), yaxis: axis }) };
     };
     const isMean = run.folds.length ? " A line is the mean over the folds." : "";
-    section("curves", "Learning curves", paragraph(`${figureName} after each epoch.${isMean} Click a line to choose its trial.`),
+    section("curves", "Learning curves", paragraph(`${figureName[0].toUpperCase()}${figureName.slice(1)} after each epoch.${isMean} Click a line to choose its trial.`),
       figure("Learning curves of all trials", 400, build));
   }
 

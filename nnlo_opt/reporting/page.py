@@ -6,6 +6,7 @@ without a `<`, and the document as text, never as HTML.
 """
 
 import json
+import logging
 import re
 from html import escape
 from importlib.util import find_spec
@@ -15,6 +16,8 @@ from nnlo_opt.errors import NnloError
 from nnlo_opt.files import atomic_write
 from nnlo_opt.reporting.page_data import page_data
 from nnlo_opt.trials.ledger import Ledger
+
+logger = logging.getLogger(__name__)
 
 #: file of a run directory
 PAGE_NAME = "report.html"
@@ -39,6 +42,16 @@ def write_page(run_directory: Path, ledger: Ledger) -> None:
     template = (folder / "page.html").read_text(encoding="utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
     atomic_write(run_directory / PAGE_NAME, page, durable=False)
+
+
+def wrote_page(run_directory: Path, ledger: Ledger) -> bool:
+    """Write the page of a run that ends; return True if it is written, whatever went wrong if not."""
+    try:
+        write_page(run_directory, ledger)
+    except Exception:
+        logger.info("%s could not be written.", PAGE_NAME, exc_info=True)
+        return False
+    return True
 
 
 def plotly_js() -> str:

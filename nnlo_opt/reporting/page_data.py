@@ -214,20 +214,24 @@ class _Labels:
 
 def _curves(trials: Sequence[Trial]) -> list[list[Any]]:
     """Return trial, epochs and figure of merit after each, the mean over the folds that have reported it."""
-    found = []
-    for trial in trials:
-        by_epoch: dict[int, list[float]] = {}
-        for reports in trial.reports.values():
-            for epoch, figure in reports.items():
-                by_epoch.setdefault(epoch, []).append(figure)
-        if by_epoch:
-            found.append((trial.number, sorted(by_epoch), by_epoch))
-    step = math.ceil(sum(len(epochs) for _, epochs, _ in found) / MOST_POINTS) or 1
+    found = [(trial.number, _means(trial)) for trial in trials if trial.reports]
+    step = math.ceil(sum(len(by_epoch) for _, by_epoch in found) / MOST_POINTS) or 1
     curves = []
-    for number, epochs, by_epoch in found:
-        kept = epochs if step == 1 else sorted({*epochs[::step], epochs[-1]})
-        curves.append([number, kept, [_short(statistics.fmean(by_epoch[epoch])) for epoch in kept]])
+    for number, by_epoch in found:
+        kept = sorted({*[*by_epoch][::step], [*by_epoch][-1]})
+        curves.append([number, kept, [_short(by_epoch[epoch]) for epoch in kept]])
     return curves
+
+
+def _means(trial: Trial) -> dict[int, float]:
+    """Return the figure of merit of a trial after each epoch, the mean over the folds that have reported it."""
+    if len(trial.reports) == 1:
+        return dict(next(iter(trial.reports.values())))
+    epochs = sorted({epoch for reports in trial.reports.values() for epoch in reports})
+    return {
+        epoch: statistics.fmean(reports[epoch] for reports in trial.reports.values() if epoch in reports)
+        for epoch in epochs
+    }
 
 
 def _assignments(ledger: Ledger) -> dict[str, list[Any]]:
@@ -260,26 +264,23 @@ def _effects(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     """Return importance and dependence of the parameters, or why there are none."""
     if space is None:
         return {"why": "This run has no search space."}
-    complete = [
-        trial
-        for trial in ledger.trials
-        if trial.state is TrialState.COMPLETE
-        and trial.figure_of_merit is not None
-        and math.isfinite(trial.figure_of_merit)
-        and space.contains(trial.point)
+    figures, epoch = _comparable(ledger)
+    known = [
+        (ledger.trials[number].point, figure)
+        for number, figure in figures.items()
+        if math.isfinite(figure) and space.contains(ledger.trials[number].point)
     ]
     least = 5
-    if len(complete) < least:
-        n = len(complete) or "none"
+    if len(known) < least:
+        n = len(known) or "none"
         return {"why": f"At least {least} complete trials are needed to tell parameters apart; there are {n}."}
-    if len({trial.figure_of_merit for trial in complete}) == 1:
+    if len({figure for _, figure in known}) == 1:
         return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
     from nnlo_opt.analysis.effects import effects_of
 
-    points = [trial.point for trial in complete]
-    figures = [float(trial.figure_of_merit or 0.0) for trial in complete]
+    maximise = ledger.identity.get("direction") == "max"
     try:
-        found = effects_of(space, points, figures, maximise=ledger.identity.get("direction") == "max")
+        found = effects_of(space, [point for point, _ in known], [figure for _, figure in known], maximise=maximise)
     except (ValueError, ArithmeticError) as error:  # a LinAlgError is a ValueError
         return {"why": f"No surrogate fits the complete trials ({error})."}
     effects = [
@@ -292,7 +293,29 @@ def _effects(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         }
         for effect in found.effects
     ]
-    return {"effects": effects, "n_trials": found.n_trials, "explained": round(found.explained, 3)}
+    return {"effects": effects, "n_trials": found.n_trials, "explained": round(found.explained, 3), "epoch": epoch}
+
+
+def _comparable(ledger: Ledger) -> tuple[dict[int, float], int | None]:
+    """Return figures of trials that can be compared, by the number of the trial, and the epoch after which they are.
+
+    These are the complete trials, without an epoch. If trials were pruned, the complete ones are a choice of good ones
+    and say little of parameters: then it is the last epoch that half of the trials have reached.
+    """
+    complete = {
+        trial.number: trial.figure_of_merit
+        for trial in ledger.trials
+        if trial.state is TrialState.COMPLETE and trial.figure_of_merit is not None
+    }
+    if not any(trial.state in (TrialState.PRUNED, TrialState.PAUSED) for trial in ledger.trials):
+        return complete, None
+    after: dict[int, dict[int, float]] = {}
+    means = {trial.number: _means(trial) for trial in ledger.trials if trial.reports}
+    for number, by_epoch in means.items():
+        for epoch, figure in by_epoch.items():
+            after.setdefault(epoch, {})[number] = figure
+    epoch = max((epoch for epoch, figures in after.items() if len(figures) >= len(means) / 2), default=0)
+    return (after[epoch], epoch) if len(after.get(epoch, ())) > len(complete) else (complete, None)
 
 
 def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:

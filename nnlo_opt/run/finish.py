@@ -20,6 +20,7 @@ from nnlo_opt.export.mirror import LAST_S, Mirror
 from nnlo_opt.files import parse_object, regular
 from nnlo_opt.records import checked
 from nnlo_opt.reporting.follow import Reporter
+from nnlo_opt.reporting.page import PAGE_NAME, wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.run.serving_ranks import RankDiedError, ServingRanks
 from nnlo_opt.runtime.environment import start_helper
@@ -108,17 +109,20 @@ def without_validation(directory: Path, trial: Trial, training: TrainingOptions)
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:
     """Write the reports for the last time; they can always be rebuilt from the journal."""
     if reporter is not None and reporter.finish():
-        if not reporter.has_page:
-            say(f"The page could not be written: `nnlo-opt report {directory.shown}` says why.", sys.stderr)
-        return
-    try:
-        write_results(directory.path, directory.ledger)
-    except OSError as error:
-        say(
-            f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
-            f"{directory.shown}` writes them from the journal.",
-            sys.stderr,
-        )
+        has_page = reporter.has_page
+    else:
+        try:
+            write_results(directory.path, directory.ledger)
+        except OSError as error:
+            say(
+                f"results.csv and summary.json could not be written ({error.strerror or error}): `nnlo-opt report "
+                f"{directory.shown}` writes them from the journal.",
+                sys.stderr,
+            )
+            return
+        has_page = wrote_page(directory.path, directory.ledger)
+    if not has_page:
+        say(f"{PAGE_NAME} could not be written: `nnlo-opt report {directory.shown}` says why.", sys.stderr)
 
 
 def end_mirrors(mirrors: Sequence[Mirror], left_s: float | None, say: Callable[[str, TextIO], None]) -> None:

@@ -220,7 +220,7 @@ class SearchSession(Session):
             self.say(
                 f"Search interrupted: {ledger.preempted_because} ({outcome(ledger)}). Add `--opt-restore` to resume."
             )
-        self.say(f"Files: `{directory.shown}` (results.csv, summary.json, journal.jsonl).")
+        self.say(f"Files: `{directory.shown}` (report.html, results.csv, summary.json, journal.jsonl).")
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED

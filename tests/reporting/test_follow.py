@@ -58,6 +58,24 @@ def test_the_reporter_writes_all_there_is_when_it_is_told_to_finish(tmp_path):
     assert reports_of(tmp_path) == (3, 3)
 
 
+def test_the_reporter_writes_the_page_at_the_end(tmp_path):
+    write_journal(tmp_path, [STARTED, suggested(0)])
+    reporter = Reporter(tmp_path)
+    assert reporter.finish()
+    assert reporter.has_page
+    assert "plotly.js v" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_leaves_the_tables_as_they_should_be(tmp_path, capfd):
+    write_journal(tmp_path, [STARTED, suggested(0)])
+    (tmp_path / "report.html").mkdir()
+    reporter = Reporter(tmp_path)
+    assert reporter.finish()
+    assert not reporter.has_page
+    assert reports_of(tmp_path) == (1, 1)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_reporter_writes_all_there_is_when_the_coordinator_died(tmp_path):
     coordinator = """
 import os, sys
@@ -71,6 +89,7 @@ os.kill(os.getpid(), 9)
     # Reading its output to the end waits for the reporter too, which has inherited it.
     subprocess.run([sys.executable, "-c", coordinator, str(tmp_path)], stdout=subprocess.PIPE, check=False)
     assert reports_of(tmp_path) == (1, 1)
+    assert not (tmp_path / "report.html").exists()
 
 
 #: leaves a child that holds all that it had open, but its output; then finishes, or dies

@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from page_stories import EVIL, LEDGERS, fail, point, restarted_with_losses, search
+from page_stories import EVIL, LEDGERS, SPACE, fail, point, restarted_with_losses, search
 from told_runs import Story
 
 from nnlo_opt.files import atomic_write
@@ -75,6 +75,25 @@ def test_five_trials_have_effects_of_every_parameter(tmp_path):
     effects = page_data(search(5).ledger, tmp_path)["effects"]
     assert {effect["name"] for effect in effects["effects"]} == {"rate", "optimizer", "momentum", "layers"}
     assert effects["n_trials"] == 5
+
+
+def test_effects_of_a_search_that_prunes_are_of_an_epoch_that_half_of_the_trials_have_reached(tmp_path):
+    story = Story(2, search_space=SPACE.to_json())
+    for number in range(12):
+        trial = story.suggest(0.0, **point(number))
+        assignment = story.assign(0.0, trial)
+        n_epochs = (1, 3, 9)[number % 3]
+        for epoch in range(1, n_epochs + 1):
+            report = {"metrics": {}, "figure_of_merit": (1.0 + number) / epoch}
+            story.apply(ev.EpochEnded(time_s=1.0, assignment=assignment, epoch=epoch, **report))
+        if n_epochs == 9:
+            story.finish(2.0, assignment, number)
+            story.complete(2.0, trial, number)
+        else:
+            story.apply(ev.AssignmentStopped(time_s=2.0, assignment=assignment))
+            story.apply(ev.TrialPruned(time_s=2.0, trial=trial, figure_of_merit=1.0, reason="worse"))
+    effects = page_data(story.ledger, tmp_path)["effects"]
+    assert (effects["epoch"], effects["n_trials"]) == (3, 8)
 
 
 def test_equal_figures_have_no_effects(tmp_path):

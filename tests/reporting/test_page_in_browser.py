@@ -73,11 +73,18 @@ def story():
     return told.ledger
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("make", [*LEDGERS, story], ids=lambda make: make.__name__)
-def test_every_page_draws_without_an_error_and_fits_its_window(visit, make, viewport):
-    page = visit(make(), viewport)
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+def test_every_page_draws_without_an_error_and_fits_a_desk_and_a_phone(visit, make):
+    page = visit(make())
+    for viewport in (DESK, PHONE):
+        page.set_viewport_size(viewport)
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_no_button_sends_a_figure_to_a_server(visit):
+    titles = visit(story()).locator(".modebar-btn").evaluate_all("all => all.map(each => each.dataset.title)")
+    assert "Download plot as a PNG" in titles
+    assert not [title for title in titles if "hare" in title or "loud" in title]
 
 
 def test_all_sections_of_a_search_are_there_and_their_links_lead_to_them(visit):
@@ -117,8 +124,8 @@ def test_the_keyboard_alone_sorts_chooses_filters_and_shows_all_again(visit):
     page.get_by_label("Parameter to filter by").select_option(label="layers")
     page.get_by_label("from").fill("3")
     page.get_by_label("from").press("Enter")
-    assert rows(page) == 6
-    assert "6 trials of 13 chosen" in page.locator("#chosen").inner_text()
+    assert rows(page) == 7
+    assert "7 trials of 13 chosen" in page.locator("#chosen").inner_text()
 
 
 def test_a_choice_in_one_figure_makes_the_rest_faint_in_all(visit):
@@ -142,7 +149,7 @@ def test_hovering_shows_the_trial_of_a_dot(visit):
     dot = page.locator("#progress .plot").first.locator(".point").nth(5).bounding_box()
     page.mouse.move(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
     page.wait_for_selector(".hoverlayer .hovertext")
-    said = page.locator(".hoverlayer").first.inner_text()
+    said = page.locator(".hovertext").first.text_content()
     assert "trial" in said
     assert "rate" in said
 
