@@ -1,6 +1,7 @@
 """Command that writes a run for other tools."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         ) from error
     print(f"Wrote {counted(len(ledger.trials), 'trial')} of `{run}` to `{target}`.")
     if tool.shown_by:
-        print(f"To look at it:\n    {tool.shown_by.format(target)}")
+        print(f"To look at it:\n    {tool.shown_by.format(shlex.quote(str(target)))}")
     return EXIT_OK
 
 

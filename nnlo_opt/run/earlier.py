@@ -123,7 +123,7 @@ def _of_study(place: str) -> Earlier:
 
 def _of_table(path: Path) -> Earlier:
     try:
-        with regular(path).open(newline="", encoding="utf-8") as file:
+        with regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns, rows = reader.fieldnames or [], [*reader]
         names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]

@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 from exported import story
@@ -31,7 +32,7 @@ def test_a_mirror_that_fails_says_so_once_and_ends(tmp_path, capfd):
 
 
 def test_a_mirror_that_hangs_is_ended(tmp_path):
-    os.mkfifo(tmp_path / "journal.jsonl")  # which nobody writes
-    mirror = Mirror(tmp_path, "csv")
+    mirror = Mirror(write_journal(tmp_path, story()), "csv")
+    os.kill(mirror._process.pid, signal.SIGSTOP)
     assert not mirror.finish(0.5)
     assert mirror._process.returncode < 0

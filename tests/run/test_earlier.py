@@ -46,9 +46,10 @@ def table(tmp_path, text):
     return tmp_path / "t.csv"
 
 
-def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path):
+@pytest.mark.parametrize("mark", ["", "\ufeff"])  # with which Excel begins a file
+def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path, mark):
     rows = "figure_of_merit,p:x,p:n,p:c,p:old,note\n0.5,0.25,3,a,1,\n0.25,1,4,,2,b\n1,0.5,77,2,3,\n2,0.5,1,b,3,\n"
-    observations, lines = observations_of_runs([table(tmp_path, rows)], IDENTITY, OURS)
+    observations, lines = observations_of_runs([table(tmp_path, mark + rows)], IDENTITY, OURS)
     assert observations == [
         {"point": {"x": 0.25, "n": 3, "c": "a"}, "value": 0.5, "std": None},
         {"point": {"x": 1.0, "n": 4, "c": None}, "value": 0.25, "std": None},
