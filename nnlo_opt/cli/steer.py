@@ -39,15 +39,12 @@ STOP_OPTIONS = (
 
 def enqueue(argv: Sequence[str]) -> int:
     """Run `nnlo-opt enqueue`; return the exit code."""
-    parser = Parser(
-        ENQUEUE_OPTIONS,
-        prog="nnlo-opt enqueue",
-        description="Have a search try a point of your own next, or one with these values: the search that runs, or "
-        "the next start of one that was interrupted. The trial counts as one of --num-iterations.",
+    what = (
+        "Have a search try a point of your own next, or one with these values: the search that runs, or the next start "
+        "of one that was interrupted. The trial counts as one of --num-iterations."
     )
-    _add_run(parser)
-    parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="value of a parameter; the search chooses the "
-                        "others")  # fmt: skip
+    parser = _parser("enqueue", what, ENQUEUE_OPTIONS)
+    parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
     run, ledger = arguments.run, _ledger_of(arguments.run)
     of_run, is_at_work = ledger.identity.get("search_space"), may_be_at_work(run)
@@ -103,13 +100,8 @@ def _checked_point(words: Sequence[str], space: Space) -> Point:
 
 def stop(argv: Sequence[str]) -> int:
     """Run `nnlo-opt stop`; return the exit code."""
-    parser = Parser(
-        STOP_OPTIONS,
-        prog="nnlo-opt stop",
-        description="End a search, or one of its trials, from any machine that has the run directory. A search that "
-        "was ended is resumed by --opt-restore.",
-    )
-    _add_run(parser)
+    what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
+    parser = _parser("stop", what, STOP_OPTIONS)
     parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
     arguments = parser.values(argv)
     run, ledger = arguments.run, _ledger_of(arguments.run)
@@ -139,26 +131,26 @@ def stop(argv: Sequence[str]) -> int:
 
 def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
     """Raise ConfigurationError for a trial that cannot be stopped."""
-    number, run = arguments.trial, arguments.run
+    number, n_trials, wrong = arguments.trial, len(ledger.trials), ""
     if number is None:
         return
-    if arguments.finish or ledger.identity.get("search_space") is None:
-        what = "`--finish` with a trial" if arguments.finish else f"`{run}`, a training, with a trial"
-        raise ConfigurationError(f"A trial must be named to end that trial of a search. Received: {what}. Drop one.")
-    if not 0 <= number < len(ledger.trials):
+    if not 0 <= number < n_trials:
+        wrong = f"{number}, of {counted(n_trials, 'trial')} numbered from 0"
+    elif ledger.trials[number].state.ended:
+        wrong = f"trial {number}, which is {ledger.trials[number].state}"
+    elif arguments.finish or ledger.identity.get("search_space") is None:
+        wrong = f"trial {number} {'with `--finish`' if arguments.finish else 'of a training'}; leave one out"
+    if wrong:
         raise ConfigurationError(
-            f"TRIAL must be the number of a trial. Received: {number}, but `{run}` has "
-            f"{counted(len(ledger.trials), 'trial')}, numbered from 0."
-        )
-    if (trial := ledger.trials[number]).state.ended:
-        raise ConfigurationError(
-            f"A trial must be under way to be stopped. Received: trial {number} of `{run}`, which is "
-            f"{trial.state}. `nnlo-opt show {run}` shows those that run."
+            f"TRIAL must be a trial of a search that is under way. Received: {wrong}. `nnlo-opt show {arguments.run}` "
+            "shows them."
         )
 
 
-def _add_run(parser: Parser) -> None:
+def _parser(command: str, description: str, options: Sequence[Option]) -> Parser:
+    parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
     parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+    return parser
 
 
 def _ledger_of(run: Path) -> Ledger:

@@ -193,8 +193,7 @@ def run_at_end(
     until_s = time.monotonic() + limit_s
     while process.poll() is None and time.monotonic() < until_s:
         PULSE.ticks += 1
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
+        time.sleep(0.05)
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -97,10 +97,10 @@ def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["7"], "TRIAL must be the number of a trial. Received: 7, but"),
+        (["7"], "TRIAL must be a trial of a search that is under way. Received: 7, of 2 trials numbered from 0."),
         (["-1"], "Received: -1"),
-        (["1"], "trial 1 of"),
-        (["0", "--finish"], "`--finish` with a trial"),
+        (["1"], "trial 1, which is failed."),
+        (["0", "--finish"], "trial 0 with `--finish`"),
     ],
 )
 def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, capsys, words, sentence):
@@ -117,7 +117,7 @@ def test_a_run_on_which_nobody_works_cannot_be_stopped(run, capsys):
 def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, capsys):
     run(TRAINING)
     with closing(RunLock(tmp_path, 0.0)):
-        assert "a training, with a trial" in refused(capsys, "stop", tmp_path, "0")
+        assert "trial 0 of a training" in refused(capsys, "stop", tmp_path, "0")
 
 
 def test_a_request_names_the_process_that_holds_the_run_and_one_without_an_answer_is_left(run, tmp_path, capsys):
