@@ -71,10 +71,11 @@ class SearchArguments(TypedDict, total=False):
     monitor: bool
     # search
     fix: Mapping[str, Any]
-    hyper_opt: Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes"]
+    hyper_opt: Literal["bayesian", "bayesian-skopt", "genetic", "random", "sobol", "tpe", "gp", "cmaes", "grid"]
     surrogate: Literal["gp", "et", "rf", "gbrt"] | None
     acquisition: Literal["ei", "lcb", "pi"] | None
     ga_populations: int | None
+    grid_points: int | None
     start_point: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
     warm_start: Path | Sequence[Path]
     block_size: int

@@ -412,3 +412,12 @@ def test_a_pruner_stops_a_trial_that_reports():
             study.tell(trial, value)
     assert stopped
     assert {trial.number for trial in study.result.trials if trial.state == "pruned"} == set(stopped)
+
+
+def test_a_grid_has_as_many_trials_as_points_unless_fewer_are_asked_for():
+    space, grid = {"x": Real(-5, 5), "n": Integer(1, 2)}, {"hyper_opt": "grid", "grid_points": 3}
+    result = nnlo_opt.optimize(distance, space, **grid)
+    assert points(result) == [{"x": x, "n": n} for x in (-5.0, 0.0, 5.0) for n in (1, 2)]
+    assert result.ended_because == "all trials are done"
+    assert points(nnlo_opt.optimize(distance, space, **grid, num_iterations=2)) == points(result)[:2]
+    check_refused("at most 1,000,000 points", nnlo_opt.optimize, distance, {"n": Integer(1, 10**7)}, **grid)
