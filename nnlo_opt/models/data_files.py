@@ -8,22 +8,22 @@ from nnlo_opt.errors import ConfigurationError
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def find_list(relative: str, command: str) -> Path:
+def find_list(relative: str, command: str, former_name: str = "") -> Path:
     """Return the list file `relative`, searched in the working directory and then in the project's folder.
 
-    A list of its name in the working directory itself will do: NNLO's scripts wrote theirs there.
+    A list of its name, or of its name in NNLO, in the working directory itself will do: NNLO's scripts wrote theirs
+    there.
 
     Raises:
-        ConfigurationError: naming `command`, which makes the file, if the file is in neither folder.
+        ConfigurationError: naming `command`, which makes the file, if there is none.
     """
-    folders = dict.fromkeys((Path.cwd(), _CHECKOUT))
-    found = next((path for folder in folders if (path := folder / relative).is_file()), None)
-    beside = Path.cwd() / Path(relative).name
-    if found is None and beside.is_file():
-        return beside
-    if found is None:
-        raise ConfigurationError(
-            f"The data must exist before training. Received: no {relative} in {' or '.join(map(str, folders))}. "
-            f"Run `{command}` first."
-        )
-    return found
+    here = Path.cwd()
+    names = dict.fromkeys((relative, Path(relative).name, former_name or relative))
+    for path in (*(here / name for name in names), _CHECKOUT / relative):
+        if path.is_file():
+            return path
+    folders = dict.fromkeys((here, _CHECKOUT))
+    raise ConfigurationError(
+        f"The data must exist before training. Received: no {relative} in {' or '.join(map(str, folders))}. "
+        f"Run `{command}` first."
+    )

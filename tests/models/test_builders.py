@@ -7,6 +7,7 @@ import pytest
 
 from nnlo_opt.errors import ConfigurationError, TrialError
 from nnlo_opt.models.builders import builtin_names, names_objective, open_model
+from nnlo_opt.models.data_files import find_list
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 #: models of Keras for digits, with a search space, by name
@@ -329,3 +330,14 @@ def test_python_that_is_nested_beyond_all_use_is_refused_when_it_is_executed(mod
     assert not names_objective(path)
     with pytest.raises(ConfigurationError, match="must import without an error"):
         open_model(path)
+
+
+def test_a_list_in_the_working_directory_is_found_by_its_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train_3d.list", "train_showers.list", "data/showers/train_showers.list"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        assert find_list("data/showers/train_showers.list", "GetData showers", "train_3d.list") == path
+    with pytest.raises(ConfigurationError, match="Run `GetData nothing` first"):
+        find_list("data/nothing.list", "GetData nothing")

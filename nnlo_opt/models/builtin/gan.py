@@ -53,12 +53,12 @@ parameter_range = [
 
 def get_train() -> Path:
     """Return the list of training files."""
-    return find_list("data/showers/train_showers.list", "GetData showers")
+    return find_list("data/showers/train_showers.list", "GetData showers", "train_3d.list")
 
 
 def get_val() -> Path:
     """Return the list of validation files."""
-    return find_list("data/showers/test_showers.list", "GetData showers")
+    return find_list("data/showers/test_showers.list", "GetData showers", "test_3d.list")
 
 
 def get_features() -> str:
