@@ -70,6 +70,14 @@ class ProtocolError(NnloError):
     """Error for a message or transition that breaks the protocol: always a bug, never a mistake of the user."""
 
 
+def require_known(what: str, name: object, known: Iterable[str]) -> None:
+    """Raise ConfigurationError unless `name` is one of the `known` names; `what` begins the sentence."""
+    names = [*known]
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a sentence, after a space, that proposes the `known` name closest to `name`; empty if none is close."""
     close = get_close_matches(str(name), list(known), n=1)

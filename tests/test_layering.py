@@ -93,7 +93,7 @@ DOORS: dict[str, list[str]] = {
     "pooch": ["data.download"],
     "msgspec": ["records"],
     "pandas": ["analysis.frames", "export.tables"],
-    "matplotlib": ["analysis.plots"],
+    "matplotlib": ["reporting.plots"],
     "psutil": ["data.cache", "data.memory", "doctor.examination", "launcher.job", "runtime.monitor", "runtime.peers"],
     "pynvml": ["runtime.monitor"],
     "rich": ["cli.doctor", "reporting"],

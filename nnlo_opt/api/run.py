@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nnlo_opt.analysis import frames, plots
-from nnlo_opt.errors import ConfigurationError, TrialError, did_you_mean
+from nnlo_opt.analysis import frames
+from nnlo_opt.errors import ConfigurationError, TrialError, require_known
+from nnlo_opt.reporting import plots
 from nnlo_opt.reporting.lines import counted, outcome, point_text
 from nnlo_opt.reporting.table import ranked
 from nnlo_opt.space.space import Point
@@ -22,7 +23,7 @@ from nnlo_opt.trials.trial import Trial
 
 if TYPE_CHECKING:
     from nnlo_opt.analysis.frames import Frame
-    from nnlo_opt.analysis.plots import Axes
+    from nnlo_opt.reporting.plots import Axes
 
 #: most trials in the HTML view of a run
 _MOST_SHOWN = 10
@@ -202,10 +203,7 @@ class Run(Results):
             "epochs": lambda: frames.epochs_frame(self.ledger, self._events),
             "assignments": lambda: frames.assignments_frame(self.ledger),
         }
-        if table not in tables:
-            raise ConfigurationError(
-                f"A table must be one of {', '.join(tables)}. Received: {table!r}.{did_you_mean(table, tables)}"
-            )
+        require_known("A table", table, tables)
         return tables[table]()
 
     def model(self, trial: int | Trial, *, fold: int | None = None) -> Any:

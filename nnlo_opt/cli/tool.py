@@ -409,7 +409,7 @@ def _look(arguments: argparse.Namespace) -> int:
     write_page(run, ledger)
     print(f"Wrote results.csv, summary.json and {PAGE_NAME} of {counted(len(ledger.trials), 'trial')} to `{run}`.")
     if (folder := getattr(arguments, "figures", None)) is not None:
-        from nnlo_opt.analysis.plots import write_figures
+        from nnlo_opt.reporting.plots import write_figures
 
         paths = write_figures(ledger, folder := Path(folder or run / "figures"))
         named = ", ".join(path.stem for path in paths if path.suffix == ".pdf") or "none, as no trial is complete"

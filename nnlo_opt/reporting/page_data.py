@@ -48,16 +48,16 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         "state": _state(ledger),
         "summary": summarise(ledger),
         "objectives": [asdict(objective) for objective in ledger.objectives],
-        "parameters": [_axis(name, ledger.trials, space) for name in parameter_names(ledger)],
+        "parameters": [axis_of(name, ledger.trials, space) for name in parameter_names(ledger)],
         "trials": _columns([_trial(trial, ledger) for trial in ledger.trials]),
-        "curves": _curves(ledger.trials),
+        "curves": curves_of(ledger.trials),
         "folds": [
             [trial.number, fold, result.figure_of_merit]
             for trial in ledger.trials
             if len(trial.folds) > 1
             for fold, result in sorted(trial.folds.items())
         ],
-        "assignments": _assignments(ledger),
+        "assignments": spans_of(ledger),
         "starts": [
             {
                 "at_s": session.started_at_s,
@@ -68,7 +68,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
             for session in ledger.sessions
         ],
         "staleness": _staleness(ledger, run_directory),
-        "effects": _effects(ledger, space),
+        "effects": effects_data(ledger, space),
         "again": _again(ledger, space),
     }
     plain: dict[str, Any] = _finite(data)
@@ -171,7 +171,7 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _axis(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str, Any]:
+def axis_of(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str, Any]:
     """Return a parameter with its value in each trial: a number, the index of a category, or None without a value."""
     parameter = next((p for p in space.parameters if p.name == name), None) if space is not None else None
     points = [trial.point for trial in trials]
@@ -212,7 +212,7 @@ class _Labels:
         return self._known[key]
 
 
-def _curves(trials: Sequence[Trial]) -> list[list[Any]]:
+def curves_of(trials: Sequence[Trial]) -> list[list[Any]]:
     """Return trial, epochs and figure of merit after each, the mean over the folds that have reported it."""
     found = [(trial.number, _means(trial)) for trial in trials if trial.reports]
     step = math.ceil(sum(len(by_epoch) for _, by_epoch in found) / MOST_POINTS) or 1
@@ -234,7 +234,7 @@ def _means(trial: Trial) -> dict[int, float]:
     }
 
 
-def _assignments(ledger: Ledger) -> dict[str, list[Any]]:
+def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
     """Return who trained what when; an assignment without an end ended with its start."""
     ends = [session.last_at_s for session in ledger.sessions]
     starts = [session.started_at_s for session in ledger.sessions]
@@ -260,7 +260,7 @@ def _assignments(ledger: Ledger) -> dict[str, list[Any]]:
 # ---------------------------------------------------------------- effects, staleness
 
 
-def _effects(ledger: Ledger, space: Space | None) -> dict[str, Any]:
+def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     """Return importance and dependence of the parameters, or why there are none."""
     if space is None:
         return {"why": "This run has no search space."}

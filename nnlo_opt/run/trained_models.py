@@ -18,7 +18,7 @@ from nnlo_opt.run.options import DataOptions, Options
 from nnlo_opt.run.workload import ModuleWorkload, TrainingData
 from nnlo_opt.runtime.devices import NodeShare
 from nnlo_opt.training.options import TrainingOptions
-from nnlo_opt.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunRequest
 from nnlo_opt.trials.trial import Trial
@@ -82,7 +82,7 @@ class TrainedModels(ModuleWorkload):
         try:
             weights = load_weights(place)
         except CheckpointError as error:
-            why = error if (place / "weights.npz").exists() else f"`{place}` holds none"
+            why = error if (place / WEIGHTS_NAME).exists() else f"`{place}` holds none"
             raise ConfigurationError(
                 f"A trial must have its trained weights. Received: trial {trial.number}, {trial.state} ({why}). Train "
                 f"it again by `TrainingDriver --from-run {self._run}:{trial.number}`."
