@@ -1,15 +1,21 @@
 """docs/scaling.md: a model of the trainer, and what it says of many workers; and the search on many blocks, simulated.
 
     python benchmarks/scaling.py > docs/scaling.md
+    python benchmarks/scaling.py --figures docs
 
 It measures nothing: the page is about what lies in `measured/`, which these commands have printed:
 
     python benchmarks/training.py --parts inner > benchmarks/measured/training.json
     python benchmarks/training.py --parts inner --messages > benchmarks/measured/training_messages.json
     python benchmarks/scaling.py --measure > benchmarks/measured/scaling.json
+    python benchmarks/training.py --parts inner --models lstm > benchmarks/measured/training_lstm.json
+    python benchmarks/speedup.py > benchmarks/measured/speedup.json
+    python benchmarks/momentum.py > benchmarks/measured/momentum.json
+    python benchmarks/momentum.py --tune > benchmarks/measured/momentum_rates.json
     python benchmarks/simulation.py > benchmarks/measured/simulation.json
 
-The search's part is told by `scaling_search.py`.
+The search's part is told by `scaling_search.py`, the accuracy of workers with momentum by `scaling_momentum.py`.
+`scaling_figures.py` draws the pictures.
 
 The trainer's part is its speed-up at 15, 60 and 256 workers, for each update rule. The model has few parts: seconds a
 rank computes for a batch, and what an exchange costs worker, wire and master, or worker and memory where a block is on
@@ -34,6 +40,7 @@ from typing import Any
 
 import harness as h
 import numpy as np
+from scaling_momentum import momentum_part
 from scaling_search import search_part
 
 from nnlo_opt.block.master.endpoints import WorkerEndpoints
@@ -349,8 +356,11 @@ def costs_of(n_weights: int) -> Costs:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="print what a rank costs here, instead of the page")
+    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="draw the pictures instead")
     arguments = parser.parse_args()
     training = measured("training")
+    # Of the machine of that day.
+    training |= {name: value for name, value in measured("training_lstm").items() if name.startswith("lstm")}
     models = [name for name in ("mlp", "cnn", "lstm") if f"{name}_lean_samples_per_s" in training]
     if arguments.measure:
         where = h.machine()
@@ -362,9 +372,16 @@ def main() -> None:
         # The gradient is what is left of a batch of the lean loop.
         lean_s = BATCH / training[f"{name}_lean_samples_per_s"]["median"]
         costs[name] = replace(c, compute=lean_s - c.apply - c.copy)
+    # Not everything is measured everywhere.
+    waits = measured("speedup") if (MEASURED_HERE / "speedup.json").exists() else {}
+    momentum = measured("momentum")
+    if arguments.figures:
+        draw(arguments.figures, training, costs, waits, momentum)
+        return
     print("# How it scales\n")
     print("`python benchmarks/scaling.py` prints this page, of what `benchmarks/measured/` holds.\n")
-    print("\n".join(page(training, measured("training_messages"), costs)) + "\n")
+    print("\n".join(page(training, measured("training_messages"), costs, waits)) + "\n")
+    print(momentum_part(momentum, measured("momentum_rates")))
     print(search_part(measured("simulation")), end="")
 
 
@@ -374,7 +391,9 @@ def measured(name: str) -> dict[str, Any]:
     return line.get("results", line)
 
 
-def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs]) -> list[str]:
+def page(
+    measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str, Costs], waits: dict[str, Any]
+) -> list[str]:
     """Return the lines of the page about these measurements and costs, all of one machine."""
     where = measured["machine"]
     n_cores = where["n_cores"]
@@ -384,7 +403,14 @@ def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str,
         "A model of the trainer, based on the costs of one rank (`benchmarks/scaling.py --measure`), is compared",
         "with what `benchmarks/training.py` measured. The script describes the parts of the model. The speed-up is",
         "relative to the lean loop: one process, the same step and optimizer, no communication. The machine has",
-        f"{n_cores} cores ({where['cpu']}) and was shared with other work (load {where['load_1min']:.0f}).",
+        f"{n_cores} cores ({where['cpu']}) and was shared with other work (load {where['load_1min']:.0f}); the",
+        "LSTM was measured on 2 cores of an Intel Xeon that had no other work.",
+        "",
+        "![Speed-up against workers, measured and by the model](scaling.svg)",
+        "",
+        "`python benchmarks/scaling.py --figures docs` draws the pictures of this page. Points are measured, lines are",
+        "the model. The talk's points (mpi_learn, 2017: linear to about 15 GPUs, 30 times as fast on 60) are those of",
+        "a network whose costs it does not give, trained by Downpour through one master.",
         "",
         "### What one rank costs, in milliseconds",
         "",
@@ -407,6 +433,8 @@ def page(measured: dict[str, Any], by_messages: dict[str, Any], costs: dict[str,
         "",
         f"In these measurements workers and master share the {n_cores} cores of this machine. In the predictions below",
         "every rank has a core of its own.",
+        "",
+        *(_waiting(costs, waits) if waits else ()),
         "",
         "### Predicted on one node",
         "",
@@ -448,6 +476,69 @@ def _compared(name: str, c: Costs, how: str, measured: dict[str, Any], rules: di
         what = f"{key.replace('_', ' ')}, {how}"
         lines.append(f"| {name} | {what} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |")
     return lines
+
+
+def waiting(c: Costs, device: dict[str, Any], rule: Rule, n: int, cores: float) -> float:
+    """The speed-up of `n` workers whose batch takes `cpu_ms` of a core and waits for a device up to `batch_ms`."""
+    cpu_s, batch_s = device["cpu_ms"] / 1e3, device["batch_ms"] / 1e3
+    load = rule(replace(c, compute=cpu_s - c.apply - c.copy), HERE, n)
+    return n * batch_s / replace(load, answered=load.answered + batch_s - cpu_s).seconds(n, cores)
+
+
+#: device of speedup.py -> model whose vectors are as long
+AS_LONG = {"lstm": "lstm", "large": "cnn"}
+
+
+def _waiting(costs: dict[str, Costs], found: dict[str, Any]) -> list[str]:
+    """Return the section on `speedup.py`."""
+    where, n_cores = found["machine"], found["machine"]["n_cores"]
+    lines = [
+        "### 1 to 8 workers that wait for a device each",
+        "",
+        f"{n_cores} cores cannot compute for 8 workers. In `benchmarks/speedup.py` a batch is a small gradient and",
+        "a wait that takes no core, as if each worker had a GPU of its own. Ranks, messages, shared memory and",
+        "optimizer are real; only the time of a batch is simulated. The control, the trainer in one process without",
+        "communication, runs beside each measurement. The machine was shared with other work (load "
+        f"{where['load_1min']:.0f}).",
+        "",
+        "| batch | weights | exchange | workers | predicted speed-up | measured | predicted / measured |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, like in AS_LONG.items():
+        device = found[name]
+        what = f"{name}, {device['batch_ms']:.1f} ms, of a core {device['cpu_ms']:.1f} | {device['n_weights']:,}"
+        for point in device["points"]:
+            n, how = point["workers"], point["exchange"]
+            rule = (IN_MEMORY if how == "in memory" else RULES)["downpour"]
+            predicted, seen = waiting(costs[like], device, rule, n, n_cores), point["speed_up"]
+            lines.append(f"| {what} | {how} | {n} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |")
+    return lines
+
+
+def draw(folder: Path, training: dict[str, Any], costs: dict[str, Costs], found: dict[str, Any], momentum: Any) -> None:
+    """Write the pictures of the page to `folder`."""
+    import scaling_figures
+
+    def curve(rule: Rule, wire: Wire, name: str) -> Callable[[int], float]:
+        return lambda n: n * costs[name].lean / rule(costs[name], wire, n).seconds(n)
+
+    lean = training["lstm_lean_samples_per_s"]["median"]
+    computing = [
+        (n, training[f"lstm_{key}_samples_per_s"]["median"] / lean)
+        for key, (rule, n) in MEASURED.items()
+        if rule == "downpour"
+    ]
+    points = {"LSTM that computes, 2 cores": computing}
+    for point in found["lstm"]["points"] if found else ():
+        points.setdefault(f"LSTM that waits, {point['exchange']}", []).append((point["workers"], point["speed_up"]))
+    curves = {
+        "LSTM, one node": curve(downpour_in_memory, HERE, "lstm"),
+        "LSTM, cluster, one master": curve(downpour_load, CLUSTER, "lstm"),
+        "CNN, cluster, one master": curve(downpour_load, CLUSTER, "cnn"),
+        "MLP, cluster, one master": curve(downpour_load, CLUSTER, "mlp"),
+    }
+    scaling_figures.speed_ups(curves, points, folder / "scaling.svg")
+    scaling_figures.momentum(momentum, folder / "momentum.svg")
 
 
 def _predicted(costs: dict[str, Costs], rules: dict[str, Rule], wire: Wire) -> list[str]:
