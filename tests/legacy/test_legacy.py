@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nnlo_opt.legacy.classes import get_device
 from nnlo_opt.legacy.names import MODULES
 
 HERE = Path(__file__).parent
@@ -118,3 +119,22 @@ print(layer(torch.ones(1, 2).cuda()).shape, make_mnist_torch_model(kernel_size=4
 @pytest.mark.needs("torch")
 def test_torch_models_that_ask_for_a_gpu_run_without_one(tmp_path):
     assert python(tmp_path, TORCH).stdout == "torch.Size([1, 2]) torch.Size([2, 10])\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        ("2,0", ["gpu2", "gpu0", "gpu2"]),
+        ("-1", ["cpu"] * 3),
+        ("MIG-1a,MIG-2b", ["gpuMIG-1a", "gpuMIG-2b", "gpuMIG-1a"]),
+    ],
+)
+def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch, visible, devices):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "3")
+    found = []
+    for rank in range(3):
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", str(rank))
+        found.append(get_device(None))
+        assert get_device(None, gpu_limit=0) == "cpu"
+    assert found == devices
