@@ -155,6 +155,19 @@ def one_node(trial: Trial) -> None:
     assert set(trial.hosts()) == set(NODES)
 
 
+def examined(trial: Trial) -> None:
+    """`nnlo-opt doctor` in a batch script says if ranks leave nodes of the job idle, and tries messages."""
+    trial.type(r"printf '#!/bin/sh\nnnlo-opt doctor --timeout 30\n' > job.sh")
+    for policy in (":oversubscribe", "slot:oversubscribe"):
+        job = trial.submit(
+            "--wait --nodes=4 --ntasks=8 --ntasks-per-node=2", PRTE_MCA_rmaps_default_mapping_policy=policy
+        )
+        said = trial.show(job)
+        assert ("ranks use 1 of the 4 nodes that this job has" in said) == policy.startswith(":")
+        assert ("2 on n1, 2 on n2, 2 on n3, 2 on n4." in said) == policy.startswith("slot")
+        assert ("Messages n1 to n2: " in said) == policy.startswith("slot")
+
+
 def preempted(trial: Trial) -> None:
     """A job of a partition with a higher priority preempts the search, which is requeued, and completes.
 
@@ -295,6 +308,7 @@ def scripts(trial: Trial) -> None:
 STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "planned": (planned, 0.5, True),
     "one_node": (one_node, 0.5, True),
+    "examined": (examined, 0.5, False),
     "preempted": (preempted, 2.0, False),
     "array": (array, 0.5, True),
     "out_of_time": (out_of_time, 3.0, False),

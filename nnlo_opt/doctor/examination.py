@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import psutil
 from nnlo_opt.data.memory import control_groups
 from nnlo_opt.doctor import judgement
 from nnlo_opt.doctor.judgement import Finding
-from nnlo_opt.launcher.job import VERSION_S, Job, find_command
+from nnlo_opt.launcher.job import VERSION_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.runtime.devices import VISIBLE, cores, find_gpus
 from nnlo_opt.runtime.environment import (
     SESSION_FOLDER,
@@ -31,6 +31,8 @@ from nnlo_opt.runtime.environment import (
 from nnlo_opt.runtime.handles import memory
 from nnlo_opt.trials.run_lock import OWNER_NAME, in_words, may_be_at_work, read_owner
 
+#: program of a rank
+_RANK = "nnlo_opt.doctor.rank"
 #: framework -> expressions for the number of GPUs that it sees, and for its backend
 FRAMEWORKS = {
     "keras": "None, package.backend.backend()",
@@ -60,11 +62,7 @@ class Answer(NamedTuple):
     @property
     def lines(self) -> list[dict[str, Any]]:
         """Objects of JSON among its lines."""
-        found = []
-        for line in self.text.splitlines():
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return [line for line in found if isinstance(line, dict)]
+        return [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
 
 
 def ask(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Answer:
@@ -96,8 +94,6 @@ class Examination:
     n_here: int = 2
     #: True once a launcher and a library were found
     has_mpi: bool = False
-    #: True if the launcher is of an Open MPI with ULFM
-    has_ulfm: bool = False
     #: framework -> number of GPUs that it sees
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -106,10 +102,9 @@ class Examination:
         found = shutil.which(find_command(self.starter[0]) or "") or ""
         beside = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or ""
         version = ask([found, "--version"], min(VERSION_S, self.timeout_s)).text if found else ""
-        answer = ask(module_command("nnlo_opt.doctor.rank", "places", ""), self.timeout_s)
+        answer = ask(module_command(_RANK, "places", ""), self.timeout_s)
         library = next((line["library"] for line in answer.lines if "library" in line), "")
         self.starter[0], self.has_mpi = found, bool(version and library)
-        self.has_ulfm = judgement.has_ulfm(version)
         yield judgement.mpi(found, version, library, answer.failure, beside if beside != found else "")
 
     def ranks(self) -> Iterator[Finding]:
@@ -118,20 +113,16 @@ class Examination:
             return
         n_asked = self.n_ranks or (None if n_allocated_nodes() else 2)
         number = [] if n_asked is None else ["-n", str(n_asked)]
-        file = ""
-        with suppress(OSError):  # `disk` finds out
-            descriptor, file = tempfile.mkstemp(prefix=".nnlo_opt-doctor-", dir=self.folder)
-            os.close(descriptor)
-        try:
-            program = module_command("nnlo_opt.doctor.rank", "places", file)
-            answer = ask([*self.starter, *number, *program], self.timeout_s)
-        finally:
-            if file:
-                os.unlink(file)
-        found = sorted((line for line in answer.lines if "host" in line), key=lambda line: line["rank"])
-        for line in answer.lines:
-            if "n_sharing" in line:
-                found[line["rank"]] |= line
+        with ExitStack() as stack:
+            file = ""
+            with suppress(OSError):  # `disk` finds out
+                file = stack.enter_context(
+                    tempfile.NamedTemporaryFile(prefix=".nnlo_opt-doctor-", dir=self.folder)
+                ).name
+            answer = ask([*self.starter, *number, *module_command(_RANK, "places", file)], self.timeout_s)
+        n_sharing = {line["rank"]: line["n_sharing"] for line in answer.lines if "n_sharing" in line}
+        found = [line | {"n_sharing": n_sharing.get(line["rank"])} for line in answer.lines if "host" in line]
+        found.sort(key=lambda rank: rank["rank"])
         hosts = [rank["host"] for rank in found]
         self.n_here = hosts.count(hosts[0]) if hosts else self.n_ranks or 2
         pairs = [line | {"host": hosts[0], "other": hosts[line["rank"]]} for line in answer.lines if "mb_per_s" in line]
@@ -142,12 +133,11 @@ class Examination:
         """Kill one of two ranks."""
         if not self.has_mpi:
             return
-        answer = Answer("", "")
-        if self.has_ulfm:
-            program = module_command("nnlo_opt.doctor.rank", "death")
-            answer = ask([*self.starter, "-n", "2", *program], self.timeout_s, ULFM)
+        answer, has_ulfm = Answer("", ""), lets_ranks_outlive_others(self.starter[0])
+        if has_ulfm:
+            answer = ask([*self.starter, "-n", "2", *module_command(_RANK, "death")], self.timeout_s, ULFM)
         noticed_ms = next((line["noticed_ms"] for line in answer.lines), None)
-        yield judgement.deaths(self.has_ulfm, noticed_ms, answer.failure)
+        yield judgement.deaths(has_ulfm, noticed_ms, answer.failure)
 
     def cores(self) -> Iterator[Finding]:
         """Count the cores of this host."""

@@ -13,8 +13,6 @@ _KINDS = {
     "Intel MPI": r"Intel\(R\) MPI Library\D*(\d[\w.]*)",
     "Slurm": r"^slurm\S* (\d[\w.]*)",
 }
-#: first version of Open MPI with ULFM
-ULFM_VERSION = 5
 #: words in what mpirun says when it starts no rank -> remedy
 _REFUSALS = {
     "as root": "Set `OMPI_ALLOW_RUN_AS_ROOT=1` and `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1`.",
@@ -22,17 +20,12 @@ _REFUSALS = {
     "reach each other": "Is there a firewall? Hosts with several networks need `--mca btl_tcp_if_include`.",
     "listener thread": "Remove the folders of killed mpiruns that are named below.",
 }
-#: slowest good messages in microseconds and MB/s; slowest good disk in MB/s and milliseconds for a durable line; free
-#: megabytes that are too few, or few; slowest good import in seconds
-SLOW_US, SLOW_MB_S, SLOW_DISK_MB_S, SLOW_LINE_MS, FULL_MB, LITTLE_MB, SLOW_IMPORT_S = (
-    1e3,
-    100.0,
-    20.0,
-    100.0,
-    1e2,
-    1e3,
-    20.0,
-)
+#: slowest good messages in microseconds and MB/s
+SLOW_US, SLOW_MB_S = 1e3, 100.0
+#: slowest good disk in MB/s and milliseconds for a durable line; free megabytes that are too few, or few
+SLOW_DISK_MB_S, SLOW_LINE_MS, FULL_MB, LITTLE_MB = 20.0, 100.0, 100.0, 1e3
+#: slowest good import in seconds
+SLOW_IMPORT_S = 30.0
 #: types of file systems -> what becomes of a run there
 _LOST = {"tmpfs": "in memory", "ramfs": "in memory", "overlay": "a layer of the container", "squashfs": "an image"}
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "9p", "afs", "pvfs")
@@ -50,14 +43,9 @@ class Finding:
     remedy: str = ""
 
 
-def fine(text: str) -> Finding:
-    """Return the finding that something is as it should be."""
-    return Finding("fine", text)
-
-
-def remark(text: str, remedy: str) -> Finding:
-    """Return the finding that something costs time, or may fail later."""
-    return Finding("remark", text, remedy)
+def works(text: str, remedy: str = "") -> Finding:
+    """Return the finding that something works; a remark if there is a remedy, as it costs time or may fail later."""
+    return Finding("remark" if remedy else "fine", text, remedy)
 
 
 def broken(text: str, remedy: str) -> Finding:
@@ -69,12 +57,6 @@ def kind_of(text: str) -> tuple[str, str]:
     """Return kind and version of the MPI that describes itself by `text`; empty texts if it is unknown."""
     found = ((kind, re.search(pattern, text, re.MULTILINE)) for kind, pattern in _KINDS.items())
     return next(((kind, match[1]) for kind, match in found if match), ("", ""))
-
-
-def has_ulfm(launcher_text: str) -> bool:
-    """Return True if a launcher that describes itself so is of Open MPI 5 or later."""
-    kind, version = kind_of(launcher_text)
-    return kind == "Open MPI" and int(version.split(".")[0]) >= ULFM_VERSION
 
 
 def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside: str) -> Finding:
@@ -101,7 +83,7 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
     if {"Open MPI"} & {kind, own} and kind not in ("", "Slurm", own):
         other = f"Call `{beside}`, or put its folder first in PATH." if beside else install
         return broken(f"{text} With these N ranks are N times one rank.", other)
-    return fine(text)
+    return works(text)
 
 
 def ranks(
@@ -117,7 +99,7 @@ def ranks(
     Args:
         n_asked: number of ranks that were asked for; None: as many as the launcher starts.
         found: `rank`, `size`, `host`, `cores`, `sees_folder` of every rank, and `n_sharing`, the ranks that share
-            memory with it, itself included.
+            memory with it, itself included; None: unknown.
         pairs: `host`, `other`, `latency_us`, `mb_per_s` of messages.
         failure: how the job has ended; empty if it has ended well.
         n_cores: cores of this host that the launcher could use.
@@ -135,25 +117,21 @@ def ranks(
         yield broken(f"{len(found)} ranks have started, each alone in a world of one.", "See the line about MPI.")
         return
     text = f"{len(found)} ranks have started: {', '.join(f'{n} on {host}' for host, n in hosts.items())}."
-    yield broken(f"{text} {idle.partition('. ')[0]}.", idle.partition(". ")[2]) if idle else fine(text)
+    yield broken(f"{text} {idle.partition('. ')[0]}.", idle.partition(". ")[2]) if idle else works(text)
     if blind := sorted({rank["host"] for rank in found if not rank["sees_folder"]}):
         text = f"A new file in the run directory is not seen on {', '.join(blind)}."
         yield broken(text, "Choose a folder that all hosts share, by `--checkpoint DIR/NAME`.")
-    if any(rank.get("n_sharing", hosts[rank["host"]]) != hosts[rank["host"]] for rank in found):
+    if any(rank["n_sharing"] not in (None, hosts[rank["host"]]) for rank in found):
         text = "Ranks of one host share no memory, so they train as if on different hosts."
-        yield remark(text, "Start the ranks of a host in one container.")
+        yield works(text, "Start the ranks of a host in one container.")
     here = [rank for rank in found if rank["host"] == found[0]["host"]]
     if (n_used := len({core for rank in here for core in rank["cores"]})) < n_cores:
         text = f"The launcher binds {len(here)} ranks to {n_used} of {n_cores} cores."
-        yield remark(text, "`mpirun --bind-to none` lets them use all cores.")
+        yield works(text, "`mpirun --bind-to none` lets them use all cores.")
     for pair in pairs:
         text = "Messages {host} to {other}: {latency_us:.3g} us, {mb_per_s:,.0f} MB/s.".format(**pair)
         slow = pair["latency_us"] > SLOW_US or pair["mb_per_s"] < SLOW_MB_S
-        yield (
-            remark(text, "Is the host busy? Is it the right network (`--mca btl_tcp_if_include`)?")
-            if slow
-            else fine(text)
-        )
+        yield works(text, "Is the host busy? Is it the right network (`--mca btl_tcp_if_include`)?" * slow)
     if not pairs and len(found) > 1:
         text = f"No message has come back. {failure}"
         yield broken(text, _REFUSALS["reach each other"])
@@ -169,12 +147,12 @@ def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding
     """
     if not is_possible:
         text = "Without ULFM of Open MPI 5 the death of a rank ends the job."
-        return remark(text, "`nnlo-opt launch` starts it again from its journal.")
+        return works(text, "`nnlo-opt launch` starts it again from its journal.")
     if noticed_ms is None:
         text = f"The death of a rank ends the job, although Open MPI 5 has ULFM. {failure}"
         return broken(text, "Give `nnlo-opt launch` the option `--no-ulfm`: it then starts the job again.")
     text = f"ULFM works: a rank continued {noticed_ms:.0f} ms after the other one was killed."
-    return fine(f"{text} `nnlo-opt launch` turns ULFM on; by hand it is `mpirun --with-ft ulfm`.")
+    return works(f"{text} `nnlo-opt launch` turns ULFM on; by hand it is `mpirun --with-ft ulfm`.")
 
 
 def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None, n_ranks: int) -> Finding:
@@ -190,22 +168,22 @@ def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None
     text = f"{n_usable} of {n_of_machine} cores" + f", hyperthreads of {n_physical}" * (n_physical < n_usable)
     if quota is not None and quota < n_usable:
         text += f", of which the control group allows the time of {quota:g}."
-        return remark(text, f"Set `OMP_NUM_THREADS={max(1, int(quota / n_ranks))}`: each rank counts all that it sees.")
+        return works(text, f"Set `OMP_NUM_THREADS={max(1, int(quota / n_ranks))}`: each rank counts all that it sees.")
     text += f" for {n_ranks} ranks of this host."
-    few = n_ranks - 1 > n_physical
-    return remark(text, "Start fewer ranks or take more cores; only rank 0 needs none.") if few else fine(text)
+    return works(text, "Start fewer ranks or take more cores; only rank 0 needs none." * (n_ranks - 1 > n_physical))
 
 
 def threads(given: Mapping[str, str], n_cores: int, n_ranks: int) -> Iterator[Finding]:
     """Judge whether the threads of all ranks of this host fit on its cores; `given`: the variables about them."""
     n_training = max(1, n_ranks - 1)
+    share = max(1, n_cores // n_training)
     if not given:
-        yield fine(f"No variable gives their number: each rank that trains takes {max(1, n_cores // n_training)}.")
+        yield works(f"No variable gives their number: each rank that trains takes {share}.")
     for name, value in given.items():
         n_threads = int(first) if (first := value.split(",")[0].strip()).isdigit() else 0
         text = f"`{name}={value}` makes {n_threads * n_training} threads on {n_cores} cores."
-        fits = 0 < n_threads * n_training <= n_cores
-        yield fine(text) if fits else remark(text, f"Unset {name}: each rank then takes its share of the cores.")
+        too_many = not 0 < n_threads <= share
+        yield works(text, f"Unset {name}: each rank that trains then takes its share, {share}." * too_many)
 
 
 def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owner: str) -> Iterator[Finding]:
@@ -220,7 +198,7 @@ def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owne
     """
     where, free_mb = f"`{folder}` ({kind})", measured.get("free_mb", LITTLE_MB)
     if free_mb < LITTLE_MB:
-        state = broken if free_mb < FULL_MB else remark
+        state = broken if free_mb < FULL_MB else works
         yield state(f"{where} has {free_mb:.0f} MB free.", f"Make room. {_ELSEWHERE}")
     if failure:
         yield broken(f"{where} fails at the step `{measured.get('step', 'begin')}`. {failure}", _ELSEWHERE)
@@ -229,27 +207,26 @@ def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owne
         text = f"{where} gives its lock to two processes at once: two coordinators could write to one run."
         yield broken(text, f"Mount it with locks. {_ELSEWHERE}")
     if kind in _LOST:
-        yield remark(f"{where} is {_LOST[kind]}: the end of the machine or container loses the run.", _ELSEWHERE)
+        yield works(f"{where} is {_LOST[kind]}: the end of the machine or container loses the run.", _ELSEWHERE)
     text = where + ", shared with other hosts" * kind.startswith(_SHARED)
     text += ": locks, renames, {mb_per_s:.0f} MB/s, {line_ms:.1f} ms for a line of the journal.".format(**measured)
     slow = measured["mb_per_s"] < SLOW_DISK_MB_S or measured["line_ms"] > SLOW_LINE_MS
-    yield remark(text, f"This is slow, and checkpoints wait. {_ELSEWHERE}") if slow else fine(text)
+    yield works(text, f"This is slow, and checkpoints wait. {_ELSEWHERE}" * slow)
     if owner:
-        yield remark(f"A coordinator is at work there{owner}.", "Wait for its end, or choose another name.")
+        yield works(f"A coordinator is at work there{owner}.", "Wait for its end, or choose another name.")
 
 
 def framework(name: str, measured: Mapping[str, Any] | None, failure: str) -> Finding:
     """Judge the import of a framework; `measured`: `seconds`, `version`, `backend`, or None if it is not installed."""
     if measured is None:
-        return fine(f"Not installed; only models of {name} need it.")
+        return works(f"Not installed; only models of {name} need it.")
     again = f"Try `python -c 'import {name}'`, or install it anew."
     if not measured:
         return broken(f"It is installed, but cannot be imported. {failure}", again)
     text = f"{measured['version']}{' on ' * bool(measured['backend'])}{measured['backend']}"
     text += f", imported in {measured['seconds']:.1f} s."
-    if measured["seconds"] > SLOW_IMPORT_S:
-        return remark(text, "Each rank that trains takes as long: put the environment on a faster disk.")
-    return fine(text)
+    slow = measured["seconds"] > SLOW_IMPORT_S
+    return works(text, "Each rank that trains takes as long: put the environment on a faster disk." * slow)
 
 
 def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int]) -> Finding:
@@ -262,16 +239,16 @@ def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int
     """
     by = "".join(f", by `{name}={value}`" for name, value in chosen.items())
     if not names:
-        return fine(f"None was found{by}: models train on the cores.")
+        return works(f"None was found{by}: models train on the cores.")
     text = f"{len(names)}: {', '.join(names)}{by}."
     if blind := [name for name, n in seen.items() if n == 0]:
-        return remark(f"{text} Seen by none of {', '.join(blind)}.", "Install the builds for GPUs of this vendor.")
-    return fine(text)
+        return works(f"{text} Seen by none of {', '.join(blind)}.", "Install the builds for GPUs of this vendor.")
+    return works(text)
 
 
 def leftovers(place: str, n_left: int) -> Finding:
     """Judge the number of folders of killed mpiruns in a folder."""
     if not n_left:
-        return fine(f"No killed mpirun has left a folder in {place}.")
+        return works(f"No killed mpirun has left a folder in {place}.")
     text = f"{n_left} folders of killed mpiruns are in {place}: a new one of the same process id fails."
-    return remark(text, f"`for i in {place}/{{ompi,prted}}.*; do kill -0 ${{i##*.}} 2>&- || rm -rf $i; done`")
+    return works(text, f"`for i in {place}/{{ompi,prted}}.*; do kill -0 ${{i##*.}} 2>&- || rm -rf $i; done`")

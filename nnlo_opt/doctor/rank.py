@@ -22,8 +22,8 @@ from nnlo_opt.runtime.devices import cores
 _SMALL, _LARGE = (8, 200), (1 << 23, 5)
 
 
-def _say(what: str, **values: Any) -> None:
-    os.write(sys.stdout.fileno(), (json.dumps({"what": what, **values}) + "\n").encode())
+def _say(**values: Any) -> None:
+    os.write(1, (json.dumps(values) + "\n").encode())
 
 
 def _one_way_s(other: int, n_bytes: int, n_times: int) -> float:
@@ -45,9 +45,9 @@ def places(file: str) -> None:
     """
     world = World()
     place = {"rank": world.rank, "size": world.size, "host": socket.gethostname(), "cores": sorted(cores())}
-    _say("place", **place, sees_folder=not file or os.path.exists(file), library=library())
+    _say(**place, sees_folder=not file or os.path.exists(file), library=library())
     near = sorted(world.on_node(b""))
-    _say("node", rank=world.rank, n_sharing=len(near))
+    _say(rank=world.rank, n_sharing=len(near))
     far = [rank for rank in range(world.size) if rank not in near]
     partners = np.array([[*near[1:], 0][0], [*far, 0][0]])
     WORLD.Bcast(partners)  # rank 0 chooses
@@ -56,7 +56,7 @@ def places(file: str) -> None:
             other = partner if world.rank == 0 else 0
             (small_s, large_s) = (_one_way_s(other, *message) for message in (_SMALL, _LARGE))
             if world.rank == 0:
-                _say("pair", rank=partner, latency_us=small_s * 1e6, mb_per_s=_LARGE[0] / large_s / 1e6)
+                _say(rank=partner, latency_us=small_s * 1e6, mb_per_s=_LARGE[0] / large_s / 1e6)
     everybody = WORLD.Ibarrier()
     wait_until(everybody.Test)  # asleep, so that the cores are free for the two
 
@@ -72,7 +72,7 @@ def death() -> None:
             WORLD.Recv(bytearray(1), 1)
     except RanksLost:
         if shrink(WORLD)[0].Get_size() == 1:
-            _say("death", noticed_ms=(time.perf_counter() - begun_s) * 1e3)
+            _say(noticed_ms=(time.perf_counter() - begun_s) * 1e3)
     os._exit(0)  # `Finalize` may hang after a death
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from nnlo_opt.cli import doctor, tool
 from nnlo_opt.doctor.examination import FRAMEWORKS, Examination
-from nnlo_opt.doctor.judgement import broken, fine, remark
+from nnlo_opt.doctor.judgement import broken, works
 
 METHODS = ("mpi", "ranks", "deaths", "cores", "threads", "disk", "framework", "gpus", "leftovers")
 
@@ -15,12 +15,12 @@ METHODS = ("mpi", "ranks", "deaths", "cores", "threads", "disk", "framework", "g
 def machine(monkeypatch):
     """Every check finds all fine."""
     for name in METHODS:
-        monkeypatch.setattr(Examination, name, lambda *_: iter([fine("It is so.")]))
+        monkeypatch.setattr(Examination, name, lambda *_: iter([works("It is so.")]))
 
 
 def test_findings_are_lines_whose_gravest_state_is_the_exit_code(capsys, monkeypatch, tmp_path):
     command = ["doctor", str(tmp_path / "no" / "run")]
-    monkeypatch.setattr(Examination, "cores", lambda _: iter([remark("One core.", "Take two.")]))
+    monkeypatch.setattr(Examination, "cores", lambda _: iter([works("One core.", "Take two.")]))
     assert tool.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "remark: cores: One core. Take two."
@@ -38,7 +38,7 @@ def test_findings_are_lines_whose_gravest_state_is_the_exit_code(capsys, monkeyp
 
 def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Examination, "disk", lambda of: iter([fine(str(of.folder))]))
+    monkeypatch.setattr(Examination, "disk", lambda of: iter([works(str(of.folder))]))
     tool.main(["doctor"])
     assert f"fine: folder: {tmp_path}\n" in capsys.readouterr().out
     (tmp_path / "checkpoints").mkdir()

@@ -87,3 +87,12 @@ def test_horovodrun_starts_a_script_on_both_hosts(hosts, tmp_path):
     places = ["0 of 2 on nnlo-host-1", "1 of 2 on nnlo-host-1", "0 of 1 on nnlo-host-2"]
     assert sorted(outcome.out.splitlines()) == sorted(f"{place}: 1.0 333333" for place in places)
     assert hosts.ports == {"port 2222"}
+
+
+@pytest.mark.proof
+def test_the_doctor_tries_messages_between_hosts_and_notices_the_wrong_network(hosts, tmp_path):
+    said = hosts.doctor("eth0", 60, tmp_path).wait(END_S, code=None).out
+    assert "ranks: 3 ranks have started: 2 on nnlo-host-1, 1 on nnlo-host-2." in said
+    assert "ranks: Messages nnlo-host-1 to nnlo-host-2: " in said
+    said = hosts.doctor("lo", 10, tmp_path).wait(END_S, code=1).out
+    assert "broken: ranks: No message has come back. It was ended after 10 s." in said

@@ -113,12 +113,22 @@ class Hosts:
     def launch(self, number: int, slots: tuple[int, int], driver: list[str], folder: Path) -> launcher.Job:
         """`nnlo-opt launch` on host `number`, with so many ranks on each host; its own has the first ones."""
         order = (HOSTS[number - 1], HOSTS[2 - number])
-        places = ",".join(f"{host}:{n}" for host, n in zip(order, slots, strict=True))
-        mpirun = ["mpirun", *self._daemons(), "--prtemca", "oob_tcp_if_include", "eth0"]
-        mpirun += ["--mca", "btl_tcp_if_include", "eth0", *TRANSPORT]
-        mpirun += ["--host", places, "--map-by", "slot:oversubscribe", "-x", "PATH", "-x", "PYTHONPATH"]
-        command = [str(launcher.BIN / "nnlo-opt"), "launch", "-n", str(sum(slots)), "--mpirun", " ".join(mpirun), "--"]
-        return launcher.Job(1, [str(self._agent), order[0], shlex.join([*command, *driver])], folder)
+        options = ["-n", str(sum(slots)), "--mpirun", self._mpirun(dict(zip(order, slots, strict=True)))]
+        command = [str(launcher.BIN / "nnlo-opt"), "launch", *options, "--", *driver]
+        return launcher.Job(1, [str(self._agent), order[0], shlex.join(command)], folder)
+
+    def doctor(self, interface: str, timeout_s: int, folder: Path) -> launcher.Job:
+        """`nnlo-opt doctor` on the first host, for three ranks whose messages take a network interface."""
+        options = [
+            "-n",
+            "3",
+            "--timeout",
+            str(timeout_s),
+            "--mpirun",
+            self._mpirun({HOSTS[0]: 2, HOSTS[1]: 1}, interface),
+        ]
+        words = ["env", f"PATH={launcher.BIN}:{os.environ['PATH']}", str(launcher.BIN / "nnlo-opt"), "doctor", *options]
+        return launcher.Job(1, [str(self._agent), HOSTS[0], shlex.join([*words, str(folder)])], folder)
 
     def horovodrun(self, slots: tuple[int, int], command: list[str], folder: Path) -> launcher.Job:
         """`horovodrun` on the first host, with so many ranks on each host."""
@@ -134,6 +144,13 @@ class Hosts:
         """The ports at which the agent was asked to connect."""
         path = Path(f"{self._agent}.ports")
         return set(path.read_text().splitlines()) if path.exists() else set()
+
+    def _mpirun(self, slots: dict[str, int], interface: str = "eth0") -> str:
+        """The words of mpirun for so many ranks on each host."""
+        words = ["mpirun", *self._daemons(), "--prtemca", "oob_tcp_if_include", "eth0"]
+        words += ["--mca", "btl_tcp_if_include", interface, *TRANSPORT]
+        words += ["--host", ",".join(f"{host}:{n}" for host, n in slots.items()), "--map-by", "slot:oversubscribe"]
+        return " ".join([*words, "-x", "PATH", "-x", "PYTHONPATH"])
 
     def _daemons(self) -> list[str]:
         """Options by which mpirun starts its daemons."""

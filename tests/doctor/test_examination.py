@@ -62,6 +62,7 @@ def small(tmp_path) -> Iterator[Path]:
 # ---------------------------------------------------------------- launcher
 
 
+@pytest.mark.proof
 def test_a_launcher_that_never_answers_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("nnlo_opt.doctor.examination.VERSION_S", 0.5)
     mpirun = script(tmp_path / "mpirun", "sleep 1000")
@@ -108,6 +109,7 @@ def test_64_threads_of_each_rank_are_too_many(tmp_path, monkeypatch):
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     of = examination(tmp_path, n_here=999)
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
     assert worst(of.threads()).startswith("fine: ")
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
     assert worst(of.threads()).startswith("remark: `OMP_NUM_THREADS=64` makes 63872 threads on ")
@@ -123,6 +125,7 @@ def test_a_folder_that_can_keep_runs_is_left_as_it_was(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.proof
 def test_a_file_system_that_is_full_or_read_only_is_found(small):
     assert "(tmpfs) is in memory" in worst(
         one for one in examination(small).disk() if one.state == "remark"
@@ -147,6 +150,7 @@ def test_a_file_system_without_locks_is_found(site, tmp_path, flock, sentence):
     assert ("No locks available" in said) == flock.startswith("raise")
 
 
+@pytest.mark.proof
 def test_a_step_that_hangs_is_named(site, tmp_path):
     (site / "sitecustomize.py").write_text("import os, time\nos.replace = lambda *names: time.sleep(1000)\n")
     assert "fails at the step `replace`. It was ended after 4 s." in worst(examination(tmp_path, timeout_s=4.0).disk())
