@@ -18,17 +18,13 @@ from nnlo_opt.trials.kept_weights import best_trials
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial
 
+# fmt: off
 #: options of `nnlo-opt best`
 OPTIONS = (
-    Option(
-        "as",
-        "FORM",
-        one_of("json", "yaml", "command"),
-        default="json",
-        example="command",
-        help="json, yaml, or the command line that trains the trial again; of a Pareto set a line for each trial",
-    ),
+    Option("as", "FORM", one_of("json", "yaml", "command"), default="json", example="command",
+        help="json, yaml, or the command line that trains the trial again; of a Pareto set a line for each trial"),
 )
+# fmt: on
 
 
 def main(argv: Sequence[str]) -> int:

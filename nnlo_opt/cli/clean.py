@@ -25,6 +25,7 @@ from nnlo_opt.run.option_table import BY_NAME, Option
 from nnlo_opt.runtime.timeline import TIMELINE_NAME
 from nnlo_opt.trials.kept_weights import WeightKeeper, best_trials
 from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
 
 #: options of `nnlo-opt clean`
@@ -38,6 +39,8 @@ OPTIONS = (
         "again takes as long as the search",
     ),
 )
+#: reports that `nnlo-opt report` makes again
+_REPORTS = ("report.html", "figures")
 #: name of the temporary file of a write that a kill has cut short, as of `files.atomic_path`
 _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
@@ -48,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
         OPTIONS,
         prog="nnlo-opt clean",
         description="Remove what can be made again: checkpoints of trials that have ended and are not the best, parts "
-        "of timelines, files of writes that were cut short. The journal stays, and so does a run that is at work.",
+        "of timelines, old pages and figures, files of writes that were cut short. The journal stays, and so does a "
+        "run that is at work.",
     )
     parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of a run, or of several")
     arguments = parser.values(argv)
@@ -96,8 +100,14 @@ def _removable(run: Path, ledger: Ledger, n_best: int | None) -> dict[str, list[
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run).surplus(ledger, n_best)],
         "timeline part": parts,
+        "old report": [path for path in map(run.joinpath, _REPORTS) if path.exists() and _is_old(path, run)],
         "temporary file": [*_temporary(run)],
     }
+
+
+def _is_old(path: Path, run: Path) -> bool:
+    """Return True if a report is older than the journal."""
+    return path.stat().st_mtime < (run / JOURNAL_NAME).stat().st_mtime
 
 
 def _temporary(run: Path) -> Iterator[Path]:

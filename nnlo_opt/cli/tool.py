@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import nnlo_opt
@@ -225,48 +226,6 @@ def _doctor(argv: Sequence[str]) -> int:
     return doctor.run(parser.values(argv))
 
 
-def _best(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import best
-
-    return best.main(argv)
-
-
-def _ensemble(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import ensemble
-
-    return ensemble.main(argv)
-
-
-def _list(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import listing
-
-    return listing.main(argv)
-
-
-def _compare(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import compare
-
-    return compare.main(argv)
-
-
-def _clean(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import clean
-
-    return clean.main(argv)
-
-
-def _enqueue(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import steer
-
-    return steer.enqueue(argv)
-
-
-def _stop(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import steer
-
-    return steer.stop(argv)
-
-
 def _completion(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.completion import SHELLS, script
 
@@ -296,12 +255,6 @@ def write_examples(folder: Path) -> list[Path]:
         with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
     return [*paths]
-
-
-def _export(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli import export
-
-    return export.main(argv)
 
 
 def _examples(argv: Sequence[str]) -> int:
@@ -445,12 +398,15 @@ def _repair(run: Path) -> int:
     return EXIT_OK
 
 
+def _of(module: str, function: str = "main") -> Callable[[Sequence[str]], int]:
+    """Return the command that a function of a module of `cli` runs; only the command imports the module."""
+    return lambda argv: int(getattr(import_module(f"nnlo_opt.cli.{module}"), function)(argv))
+
+
 #: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
     "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
     "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
-    "enqueue": ("have a search try a point of your own; see its own --help", _enqueue),
-    "stop": ("end a search, or one of its trials, from any machine; see its own --help", _stop),
     "best-model": ("save the best model of a run, of one that was interrupted as well", None),
     "space": ("print the parameters of a search space and points of it; see its own --help", _space),
     "repair": (
@@ -458,14 +414,16 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
         "it as journal.jsonl.damaged-1, -2, …",
         None,
     ),
-    "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _export),
+    "enqueue": ("have a search try a point of your own; see its own --help", _of("steer", "enqueue")),
+    "stop": ("end a search, or one of its trials, from any machine; see its own --help", _of("steer", "stop")),
+    "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _of("export")),
     "watch": ("show a run while it runs: progress, best trial, running trials, failures", _watch),
     "status": ("print the state of a run on a few lines, or as JSON", _status),
-    "best": ("print the best trial as JSON, YAML, or the command that trains it again; see its own --help", _best),
-    "ensemble": ("make one model of several trained trials; see its own --help", _ensemble),
-    "list": ("print the runs of a folder; see its own --help", _list),
-    "compare": ("print in what runs differ; see its own --help", _compare),
-    "clean": ("remove files of runs that can be made again; see its own --help", _clean),
+    "best": ("print the best trial as JSON, YAML, or as a command; see its own --help", _of("best")),
+    "ensemble": ("make one model of several trained trials; see its own --help", _of("ensemble")),
+    "list": ("print the runs of a folder; see its own --help", _of("listing")),
+    "compare": ("print in what runs differ; see its own --help", _of("compare")),
+    "clean": ("remove files of runs that can be made again; see its own --help", _of("clean")),
     "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
     "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),

@@ -192,6 +192,8 @@ def littered(tmp_path):
     (run / "trials/0002/fold0/.checkpoint-2.0123456789ab").mkdir()
     (run / "trials/0002/fold0/.checkpoint-2.0123456789ab/.master.0123456789ab.npz").touch()
     (run / ".results.0123456789ab.csv").touch()
+    (run / "report.html").touch()
+    os.utime(run / "report.html", (0, 0))
     return run
 
 
@@ -199,11 +201,11 @@ def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, ca
     before = files_of(littered)
     for words in ([], ["--dry-run"]):
         text = output(capsys, "clean", littered, *words)
-        assert "1 surplus checkpoint (1 KB), 2 temporary files (0 B)." in text
+        assert "1 surplus checkpoint (1 KB), 1 old report (0 B), 2 temporary files (0 B)." in text
         assert "1 KB would be removed. Nothing is, before you add `--yes`." in text
     assert files_of(littered) == before
     assert "1 KB are removed." in output(capsys, "clean", littered.parent, "--yes")
-    left = {"trials/0000/fold0/checkpoint-1/master.npz", ".results.0123456789ab.csv"}
+    left = {"trials/0000/fold0/checkpoint-1/master.npz", "report.html", ".results.0123456789ab.csv"}
     left |= {"trials/0002/fold0/.checkpoint-2.0123456789ab/.master.0123456789ab.npz"}
     assert before - files_of(littered) == left
     assert "nothing to remove" in output(capsys, "clean", littered)
