@@ -293,6 +293,7 @@ def test_outputs_with_masked_steps_have_no_mean():
         keras_adapter(steps, "mean_squared_error").predict(np.zeros((2, 5, 4), np.float32))
 
 
+@pytest.mark.proof
 def test_the_mean_of_models_is_one_model_that_needs_nothing_of_ours(tmp_path):
     x, _ = images(20)
     models = [mlp(dense), mlp(dense, normalisation), mlp()]
