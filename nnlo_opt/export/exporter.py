@@ -49,45 +49,20 @@ class Tool:
 
 
 #: name for `--to` -> the tool
+# fmt: off
 TOOLS = {
     "csv": Tool(module="tables", maker="CsvTables", target="csv"),
     "parquet": Tool(module="tables", maker="ParquetTables", package="pyarrow", extra="parquet", target="parquet"),
-    "optuna": Tool(
-        module="optuna_study",
-        maker="StudyFile",
-        package="optuna",
-        extra="optuna",
-        target="optuna.log",
-        is_file=True,
-        mirrors=True,
-        shown_by="optuna-dashboard {}",
-    ),
-    "tensorboard": Tool(
-        module="tensorboard_runs",
-        maker="EventFiles",
-        package="tensorboard",
-        extra="tensorboard",
-        target="tensorboard",
-        mirrors=True,
-        shown_by="tensorboard --logdir {}",
-    ),
-    "mlflow": Tool(
-        module="mlflow_runs",
-        maker="RunStore",
-        package="mlflow",
-        extra="mlflow",
-        target="mlruns",
-        shown_by="MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
-    ),
-    "wandb-offline": Tool(
-        module="wandb_runs",
-        maker="OfflineRuns",
-        package="wandb",
-        extra="wandb",
-        target="wandb-offline",
-        shown_by="wandb sync {}/wandb/offline-run-*",
-    ),
+    "optuna": Tool(module="optuna_study", maker="StudyFile", package="optuna", extra="optuna", target="optuna.log",
+        is_file=True, mirrors=True, shown_by="optuna-dashboard {}"),
+    "tensorboard": Tool(module="tensorboard_runs", maker="EventFiles", package="tensorboard", extra="tensorboard",
+        target="tensorboard", mirrors=True, shown_by="tensorboard --logdir {}"),
+    "mlflow": Tool(module="mlflow_runs", maker="RunStore", package="mlflow", extra="mlflow", target="mlruns",
+        shown_by="MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}"),
+    "wandb-offline": Tool(module="wandb_runs", maker="OfflineRuns", package="wandb", extra="wandb",
+        target="wandb-offline", shown_by="wandb sync {}/wandb/offline-run-*"),
 }
+# fmt: on
 #: file by which a folder of an exporter is known
 MARK = "nnlo_opt-export.json"
 MIRRORS = tuple(name for name, tool in TOOLS.items() if tool.mirrors)
@@ -119,21 +94,9 @@ def make_exporter(name: str, target: Path, run_name: str) -> Exporter:
 
 def trials_of(events: Iterable[ev.Event], ledger: Ledger) -> list[Trial]:
     """Return the trials that `events` are about, in the order of their numbers."""
-    numbers = {event.trial for event in events if isinstance(event, _OF_TRIALS)}
+    numbers = {number for event in events if (number := getattr(event, "trial", None)) is not None}
     numbers |= {a.trial for event in events if (a := assignment_of(event, ledger)) is not None}
     return [ledger.trials[number] for number in sorted(numbers)]
-
-
-#: events with the number of a trial
-_OF_TRIALS = (
-    ev.TrialSuggested,
-    ev.FoldAssigned,
-    ev.TrialCompleted,
-    ev.TrialFailed,
-    ev.TrialPaused,
-    ev.TrialPromoted,
-    ev.TrialPruned,
-)
 
 
 def assignment_of(event: ev.Event, ledger: Ledger) -> Assignment | None:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nnlo_opt.export.exporter import Epoch, epochs_of, results_of, trial_name, trials_of
 from nnlo_opt.trials import events as ev
@@ -36,25 +37,14 @@ class OfflineRuns:
         import wandb
 
         name = trial_name(trial.number)
-        run = wandb.init(
-            mode="offline",
-            dir=self._target,
-            project=self._project,
-            group=self._project,
-            id=f"{self._project}-{name}",  # the same for a later export, which replaces the run in W&B
-            name=name,
-            config=trial.point,
-            tags=[trial.state.value],
-            settings=wandb.Settings(
-                console="off",
-                silent=True,
-                disable_git=True,
-                save_code=False,
-                x_disable_stats=True,
-                x_disable_meta=True,
-                x_save_requirements=False,
-            ),
-        )
+        # fmt: off
+        settings = wandb.Settings(console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True,
+            x_disable_meta=True, x_save_requirements=False)
+        # fmt: on
+        where: dict[str, Any] = {"mode": "offline", "dir": self._target, "settings": settings}
+        # The identity is the same for a later export, which replaces the run in W&B.
+        where |= {"project": self._project, "group": self._project, "id": f"{self._project}-{name}", "name": name}
+        run = wandb.init(**where, config=trial.point, tags=[trial.state.value])
         run.define_metric("*", step_metric="epoch")
         for epoch in epochs:
             run.log({"epoch": epoch.number, "_timestamp": epoch.unix_s, **epoch.values})
