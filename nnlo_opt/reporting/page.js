@@ -127,7 +127,14 @@
       linecolor: color("line"), tickcolor: color("line"), zeroline: false, automargin: true, exponentformat: "power",
       ...rest };
   }
-  const logAxis = (low, high) => (low > 0 && high / low > 30 ? { type: "log", dtick: 1 } : { type: "log", nticks: 5 });
+  function logAxis(low, high) {
+    if (high / low > 300) return { type: "log", dtick: 1 };
+    const first = Math.floor(Math.log10(low));
+    const decades = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, i) => 10 ** (first + i));
+    const steps = decades.flatMap((decade) => (high / low > 3 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]).map((step) => step * decade));
+    const ticks = steps.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+    return ticks.length > 1 ? { type: "log", tickvals: ticks, ticktext: ticks.map((value) => number(value, 3)) } : { type: "log", nticks: 4 };
+  }
   function figureAxis(title = figureName) {
     if (!logFigure) return axisStyle(title);
     const values = measured.map(figureOf);
@@ -138,7 +145,8 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") }, hovermode: "closest",
       dragmode: isCoarse ? false : "select", showlegend: false, uirevision: `${logFigure}`, selectionrevision: revision,
       legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { color: color("muted") } },
-      hoverlabel: { bgcolor: color("panel"), bordercolor: color("line"), font: { color: color("text") }, align: "left" },
+      hoverlabel: { bgcolor: color("panel"), bordercolor: color("line"),
+        font: { family: getComputedStyle(document.body).fontFamily, color: color("text") }, align: "left" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: color("line"), activecolor: color("muted") }, ...more };
   }
   /** Dots of trials; those that are not chosen are faint. */
@@ -360,8 +368,8 @@
     };
     const decades = (low, high) => {
       const whole = Array.from({ length: Math.floor(high + 1e-9) - Math.ceil(low - 1e-9) + 1 }, (_, i) => Math.ceil(low - 1e-9) + i);
-      return whole.length > 1 ? whole.map((at) => [at, number(10 ** at, 3)])
-        : [low, (low + high) / 2, high].map((at) => [at, number(10 ** at, 3)]);
+      const inner = whole.filter((at) => Math.min(at - low, high - at) > 0.07 * (high - low));
+      return [low, ...(inner.length ? inner : [(low + high) / 2]), high].map((at) => [at, number(10 ** at, 3)]);
     };
     const steps = (low, high) => Array.from({ length: 5 }, (_, i) => low + (i * (high - low)) / 4).map((at) => [at, number(at, 3)]);
     const result = { name: figureName, labels: null, condition: "", low: null, high: null, log: false,
@@ -486,6 +494,7 @@
       return trace;
     };
     const states = [...new Set(trials.map((trial) => trial.state))];
+    const last = Math.max(...long.map(([, epochs]) => epochs.at(-1)));
     const build = () => {
       const bright = chosen ? long.filter(([trial]) => chosen.has(trial)) : long;
       const faint = chosen ? long.filter(([trial]) => !chosen.has(trial)) : [];
@@ -506,7 +515,7 @@
       const values = bright.flatMap(([, , all]) => all).filter((value) => value !== null);
       const axis = logFigure && values.every((value) => value > 0)
         ? axisStyle(figureName, logAxis(Math.min(...values), Math.max(...values))) : axisStyle(figureName);
-      return { data: traces.filter((trace) => trace.x.length), layout: layout({ dragmode: isCoarse ? false : "zoom", showlegend: true, xaxis: axisStyle("epoch", { nticks: 12 }), yaxis: axis }) };
+      return { data: traces.filter((trace) => trace.x.length), layout: layout({ dragmode: isCoarse ? false : "zoom", showlegend: true, xaxis: axisStyle("epoch", last > 15 ? { nticks: 12 } : { dtick: 1 }), yaxis: axis }) };
     };
     const isMean = run.folds.length ? " A line is the mean over the folds." : "";
     section("curves", "Learning curves", paragraph(`${figureName[0].toUpperCase()}${figureName.slice(1)} after each epoch.${isMean} Click a line to choose its trial.`),
@@ -606,7 +615,7 @@
     const lane = new Map(lanes.map((name, i) => [name, i]));
     const shades = { finished: "complete", failed: "failed", lost: "best", "under way": "other" };
     const kinds = [...new Set(spans.map((each) => each.how))];
-    const height = Math.min(1400, 90 + lanes.length * (lanes.length > 40 ? 12 : 26));
+    const height = Math.min(1400, 120 + lanes.length * (lanes.length > 40 ? 12 : 26));
     const build = () => ({ data: kinds.map((how) => {
       const own = spans.filter((each) => each.how === how);
       return { type: "bar", orientation: "h", name: how, y: own.map((each) => lane.get(key(each))), base: own.map((each) => each.from_s / unitS),

@@ -105,6 +105,16 @@ def restarted_with_losses():
     return story.ledger
 
 
+def with_folds():
+    story = Story(1, search_space=SPACE.to_json())
+    for number in range(6):
+        trial = story.suggest(0.0, **point(number))
+        for fold in range(3):
+            story.finish(1.0 + fold, story.assign(1.0 * fold, trial, fold=fold, team=fold), 0.1 * number + 0.01 * fold)
+        story.complete(4.0, trial, 0.1 * number + 0.01, 0.008)
+    return story.ledger
+
+
 LEDGERS = [
     empty,
     started,
@@ -114,4 +124,5 @@ LEDGERS = [
     not_finite,
     unfinished,
     restarted_with_losses,
+    with_folds,
 ]

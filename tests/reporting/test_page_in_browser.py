@@ -3,10 +3,11 @@
 import shutil
 
 import pytest
-from page_stories import LEDGERS, all_failed, empty, fail, point, search
+from page_stories import LEDGERS, all_failed, empty, fail, point, search, with_folds
 
 from nnlo_opt.reporting.page import write_page
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.checkpoint import fold_directory
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -78,7 +79,7 @@ def test_every_page_draws_without_an_error_and_fits_a_desk_and_a_phone(visit, ma
     page = visit(make())
     for viewport in (DESK, PHONE):
         page.set_viewport_size(viewport)
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")  # figures follow the window
 
 
 def test_no_button_sends_a_figure_to_a_server(visit):
@@ -164,6 +165,15 @@ def test_text_of_users_is_text(visit):
 def test_a_run_without_a_result_says_so(visit, make):
     text = visit(make()).locator("#overview").inner_text()
     assert "No trial has begun" in text or "Every trial has failed" in text
+
+
+def test_folds_and_staleness_have_figures(visit, tmp_path):
+    folder = fold_directory(tmp_path, 0, 0)
+    folder.mkdir(parents=True)
+    (folder / "history.json").write_text('{"staleness": {"0": 5, "2": 3}}')
+    page = visit(with_folds())
+    assert page.locator("#folds .point").count() == 6 * 3 + 6
+    assert "0.75 in the mean of 8 updates. From 1 of 18 folds." in page.locator("#staleness").inner_text()
 
 
 def test_several_objectives_have_a_pareto_set(visit):
