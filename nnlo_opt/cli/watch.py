@@ -11,14 +11,14 @@ from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.reporting.status import RunState
 from nnlo_opt.reporting.status_lines import print_status
-from nnlo_opt.run.option_kinds import FLAG, duration
+from nnlo_opt.run.option_kinds import FLAG, TIME
 from nnlo_opt.run.option_table import RUNS, Option
 from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME
 
 # fmt: off
 #: options of `nnlo-opt watch`
 WATCH_OPTIONS = (
-    Option("interval", "TIME", duration(0.1), default=1.0, example="10", help="time between two looks at the journal"),
+    Option("interval", "TIME", TIME, default=1.0, example="10", help="time between two looks at the journal"),
 )
 #: options of `nnlo-opt status`
 STATUS_OPTIONS = (

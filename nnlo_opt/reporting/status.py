@@ -1,9 +1,8 @@
 """State of a run at a time, computed from its ledger alone, for people as for scripts."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from nnlo_opt.reporting.lines import epoch_s, expected_end_s, losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
@@ -12,6 +11,10 @@ from nnlo_opt.trials.trial import Assignment, Trial, TrialState
 
 #: most trials that have ended among what is known of a run
 N_ENDS = 10
+#: fields of an assignment that are known of a fold under way
+_OF_ASSIGNMENT = ("trial", "fold", "attempt", "block", "n_ranks", "epoch")
+
+Row: TypeAlias = dict[str, Any]
 
 
 class RunState(StrEnum):
@@ -51,44 +54,6 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningFold:
-    """Fold of a trial that is under way."""
-
-    trial: int
-    fold: int
-    attempt: int
-    block: int
-    n_ranks: int
-    epoch: int
-    #: number of epochs at the end; None if only the trial knows it
-    n_epochs: int | None
-    #: figure of merit after the last epoch; None before the first one
-    figure_of_merit: float | None
-    #: seconds since it was assigned
-    running_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTrial:
-    """Trial that has ended; `ago_s`: seconds since then."""
-
-    trial: int
-    state: str
-    #: of a pruned trial the figure so far
-    figure_of_merit: float | None
-    ago_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Reason for which trials have failed."""
-
-    reason: str
-    trials: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """State of a run at a time. Times are in seconds."""
 
@@ -112,10 +77,13 @@ class Status:
     pareto: tuple[int, ...]
     #: best figure of merit after each complete trial; of a training the figure after each epoch
     curve: tuple[float, ...]
-    running: tuple[RunningFold, ...]
-    #: the last trials that have ended, the last one first
-    ended: tuple[EndedTrial, ...]
-    failures: tuple[Failure, ...]
+    #: folds under way: `_OF_ASSIGNMENT` with the number of epochs at the end (None if only the trial knows it), the
+    #: figure of merit after the last epoch (None before the first one) and the seconds since the fold was assigned
+    running: list[Row]
+    #: the last trials that have ended, the last one first, each with the seconds since its end
+    ended: list[Row]
+    #: reasons for which trials have failed, with the trials, the most frequent one first
+    failures: list[Row]
     n_blocks: int
     n_blocks_busy: int
     block_utilization: float | None
@@ -144,7 +112,8 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
     now_s = last_s if state.is_over else max(last_s, unix_s - ledger.first_start_unix_s)
     progress = progress_of(ledger)
     before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])
-    running = tuple(_running(ledger, now_s))
+    under_way = [trial for trial in ledger.trials if trial.state is TrialState.RUNNING]
+    running = [_fold(ledger, trial, a, now_s) for trial in under_way for a in trial.running]
     by_end = sorted((t for t in ledger.trials if t.ended_at_s is not None), key=lambda trial: trial.ended_at_s or 0.0)
     return Status(
         run=run,
@@ -161,10 +130,10 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
         pareto=tuple(ledger.pareto.trials),
         curve=_curve(ledger, by_end),
         running=running,
-        ended=tuple(_ended(trial, now_s) for trial in by_end[: -N_ENDS - 1 : -1]),
+        ended=[_ended(trial, now_s) for trial in by_end[: -N_ENDS - 1 : -1]],
         failures=_failures(ledger),
         n_blocks=last.n_blocks if last else 0,
-        n_blocks_busy=0 if state.is_over else len({fold.block for fold in running}),
+        n_blocks_busy=0 if state.is_over else len({fold["block"] for fold in running}),
         block_utilization=block_utilization(ledger),
         lost=lost_of(ledger),
         losses=losses_text(ledger) if last else "",
@@ -242,43 +211,27 @@ def _curve(ledger: Ledger, by_end: list[Trial]) -> tuple[float, ...]:
 # ---------------------------------------------------------------- trials
 
 
-def _running(ledger: Ledger, now_s: float) -> Iterator[RunningFold]:
-    for trial in ledger.trials:
-        if trial.state is TrialState.RUNNING:
-            for assignment in trial.running:
-                yield _fold(ledger, trial, assignment, now_s)
-
-
-def _fold(ledger: Ledger, trial: Trial, assignment: Assignment, now_s: float) -> RunningFold:
+def _fold(ledger: Ledger, trial: Trial, assignment: Assignment, now_s: float) -> Row:
     reports = trial.reports.get(assignment.fold, {})
-    return RunningFold(
-        trial=trial.number,
-        fold=assignment.fold,
-        attempt=assignment.attempt,
-        block=assignment.block,
-        n_ranks=assignment.n_ranks,
-        epoch=assignment.epoch,
-        n_epochs=epochs_of(ledger, trial),
-        figure_of_merit=reports[next(reversed(reports))] if reports else None,
-        running_s=now_s - assignment.assigned_at_s,
-    )
+    return {
+        **{name: getattr(assignment, name) for name in _OF_ASSIGNMENT},
+        "n_epochs": epochs_of(ledger, trial),
+        "figure_of_merit": reports[next(reversed(reports))] if reports else None,
+        "running_s": now_s - assignment.assigned_at_s,
+    }
 
 
-def _ended(trial: Trial, now_s: float) -> EndedTrial:
-    return EndedTrial(
-        trial=trial.number,
-        state=trial.state.value,
-        figure_of_merit=trial.figure_so_far if trial.figure_of_merit is None else trial.figure_of_merit,
-        ago_s=now_s - (trial.ended_at_s or 0.0),
-        reason=trial.reason,
-    )
+def _ended(trial: Trial, now_s: float) -> Row:
+    figure = trial.figure_so_far if trial.figure_of_merit is None else trial.figure_of_merit
+    ago_s = now_s - (trial.ended_at_s or 0.0)
+    about = {"trial": trial.number, "state": trial.state.value, "reason": trial.reason}
+    return about | {"figure_of_merit": figure, "ago_s": ago_s}
 
 
-def _failures(ledger: Ledger) -> tuple[Failure, ...]:
-    """Return the reasons for which trials have failed, the most frequent one first."""
+def _failures(ledger: Ledger) -> list[Row]:
     found: dict[str, list[int]] = {}
     for trial in ledger.trials:
         if trial.state is TrialState.FAILED:
             found.setdefault(trial.reason, []).append(trial.number)
-    failures = [Failure(reason=reason, trials=tuple(trials)) for reason, trials in found.items()]
-    return tuple(sorted(failures, key=lambda failure: -len(failure.trials)))
+    by_number = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [{"reason": reason, "trials": trials} for reason, trials in by_number]

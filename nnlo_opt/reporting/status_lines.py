@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnlo_opt.reporting.lines import counted, duration, point_text, shortened
-from nnlo_opt.reporting.status import Failure, Progress, RunningFold, RunState, Status, progress_of, status_of
+from nnlo_opt.reporting.status import Progress, Row, RunState, Status, progress_of, status_of
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -78,10 +78,11 @@ def counts_text(status: Status) -> str:
     """Return the number of trials in each state, then how busy the blocks are."""
     words = {} if status.state is RunState.RUNNING else {"running": "in progress when it was interrupted"}
     states = ", ".join(f"{n} {words.get(state, state)}" for state, n in status.n_trials.items() if n)
-    busy = f"{status.n_blocks_busy} of {counted(status.n_blocks, 'block')} busy"
+    blocks = counted(status.n_blocks, "block")
+    busy = f"{blocks} busy" if status.state.is_over else f"{status.n_blocks_busy} of {blocks} busy,"
     if status.block_utilization is not None:
-        busy += f", {status.block_utilization:.0%} of the time"
-    return f"{states or 'no trial yet'}; {busy}"
+        busy += f" {status.block_utilization:.0%} of the time"
+    return f"{states or 'no trial yet'}; {busy.rstrip(',')}"
 
 
 def best_text(status: Status) -> str:
@@ -94,16 +95,16 @@ def best_text(status: Status) -> str:
     return figure + several + at
 
 
-def failure_text(failure: Failure) -> str:
+def failure_text(failure: Row) -> str:
     """Return a reason of failures with the number of trials and the first one of them."""
-    n_trials, first = len(failure.trials), failure.trials[0]
-    which = f"trial {first}" if n_trials == 1 else f"{n_trials} trials, first {first}"
-    return f"{which}: {shortened(' '.join(failure.reason.split()))}"
+    first, *more = failure["trials"]
+    which = f"{len(more) + 1} trials, first {first}" if more else f"trial {first}"
+    return f"{which}: {shortened(' '.join(failure['reason'].split()))}"
 
 
-def epoch_text(fold: RunningFold) -> str:
+def epoch_text(fold: Row) -> str:
     """Return the last epoch of a running fold, and the number of all its epochs if that is known."""
-    return f"{fold.epoch}/{fold.n_epochs}" if fold.n_epochs else str(fold.epoch or "-")
+    return f"{fold['epoch']}/{fold['n_epochs']}" if fold["n_epochs"] else str(fold["epoch"] or "-")
 
 
 def figure_text_of(figure: float | None) -> str:
@@ -118,12 +119,12 @@ def status_lines(status: Status) -> list[str]:
         return lines
     lines.append(f"Done: {progress_text(status.progress, status.left_s)} ({counts_text(status)}).")
     lines.append(f"Best: {best_text(status)}.")
+    has_folds = any(fold["fold"] for fold in status.running)
     for fold in status.running[:_MOST]:
-        of_fold = f" fold {fold.fold}" * any(other.fold for other in status.running)
-        lines.append(
-            f"Trial {fold.trial}{of_fold} on block {fold.block}: epoch {epoch_text(fold)}, figure of merit "
-            f"{figure_text_of(fold.figure_of_merit)}, for {duration(fold.running_s)}."
-        )
+        which = f"Trial {fold['trial']}" + f" fold {fold['fold']}" * has_folds
+        figure = f"figure of merit {figure_text_of(fold['figure_of_merit'])}"
+        took = duration(fold["running_s"])
+        lines.append(f"{which} on block {fold['block']}: epoch {epoch_text(fold)}, {figure}, for {took}.")
     if len(status.running) > _MOST:
         lines.append(f"… and {len(status.running) - _MOST} more.")
     lines += [f"Failed: {failure_text(failure)}" for failure in status.failures[:_MOST]]

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,23 +14,10 @@ from rich.text import Text
 
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
 from nnlo_opt.reporting.status import RunState, Status, is_training, progress_of, status_of
-from nnlo_opt.reporting.status_lines import (
-    aligned,
-    bar,
-    best_text,
-    counts_text,
-    curve_text,
-    epoch_text,
-    failure_text,
-    figure_text_of,
-    progress_text,
-    state_text,
-    status_lines,
-    with_bar,
-)
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
@@ -41,8 +29,9 @@ from nnlo_opt.trials.run_lock import may_be_at_work
 GRACE_S = 60.0
 #: looks in a row that may fail: files of a network may be gone, or half there, for a moment
 MOST_FAILED = 10
-#: width from which running folds have bars; most reasons of failures; least rows that are left for the last ends
-_WITH_BARS, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3
+#: width from which running folds have bars; most lines for the best trial, and for reasons of failures; least rows that
+#: are left for the last ends
+_WITH_BARS, _MOST_BEST, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3, 3
 #: state of a run or a trial -> its style
 _STYLES = {"running": "green", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
 
@@ -124,7 +113,7 @@ class Page:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the rows of the page."""
         rows = [*self._head(options.max_width, ascii_only=options.ascii_only)]
-        reasons = [Text(failure_text(failure), "red") for failure in self._status.failures[:_MOST_REASONS]]
+        reasons = [Text(texts.failure_text(failure), "red") for failure in self._status.failures[:_MOST_REASONS]]
         n_free = (options.height or sys.maxsize) - len(rows) - (len(reasons) + 1 if reasons else 0)
         running, ended = self._running(options), self._ended()
         n_free -= 2 * (bool(running) + bool(ended))
@@ -136,22 +125,26 @@ class Page:
         for part in (running, ended, reasons):
             rows += [Text(), *part] * bool(part)
         for row in rows:
+            row.highlight_regex("━+", "green")
             row.no_wrap, row.overflow = True, "ellipsis"
         yield from rows
 
     def _head(self, width: int, *, ascii_only: bool) -> Iterator[Text]:
         status = self._status
         yield Text.assemble((status.run, "bold"), f"  {status.kind}")
-        yield Text(state_text(status), _STYLES.get(status.state, ""))
+        yield Text(texts.state_text(status), _STYLES.get(status.state, ""))
         if status.state is RunState.WAITING:
             return
-        progress = with_bar(status.progress.share, progress_text(status.progress, status.left_s), width, ascii_only)
+        progress = texts.with_bar(
+            status.progress.share, texts.progress_text(status.progress, status.left_s), width, ascii_only
+        )
         yield Text(progress)
-        yield Text(counts_text(status))
-        yield Text.assemble("best ", (best_text(status), "bold"))
+        yield Text(texts.counts_text(status))
+        for line in textwrap.wrap(f"best {texts.best_text(status)}", width, subsequent_indent="     ")[:_MOST_BEST]:
+            yield Text(line, "bold")
         if len(curve := status.curve) > 1:
             first, last = (f"{figure:.4g}" for figure in (curve[0], curve[-1]))
-            drawn = curve_text(curve, width - len(first) - len(last) - 2, ascii_only=ascii_only)
+            drawn = texts.curve_text(curve, width - len(first) - len(last) - 2, ascii_only=ascii_only)
             yield Text.assemble(first, " ", (drawn, "cyan"), " ", last)
         if status.losses:
             yield Text(status.losses, "red")
@@ -159,31 +152,30 @@ class Page:
     def _running(self, options: ConsoleOptions) -> list[Text]:
         """Return the running folds under their head; empty without one."""
         folds = self._status.running
-        has_folds, has_bars = any(fold.fold for fold in folds), options.max_width >= _WITH_BARS
+        has_folds, has_bars = any(fold["fold"] for fold in folds), options.max_width >= _WITH_BARS
         rows = [["trial", "block", *["fold"] * has_folds, "epoch", "figure", "time", ""]]
         for fold in folds:
-            done = bar(fold.epoch / fold.n_epochs, 20, ascii_only=options.ascii_only) if fold.n_epochs else ""
-            cells = [fold.trial, fold.block, *[fold.fold] * has_folds, epoch_text(fold)]
-            figure, running = figure_text_of(fold.figure_of_merit), duration(fold.running_s)
-            rows.append([*map(str, cells), figure, running, done * has_bars])
-        return _table(rows) if folds else []
+            share = fold["epoch"] / fold["n_epochs"] if fold["n_epochs"] else None
+            drawn = "" if share is None else texts.bar(share, 20, ascii_only=options.ascii_only) * has_bars
+            cells = [str(fold[name]) for name in ("trial", "block", *["fold"] * has_folds)]
+            cells += [texts.epoch_text(fold), texts.figure_text_of(fold["figure_of_merit"])]
+            rows.append([*cells, duration(fold["running_s"]), drawn])
+        return _table(rows, ["" for _ in folds])
 
     def _ended(self) -> list[Text]:
         """Return the last trials that have ended under their head; empty without one."""
         rows = [["trial", "figure", "ago", "state"]]
         for trial in self._status.ended:
-            reason = f": {' '.join(trial.reason.split())}" * bool(trial.reason)
-            figure, ago = figure_text_of(trial.figure_of_merit), duration(trial.ago_s)
-            rows.append([str(trial.trial), figure, ago, f"{trial.state}{reason}"])
-        styles = ["", *(_STYLES.get(trial.state, "") for trial in self._status.ended)]
-        return _table(rows, styles) if len(rows) > 1 else []
+            how = trial["state"] + f": {' '.join(trial['reason'].split())}" * bool(trial["reason"])
+            figure = texts.figure_text_of(trial["figure_of_merit"])
+            rows.append([str(trial["trial"]), figure, duration(trial["ago_s"]), how])
+        return _table(rows, [_STYLES.get(trial["state"], "") for trial in self._status.ended])
 
 
-def _table(rows: list[list[str]], styles: list[str] | None = None) -> list[Text]:
-    """Return rows in columns, the first row as their head."""
-    head, *lines = aligned(rows)
-    styles = styles or [""] * len(rows)
-    return [Text(head, "dim"), *(Text(line, style) for line, style in zip(lines, styles[1:], strict=True))]
+def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:
+    """Return rows in columns, the first row as their head; empty without another row."""
+    lines = zip(texts.aligned(rows), ["dim", *styles], strict=True)
+    return [Text(line, style) for line, style in lines] if styles else []
 
 
 # ---------------------------------------------------------------- in a terminal, or in a pipe
@@ -225,12 +217,12 @@ class _Changes:
     def print(self, interval_s: float) -> RunState:
         """Print the lines until the run is over; return its state then."""
         status = self._watched.look()
-        print(*status_lines(status), sep="\n", flush=True)
+        print(*texts.status_lines(status), sep="\n", flush=True)
         while not self._watched.is_over:
             self._sleep(interval_s)
             status = self._watched.look()
             if self._watched.is_over:
-                print(*status_lines(status), sep="\n", flush=True)
+                print(*texts.status_lines(status), sep="\n", flush=True)
         return status.state
 
     def _observe(self, event: ev.Event, ledger: Ledger) -> None:

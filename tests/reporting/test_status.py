@@ -31,9 +31,9 @@ def test_a_search_under_way():
     assert seen.best["trial"] == 0
     assert (seen.n_blocks, seen.n_blocks_busy) == (2, 1)
     (fold,) = seen.running
-    assert (fold.trial, fold.block, fold.epoch, fold.n_epochs, fold.figure_of_merit) == (1, 2, 2, 5, 0.75)
-    assert fold.running_s == 10.0
-    assert [(ended.trial, ended.state, ended.ago_s) for ended in seen.ended] == [(0, "complete", 19.0)]
+    assert [fold[name] for name in ("trial", "block", "epoch", "n_epochs", "figure_of_merit")] == [1, 2, 2, 5, 0.75]
+    assert fold["running_s"] == 10.0
+    assert [(ended["trial"], ended["state"], ended["ago_s"]) for ended in seen.ended] == [(0, "complete", 19.0)]
 
 
 def test_the_end_is_expected_by_the_trials_of_this_start_and_comes_nearer_between_two_ends():
@@ -79,7 +79,7 @@ def test_a_training_is_counted_in_epochs_of_all_its_folds():
 
 def test_more_epochs_than_the_journal_promises_are_no_share():
     (fold,) = status(SEARCH, *begun(0), reported(0, 9, 0.5, 15.0)).running
-    assert fold.n_epochs is None
+    assert fold["n_epochs"] is None
 
 
 def test_the_curve_is_of_the_best_in_the_order_of_ends_and_follows_the_direction():
@@ -91,7 +91,7 @@ def test_the_curve_is_of_the_best_in_the_order_of_ends_and_follows_the_direction
 
 def test_failures_are_grouped_by_their_reasons():
     seen = status(SEARCH, *failed(0, "b"), *failed(1, "a\nb"), *failed(2, "b"))
-    assert [(failure.reason, failure.trials) for failure in seen.failures] == [("b", (0, 2)), ("a\nb", (1,))]
+    assert [(failure["reason"], failure["trials"]) for failure in seen.failures] == [("b", [0, 2]), ("a\nb", [1])]
     assert status_lines(seen)[-2:] == ["Failed: 2 trials, first 0: b", "Failed: trial 1: a b"]
 
 

@@ -1,0 +1,68 @@
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from stories import UNDER_WAY, write_journal
+
+from nnlo_opt.cli import main, tool
+from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, EXIT_WRONG_REQUEST
+from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.run_lock import RunLock
+
+
+@pytest.fixture
+def run(tmp_path):
+    return str(write_journal(tmp_path, UNDER_WAY))
+
+
+def test_status_is_a_few_lines_or_one_json_object(run, tmp_path, capsys):
+    with closing(RunLock(tmp_path, 0.0)):
+        assert tool.main(["status", run]) == EXIT_OK
+        assert "Done: 1/4 trials" in capsys.readouterr().out
+        assert tool.main(["status", run, "--json"]) == EXIT_OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["best"]["trial"], found["running"][0]["epoch"]) == ("running", 0, 2)
+
+
+def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_says_whether_it_is_finished(run, tmp_path, capsys):
+    assert tool.main(["watch", run]) == EXIT_PREEMPTED
+    assert capsys.readouterr().out.count("no process is at work on it") == 1
+    write_journal(tmp_path, [ev.RunCompleted(time_s=30.0, reason="all trials are done")])
+    assert tool.main(["watch", run]) == EXIT_OK
+    assert "finished (all trials are done)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["status", "nowhere"], "must hold a journal.jsonl. Received: `nowhere`"),
+        (["watch", "nowhere"], "must hold a journal.jsonl. Received: `nowhere`"),
+        (["watch", "nowhere", "--interval", "0"], "`--interval` must be a time above 0"),
+        (["status"], "`RUN_DIRECTORY` is required"),
+        (["status", "--jsn", "nowhere"], "Did you mean `--json`?"),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_is_refused_in_one_sentence(words, sentence, capsys):
+    assert tool.main(words) == EXIT_WRONG_REQUEST
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert sentence in shown.err
+
+
+@pytest.mark.parametrize("words", [["nowhere"], [], ["--jsn", "nowhere"], ["a", "b"]], ids=str)
+def test_a_quick_status_leaves_to_the_command_what_is_wrong(words, capsys):
+    assert not main._has_printed_status(words)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_status_as_scripts_call_it_imports_neither_numpy_nor_a_framework(run):
+    program = f"import os, sys; sys.argv[1:] = ['status', {run!r}, '--json']; from nnlo_opt.cli.main import tool\n"
+    program += (
+        "os._exit = lambda code: sys.exit(' '.join({'numpy', 'rich', 'pandas'} & sys.modules.keys()) or code)\ntool()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert json.loads(done.stdout)["state"] == "dead"
