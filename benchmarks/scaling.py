@@ -12,6 +12,7 @@ It measures nothing: the page is about what lies in `measured/`, which these com
     python benchmarks/speedup.py > benchmarks/measured/speedup.json
     python benchmarks/momentum.py > benchmarks/measured/momentum.json
     python benchmarks/momentum.py --tune > benchmarks/measured/momentum_rates.json
+    python benchmarks/momentum.py --ranks 8 > benchmarks/measured/momentum_ranks.json
     python benchmarks/simulation.py > benchmarks/measured/simulation.json
 
 The search's part is told by `scaling_search.py`, the accuracy of workers with momentum by `scaling_momentum.py`.
@@ -381,7 +382,7 @@ def main() -> None:
     print("# How it scales\n")
     print("`python benchmarks/scaling.py` prints this page, of what `benchmarks/measured/` holds.\n")
     print("\n".join(page(training, measured("training_messages"), costs, waits)) + "\n")
-    print(momentum_part(momentum, measured("momentum_rates")))
+    print(momentum_part(momentum, measured("momentum_rates"), measured("momentum_ranks")))
     print(search_part(measured("simulation")), end="")
 
 
@@ -498,19 +499,20 @@ def _waiting(costs: dict[str, Costs], found: dict[str, Any]) -> list[str]:
         f"{n_cores} cores cannot compute for 8 workers. In `benchmarks/speedup.py` a batch is a small gradient and",
         "a wait that takes no core, as if each worker had a GPU of its own. Ranks, messages, shared memory and",
         "optimizer are real; only the time of a batch is simulated. The control, the trainer in one process without",
-        "communication, runs beside each measurement. The machine was shared with other work (load "
-        f"{where['load_1min']:.0f}).",
+        "communication, runs beside each measurement. The machine had other work, before which these ranks had",
+        f"priority (`benchmarks/speedup.py --priority`; load {where['load_1min']:.0f}).",
         "",
         "| batch | weights | exchange | workers | predicted speed-up | measured | predicted / measured |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, like in AS_LONG.items():
-        device = found[name]
+    for name, device in found.items():
+        if name not in AS_LONG:
+            continue
         what = f"{name}, {device['batch_ms']:.1f} ms, of a core {device['cpu_ms']:.1f} | {device['n_weights']:,}"
         for point in device["points"]:
             n, how = point["workers"], point["exchange"]
             rule = (IN_MEMORY if how == "in memory" else RULES)["downpour"]
-            predicted, seen = waiting(costs[like], device, rule, n, n_cores), point["speed_up"]
+            predicted, seen = waiting(costs[AS_LONG[name]], device, rule, n, n_cores), point["speed_up"]
             lines.append(f"| {what} | {how} | {n} | {predicted:.2f} | {seen:.2f} | {predicted / seen:.2f} |")
     return lines
 

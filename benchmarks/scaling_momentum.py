@@ -27,10 +27,13 @@ With the correction 8 workers are {even_True} points below one worker if their t
 these are exponential; without it {even_False} and {exponential_False}. The steps of corrected momentum are shorter, so
 a training has to be long enough: the picture shows that 8 workers need more epochs than one.
 
+8 real workers, which wait {wait:g} ms a batch as for a device, came to {plain:.1f} without the correction and to
+{corrected:.1f} with it (`benchmarks/momentum.py --ranks 8`, one training each, on another division of the same digits).
+
 ![Error against workers and epochs, with the correction and without](momentum.svg)"""
 
 
-def momentum_part(found: dict[str, Any], tuned: dict[str, Any]) -> str:
+def momentum_part(found: dict[str, Any], tuned: dict[str, Any], real: dict[str, Any]) -> str:
     """Markdown, a section of the third level."""
     asked, rows = found["momentum"], []
     one = median_end(trainings_of(found, 1))
@@ -54,7 +57,9 @@ def momentum_part(found: dict[str, Any], tuned: dict[str, Any]) -> str:
         for times in ("even", "exponential")
         for corrected in (False, True)
     }
-    end = wrapped(END, rates=rates, **{name: f"{points:.1f}" for name, points in below.items()})
+    plain, corrected = (training["accuracy"][-1] for training in real["trainings"])
+    by_ranks = {"wait": real["wait_ms"], "plain": plain, "corrected": corrected}
+    end = wrapped(END, rates=rates, **by_ranks, **{name: f"{points:.1f}" for name, points in below.items()})
     return f"{wrapped(TEXT, **settings).rstrip()}\n\n{table([*head, 'points above one'], rows)}\n{end}\n"
 
 
