@@ -20,6 +20,7 @@ USERS = {"space/loading.py", "user_files.py", "models/early.py", "legacy/names.p
 #: where a module of ours is imported by its name in a table of ours
 OURS = {
     "__init__.py",
+    "export/exporter.py",
     "legacy/classes.py",
     "models/framework.py",
     "models/keras_adapter.py",
