@@ -101,7 +101,8 @@ def reported(ledger: Ledger, space: Space, number: int) -> None:
         table.pareto_table(ledger)
     Standing.of(ledger)
     if ledger.identity.get("search_space") is not None:
-        warm_start.adopted_observations(ledger.trials, Space.from_json(ledger.identity["search_space"]), space)
+        theirs = Space.from_json(ledger.identity["search_space"])
+        warm_start.adopted_observations(warm_start.observations_of(ledger.trials), theirs.names, space)
 
 
 def rest_of_events(ledger: Ledger) -> list[ev.Event]:
