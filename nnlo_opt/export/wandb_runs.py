@@ -29,9 +29,12 @@ class OfflineRuns:
         self._project = re.sub(r"[/\\#?%:]", "_", run_name)
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
+        import wandb
+
         epochs = epochs_of(events, ledger)
         for trial in trials_of(events, ledger):
             self._log(trial, epochs[trial.number])
+        wandb.teardown()  # its process may still write the last run, although `finish` has returned
 
     def _log(self, trial: Trial, epochs: Sequence[Epoch]) -> None:
         import wandb
