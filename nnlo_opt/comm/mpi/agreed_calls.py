@@ -1,5 +1,6 @@
 """Collective calls over MPI that all ranks of a user's program have agreed on; `comm.calls` says how."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -113,6 +114,7 @@ class AgreedCalls:
             if time.perf_counter() > spins_until_s:
                 wait_until(request.Test)
                 break
+            os.sched_yield()
         return Agreement.of(sums)
 
     def _agree(self, call: Call, n_samples: int) -> Agreement:
@@ -151,7 +153,9 @@ class AgreedCalls:
         if not takes_part and kind != "sum":
             limits = np.iinfo(vector.dtype) if vector.dtype.kind in "iu" else np.finfo(vector.dtype)
             vector.fill(limits.max if kind == "min" else limits.min)
-        self._comm.Allreduce(MPI.IN_PLACE, vector, _OPERATIONS[kind])
+        request = self._comm.Iallreduce(MPI.IN_PLACE, vector, _OPERATIONS[kind])
+        while not request.Test():
+            os.sched_yield()  # a rank that has to send may wait for this core; MPICH's Allreduce would keep it
 
     def _sum_halves(self, vector: NDArray, kind: str) -> None:
         """Sum in place: each rank sums a part in float32, and sends it to all; both ways in 16 bits."""
