@@ -146,6 +146,7 @@ def test_every_search_goes_on_where_it_was_killed(tmp_path, algorithm):
     (tmp_path / "objective.py").write_text(objectives.SLOW)
     command = ["OptimizationDriver", "--model", "objective.py", "--num-iterations", "24", "--checkpoint", "K"]
     command += ["--hyper-opt", algorithm, "--block-size", "1"]
+    command += ["--grid-points", "24"] * (algorithm == "grid")
     kill_when_complete(tmp_path, 11, 3, command)  # most have begun to learn: they start with 10 trials
     launcher.run(3, [*command, "--opt-restore"], tmp_path)
     launcher.check_search(tmp_path / "checkpoints/K", 24)
