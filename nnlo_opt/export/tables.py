@@ -6,6 +6,7 @@ missing value stands for a parameter that the trial does not have.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class _Tables:
+class _Tables(ABC):
     """Exporter to one file for each table.
 
     Args:
@@ -46,8 +47,8 @@ class _Tables:
     def trials(self, ledger: Ledger) -> "DataFrame":
         return trials_frame(ledger)
 
-    def write(self, frame: "DataFrame", path: Path) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, frame: "DataFrame", path: Path) -> None: ...
 
 
 class CsvTables(_Tables):
