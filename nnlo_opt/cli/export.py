@@ -15,6 +15,7 @@ from nnlo_opt.run.option_table import RUNS, Option
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.trials.run_lock import may_be_at_work
 
 # fmt: off
 OPTIONS = (
@@ -48,6 +49,12 @@ def main(argv: Sequence[str]) -> int:
         events = load_events(run / JOURNAL_NAME)
     ledger = Ledger(events)
     target = Path(arguments.out) if arguments.out else run / tool.target
+    is_mirrored = arguments.to in ledger.settings.get("mirror", ()) and may_be_at_work(run)
+    if is_mirrored and target.resolve() == (run / tool.target).resolve():
+        raise ConfigurationError(
+            f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "
+            f"`{target}`; name another place by `--out`, or wait for the end of the run."
+        )
     _make_room(target, tool.is_file, arguments.overwrite)
     try:
         make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)

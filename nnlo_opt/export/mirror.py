@@ -8,10 +8,12 @@ fails, it says so in one line and ends; the search continues, and `nnlo-opt expo
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from nnlo_opt.export.exporter import TOOLS, make_exporter
-from nnlo_opt.reporting.follow import JournalFollower, Reporter, rounds
+from nnlo_opt.reporting.follow import INTERVAL_S, JournalFollower, Reporter, rounds
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 
 #: most seconds that a mirror lives on when the search is over
@@ -40,18 +42,25 @@ class Mirror(Reporter):
 
         A mirror that has failed has said so.
         """
-        return super().finish(timeout_s) or self._process.returncode > 0
+        super().finish(timeout_s)
+        return self._process.returncode >= 0
 
 
 def mirror(run_directory: Path, parent: int, tool: str) -> None:
     """Keep the files of a tool up to date until standard input has a byte or ends, or `parent` dies."""
+    threading.Thread(target=_end_after, args=(parent,), name="end", daemon=True).start()
     follower = JournalFollower(run_directory / JOURNAL_NAME)
     exporter = make_exporter(tool, run_directory / TOOLS[tool].target, run_directory.name)
-    for is_last in rounds(parent):
-        if is_last:
-            signal.alarm(LAST_S)  # whatever the tool does
+    for _ in rounds(parent):
         if follower.read():
             exporter.take(follower.new, follower.ledger)
+
+
+def _end_after(parent: int) -> None:
+    """End this process `LAST_S` after the process `parent`, which else ends it itself, whatever the tool does."""
+    while os.getppid() == parent:
+        time.sleep(INTERVAL_S)
+    signal.alarm(LAST_S)
 
 
 if __name__ == "__main__":
@@ -59,5 +68,6 @@ if __name__ == "__main__":
     try:
         mirror(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     except Exception as error:
-        place = f"`nnlo-opt export {sys.argv[1]} --to {sys.argv[3]} --overwrite`"
-        sys.exit(f"The mirror for {sys.argv[3]} has ended, and the search goes on: {error!r}. {place} writes it later.")
+        command = f"`nnlo-opt export {sys.argv[1]} --to {sys.argv[3]} --overwrite`"
+        why = f"The mirror for {sys.argv[3]} has ended, and the run goes on: {error!r}."
+        sys.exit(f"{why} {command} writes it when the run is over.")

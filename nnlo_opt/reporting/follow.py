@@ -21,6 +21,7 @@ from nnlo_opt.files import regular
 from nnlo_opt.reporting.page import wrote_page
 from nnlo_opt.reporting.results import write_results
 from nnlo_opt.runtime.environment import THREAD_VARIABLES, module_command, start_helper
+from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.events import Event
 from nnlo_opt.trials.journal import BATCH_LINES, decode_line, decode_lines, run_of, without_collection
 from nnlo_opt.trials.kept_weights import WeightKeeper
@@ -113,19 +114,27 @@ class Reporter:
         one_thread = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
         self._process = start_helper(command, one_thread, stdin=subprocess.PIPE)
 
+    def ask(self) -> None:
+        """Have the process take in the last events and end; return at once. A second call does nothing."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError):  # it has ended, or was asked
+            self._process.stdin.write(b"\n")
+            self._process.stdin.close()
+
     def finish(self, timeout_s: float = 60.0) -> bool:
-        """Have the reporter write the last reports; return True if it wrote them in time.
+        """Have the reporter write the last reports; return True if it wrote them in time, whether the page or not.
 
         Args:
             timeout_s: longest wait in seconds, after which the reporter is killed.
         """
+        self.ask()
         try:
-            self._process.communicate(b"\n", timeout_s)
-            return self._process.returncode in (0, WITHOUT_PAGE)
-        except (subprocess.TimeoutExpired, OSError):
+            with PULSE.unwatched():
+                self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return False
+        return self._process.returncode in (0, WITHOUT_PAGE, -signal.SIGALRM)
 
     @property
     def has_page(self) -> bool:
@@ -165,22 +174,10 @@ def follow(run_directory: Path, parent: int) -> None:
                 with suppress(OSError):
                     for path in keeper.surplus(follower.ledger, n_best):
                         path.unlink(missing_ok=True)
-    if os.getppid() == parent and not _wrote_page_in_time(run_directory, follower.ledger):
-        sys.exit(WITHOUT_PAGE)
-
-
-def _wrote_page_in_time(run_directory: Path, ledger: Ledger) -> bool:
-    """Write the page in `PAGE_S` seconds; return True if it is written."""
-
-    def give_up(*_: object) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, PAGE_S)
-    try:
-        return wrote_page(run_directory, ledger)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    if os.getppid() == parent:
+        signal.setitimer(signal.ITIMER_REAL, PAGE_S)  # which ends this process, whatever the page is waiting for
+        if not wrote_page(run_directory, follower.ledger):
+            sys.exit(WITHOUT_PAGE)
 
 
 if __name__ == "__main__":

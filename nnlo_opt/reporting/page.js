@@ -232,7 +232,7 @@
     run.state.began && `· began ${run.state.began}`].filter(Boolean).join(" ");
   if (isPositive) {
     const values = complete.map((trial) => trial.figure);
-    logFigure = values.length > 0 && Math.max(...values) > 100 * Math.min(...values);
+    logFigure = !maximises && values.length > 0 && Math.max(...values) > 100 * Math.min(...values);
     const button = el("button", { type: "button", "aria-pressed": `${logFigure}`, onclick: () => {
       logFigure = !logFigure;
       button.setAttribute("aria-pressed", `${logFigure}`);
@@ -565,7 +565,7 @@
       const isFlat = run.objectives.length === 2 && i !== j;
       return { data: [
         ...(isFlat ? [{ type: "scatter", mode: "lines", x: ordered.map(x), y: ordered.map(y), hoverinfo: "skip", showlegend: false,
-          line: { shape: (run.objectives[j].direction === "min") ? "hv" : "vh", color: color("best"), width: 1.5 } }] : []),
+          line: { shape: run.objectives[i].direction === "min" ? "hv" : "vh", color: color("best"), width: 1.5 } }] : []),
         dots(done.filter((trial) => !trial.pareto), x, y, { name: "dominated", shade: "pruned", size: 6 }),
         dots(front, x, y, { name: "Pareto set", shade: "best", size: 9 })],
       layout: layout({ showlegend: true, xaxis: axisStyle(`${run.objectives[i].name} (${run.objectives[i].direction})`, { nticks: 8 }),

@@ -44,11 +44,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
     """Return values as at most `width` characters of different heights; of several for one character, the last.
 
-    Heights are logarithmic if the values are positive and span more than a decade.
+    Heights are logarithmic if the values are positive and fall by more than a decade.
     """
     ramp, n_shown = _RAMPS[ascii_only], min(len(values), max(0, width))
     shown = [values[(i + 1) * len(values) // n_shown - 1] for i in range(n_shown)]
-    if max(shown, default=0.0) > 10 * min(shown, default=0.0) > 0:
+    if min(shown, default=0.0) > 0 and shown[0] > 10 * shown[-1]:
         shown = [math.log(value) for value in shown]
     low, span = min(shown, default=0.0), (max(shown, default=0.0) - min(shown, default=0.0)) or 1.0
     return "".join(ramp[round((value - low) / span * (len(ramp) - 1))] for value in shown)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from nnlo_opt.clock import Clock, SystemClock
 from nnlo_opt.coordinator.instructions import SearchPlan
+from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
@@ -66,7 +67,7 @@ class RunWatch:
         """Return the state of the run now, or the state before if its journal cannot be read for the moment.
 
         Raises:
-            OSError: the journal could not be read for `MOST_FAILED` looks.
+            ConfigurationError: the journal could not be read for `MOST_FAILED` looks.
             JournalError: it is damaged.
         """
         now_s, at_work = self._clock.monotonic_s(), may_be_at_work(self._run)  # first: it ends behind its last event
@@ -94,7 +95,10 @@ class RunWatch:
                 if self._n_failed >= MOST_FAILED:
                     load_events(self._run / JOURNAL_NAME)  # says what is damaged
             elif self._n_failed >= MOST_FAILED:
-                raise
+                raise ConfigurationError(
+                    f"A run directory must stay in its place while it is watched. Received: `{self._run}`, whose "
+                    f"journal cannot be read any more ({error.strerror or error}). Watch it where it is now."
+                ) from None
             return False
         self._n_failed, self.is_behind = 0, False
         return True

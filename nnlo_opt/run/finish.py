@@ -122,14 +122,18 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
             return
         has_page = wrote_page(directory.path, directory.ledger)
     if not has_page:
-        say(f"{PAGE_NAME} could not be written: `nnlo-opt report {directory.shown}` says why.", sys.stderr)
+        say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
 
 
-def end_mirrors(mirrors: Sequence[Mirror], left_s: float | None, say: Callable[[str, TextIO], None]) -> None:
-    """Have the mirrors take in the last events; `left_s`: seconds until this process must end, None without a limit."""
+def end_mirrors(
+    mirrors: Sequence[Mirror], directory: RunDirectory, left_s: float | None, say: Callable[[str, TextIO], None]
+) -> None:
+    """Wait for the mirrors, which were asked to end; `left_s`: seconds that this process has, None without a limit."""
+    until_s = time.monotonic() + (LAST_S if left_s is None else min(LAST_S, left_s / 4))
     for mirror in mirrors:
-        if not mirror.finish(LAST_S if left_s is None else min(LAST_S, left_s / 4)):
-            say(f"The mirror for {mirror.tool} is behind: `nnlo-opt export --to {mirror.tool}` writes it.", sys.stderr)
+        if not mirror.finish(max(0.0, until_s - time.monotonic())):
+            command = f"`nnlo-opt export {directory.shown} --to {mirror.tool} --overwrite`"
+            say(f"The mirror for {mirror.tool} is behind: {command} brings it up to date.", sys.stderr)
 
 
 def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:

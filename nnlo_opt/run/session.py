@@ -499,6 +499,7 @@ class Session(ABC):
                 "block_size": options.block_size,
                 "folder": str(options.run.start),
                 **({"keep_weights": options.keep_weights} if options.keep_weights else {}),
+                **({"mirror": [*options.mirror]} if options.mirror else {}),
             },
             adopted=[] if ledger.sessions else self.adopted,
             cut_bytes=n_cut,
@@ -521,9 +522,11 @@ class Session(ABC):
             coordinator.complete(test)
         if not self.is_one_training:
             remove_stale_checkpoints(directory.path, directory.ledger)
+        for mirror in run.mirrors:
+            mirror.ask()  # it works while the reports are written
         if self._keeps_files:
             write_last_reports(run.reporter, directory, self.say)
-        end_mirrors(run.mirrors, self._preemption.left_s, self.say)
+        end_mirrors(run.mirrors, directory, self._preemption.left_s, self.say)
         self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if test:

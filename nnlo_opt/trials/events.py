@@ -38,6 +38,7 @@ class _Settings(TypedDict, total=False):
     command_line: list[str]
     hyper_opt: str
     keep_weights: int
+    mirror: list[str]
     versions: dict[str, Any]
     folder: str
 
@@ -63,7 +64,8 @@ class RunStarted(Event):
     unix_s: float
     n_ranks: int
     n_blocks: int
-    #: settings that must not change between starts: search space, model, data, loss, folds, direction, seed
+    #: settings that must not change between starts: search space, model, data, loss, folds, direction, seed; but
+    #: `training` of a training, which may be given more epochs
     identity: dict[str, Any]
     #: settings that may change, kept to be shown: command line, versions, training options
     settings: dict[str, Any] = field(default_factory=dict)

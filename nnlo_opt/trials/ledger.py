@@ -59,7 +59,8 @@ class Ledger:
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
-        #: settings that must not change between starts, from the first RunStarted
+        #: settings that must not change between starts, from the first RunStarted; the training options of the last
+        #: one, as a training may be given more epochs
         self.identity: dict[str, Any] = {}
         #: settings of the last RunStarted
         self.settings: dict[str, Any] = {}
@@ -140,6 +141,8 @@ class Ledger:
             several = event.identity.get("objectives", ())
             # A single objective is the figure of merit; its name is only for people.
             self.objectives = tuple(map(Objective.parse, several)) if len(several) > 1 else ()
+        elif "training" in event.identity:
+            self.identity = {**self.identity, "training": event.identity["training"]}
         self.settings = event.settings
         self.cut_bytes += event.cut_bytes
         self.completed_because = self.preempted_because = ""

@@ -1,4 +1,5 @@
 import importlib.util
+from contextlib import closing
 
 import pytest
 from exported import story
@@ -6,6 +7,7 @@ from stories import write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.export.tables import CsvTables
+from nnlo_opt.trials.run_lock import RunLock
 
 
 def export(run, *words):
@@ -48,6 +50,25 @@ def test_nothing_is_overwritten_unasked_and_no_folder_of_somebody_else(run, tmp_
     assert export(run, "--to", "csv", "--out", str(tmp_path / "mine"), "--overwrite") == 2
     assert "remove it yourself" in capsys.readouterr().err
     assert (tmp_path / "mine" / "trials.csv").exists()
+
+
+@pytest.mark.needs("optuna")
+def test_what_a_mirror_of_a_run_under_way_writes_is_not_replaced(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    first, *further = story()
+    run = write_journal(tmp_path / "run", [first.replaced(settings={"mirror": ["optuna"]}), *further])
+    with closing(RunLock(run, 0.0)):
+        for words in (
+            (),
+            ("--overwrite",),
+            ("--overwrite", "--out", str(tmp_path / "run" / ".." / "run" / "optuna.log")),
+        ):
+            assert export(run, "--to", "optuna", *words) == 2
+            assert "name another place by `--out`, or wait for the end" in " ".join(capsys.readouterr().err.split())
+        assert not (run / "optuna.log").exists()
+        assert export(run, "--to", "optuna", "--out", str(tmp_path / "other.log")) == 0
+        assert export(run, "--to", "csv") == 0
+    assert export(run, "--to", "optuna") == 0
 
 
 def test_a_link_is_not_followed(run, tmp_path, capsys):

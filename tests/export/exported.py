@@ -17,6 +17,7 @@ SPACE = Space(
         Ordinal([16, 32, 64], name="batch"),
         Categorical([[1, 2], [3]], name="shape"),
         Categorical([True, False], name="bias"),
+        Categorical(["l1", "l2", None], name="penalty", condition=When("optimizer", "sgd")),
     ]
 )
 UNIX_S = 1_700_000_000.0

@@ -1,11 +1,15 @@
+import math
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from exported import story
 from stories import write_journal
 
 from nnlo_opt.export.mirror import Mirror
+from nnlo_opt.runtime.pulse import PULSE
 from nnlo_opt.trials.journal import Journal
 
 
@@ -27,12 +31,42 @@ def test_a_mirror_that_fails_says_so_once_and_ends(tmp_path, capfd):
     mirror = Mirror(tmp_path, "optuna")
     assert mirror.finish()
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith("The mirror for optuna has ended, and the search goes on: IsADirectoryError")
-    assert line.endswith(f"`nnlo-opt export {tmp_path} --to optuna --overwrite` writes it later.")
+    assert line.startswith("The mirror for optuna has ended, and the run goes on: IsADirectoryError")
+    assert line.endswith(f"`nnlo-opt export {tmp_path} --to optuna --overwrite` writes it when the run is over.")
 
 
-def test_a_mirror_that_hangs_is_ended(tmp_path):
-    mirror = Mirror(write_journal(tmp_path, story()), "csv")
-    os.kill(mirror._process.pid, signal.SIGSTOP)
+def test_a_mirror_that_hangs_is_ended_and_the_rank_that_waits_for_it_is_not(tmp_path, monkeypatch):
+    mirror, patience = Mirror(write_journal(tmp_path, story()), "csv"), []
+    process, wait = mirror._process, mirror._process.wait
+    monkeypatch.setattr(process, "wait", lambda *limit: patience.append(PULSE.patience) or wait(*limit))
+    os.kill(process.pid, signal.SIGSTOP)
     assert not mirror.finish(0.5)
-    assert mirror._process.returncode < 0
+    assert process.returncode < 0
+    assert patience[0] == math.inf
+
+
+#: starts a mirror that hangs, and dies when the mirror does
+DIES = """
+import os, select, sys, time
+from pathlib import Path
+from nnlo_opt.export import mirror
+if len(sys.argv) == 2:
+    mirror.Mirror.module = "hangs"
+    mirror.Mirror(Path(sys.argv[1]), "csv")
+    select.select([0], [], [])
+    os.kill(os.getpid(), 9)
+mirror.LAST_S = 1
+mirror.make_exporter = lambda *_: os.write(1, b"hangs") and time.sleep(100)
+mirror.mirror(Path(sys.argv[1]), int(sys.argv[2]), "csv")
+"""
+
+
+def test_a_mirror_that_hangs_does_not_outlive_a_coordinator_that_was_killed(tmp_path, monkeypatch):
+    (tmp_path / "hangs.py").write_text(DIES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    write_journal(tmp_path, story())
+    # Its output has an end when the mirror, which has inherited it, has ended too.
+    words = [sys.executable, str(tmp_path / "hangs.py"), str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as coordinator:
+        assert coordinator.stdout.read(5) == b"hangs"
+        coordinator.communicate(b"\n", 60)

@@ -77,6 +77,7 @@ def test_distributions_are_as_in_the_search_space(tmp_path):
         "batch": "CategoricalDistribution(choices=(16, 32, 64))",
         "shape": "CategoricalDistribution(choices=('[1, 2]', '[3]'))",
         "bias": "CategoricalDistribution(choices=(True, False))",
+        "penalty": "CategoricalDistribution(choices=('l1', 'l2', None))",
     }
     with_momentum = [trial.params["optimizer"] == "sgd" for trial in trials]
     assert ["momentum" in trial.params for trial in trials] == with_momentum

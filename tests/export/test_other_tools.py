@@ -140,10 +140,12 @@ def test_parquet_keeps_the_types_of_all_columns(tmp_path):
     events = story(2, ("val_loss:min", "n_weights:max"))
     ledger = exported("parquet", tmp_path, events)
     found, wanted = pandas.read_parquet(tmp_path / "trials.parquet"), trials_frame(ledger)
-    for name in ("p:clip", "p:shape"):
-        texts = [None if pandas.isna(text) else json.loads(text) for text in found.pop(name)]
-        assert texts == [trial.point[name[2:]] for trial in ledger.trials]
+    for name in ("p:clip", "p:shape", "p:penalty"):  # None is a value, and a missing text a parameter that is not there
+        texts = [None if pandas.isna(text) else text for text in found.pop(name)]
+        points = [trial.point for trial in ledger.trials]
+        assert texts == [json.dumps(point[name[2:]]) if name[2:] in point else None for point in points]
         wanted.pop(name)
+    assert {None, "null", '"l2"'} == {*texts}
     assert_frame_equal(found, wanted)
     epochs = pandas.read_parquet(tmp_path / "epochs.parquet")
     assert_frame_equal(epochs, epochs_frame(ledger, events))

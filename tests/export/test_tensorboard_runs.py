@@ -84,7 +84,7 @@ def test_tensorboard_reads_what_the_journal_has_without_tensorflow(tmp_path, n_f
         assert start["groupName"] == f"trial-{trial.number:04d}"
         texts = {"shape", "clip"}
         assert start["hparams"] == {
-            name: json.dumps(value) if name in texts else value for name, value in trial.point.items()
+            name: json.dumps(value) if name in texts or value is None else value for name, value in trial.point.items()
         }
         end = found[run]["hparams"].get("_hparams_/session_end_info", {}).get("sessionEndInfo", {})
         status = {"complete": "STATUS_SUCCESS", "pruned": "STATUS_SUCCESS", "failed": "STATUS_FAILURE"}

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -181,6 +183,45 @@ def run(n_ranks: int, command: list[str], cwd: Path, timeout_s: float = 120.0, c
 def start(n_ranks: int, command: list[str], cwd: Path) -> Job:
     """As `run`, without waiting for its end."""
     return Job(n_ranks, [str(BIN / command[0]), *command[1:]], cwd)
+
+
+class Terminal:
+    """A terminal with a program in it.
+
+    Args:
+        command: words that start the program.
+        cwd: its folder.
+        columns: width of the terminal.
+    """
+
+    def __init__(self, command: list[str], cwd: Path, columns: int = 250) -> None:
+        self._other, end = os.openpty()
+        termios.tcsetwinsize(end, (40, columns))
+        environ = {**environment(), "TERM": "xterm", "NO_COLOR": "1"}
+        self.process = subprocess.Popen(command, cwd=cwd, stdin=end, stdout=end, stderr=end, env=environ)
+        os.close(end)
+        #: all that was shown so far
+        self.shown = b""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._other, 65536):
+                self.shown += data
+        except OSError:
+            os.close(self._other)
+
+    def resize(self, columns: int) -> None:
+        """Give the terminal another width, and tell the program."""
+        termios.tcsetwinsize(self._other, (40, columns))
+        self.process.send_signal(signal.SIGWINCH)
+
+    def wait(self) -> tuple[str, int]:
+        """Return all that was shown, with the exit code."""
+        code = self.process.wait(100)
+        self._thread.join(10)
+        return self.shown.decode(), code
 
 
 class Preloaded:

@@ -1,12 +1,5 @@
 """A search watched from a second terminal, and the line at the bottom of its own, under real mpirun."""
 
-import fcntl
-import os
-import struct
-import subprocess
-import termios
-import threading
-
 import launcher
 import objectives
 import pytest
@@ -25,42 +18,14 @@ SLOW = objectives.module("""
 """)
 
 
-class Terminal:
-    """A terminal of 250 columns with a program in it."""
-
-    def __init__(self, command, cwd):
-        other, end = os.openpty()
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 250, 0, 0))
-        environment = {**launcher.environment(), "TERM": "xterm", "NO_COLOR": "1"}
-        self.process = subprocess.Popen(command, cwd=cwd, stdin=end, stdout=end, stderr=end, env=environment)
-        os.close(end)
-        self._other = other
-        self._shown = b""
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self):
-        try:
-            while data := os.read(self._other, 65536):
-                self._shown += data
-        except OSError:
-            os.close(self._other)
-
-    def wait(self):
-        """Return all that was shown, with the exit code."""
-        code = self.process.wait(100)
-        self._thread.join(10)
-        return self._shown.decode(), code
-
-
 def test_a_search_is_watched_from_a_second_terminal_and_its_own_lines_stay_whole(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     command = [launcher.find_mpirun(), "-np", "3", str(launcher.BIN / "OptimizationDriver"), "--model", "slow.py"]
     command += ["--num-iterations", "6", "--checkpoint", "W", "--hyper-opt", "random", "--log-file", "log"]
-    driver = Terminal(command, tmp_path)
+    driver = launcher.Terminal(command, tmp_path)
     run = tmp_path / "checkpoints/W"
     assert launcher.seen_within(90, (run / "run.lock").exists)
-    watcher = Terminal([str(launcher.BIN / "nnlo-opt"), "watch", str(run), "--interval", "0.2"], tmp_path)
+    watcher = launcher.Terminal([str(launcher.BIN / "nnlo-opt"), "watch", str(run), "--interval", "0.2"], tmp_path)
     shown, code = watcher.wait()
     assert code == 0, shown
     assert "\x1b[?1049h" in shown, "the page has no screen of its own"

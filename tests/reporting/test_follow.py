@@ -76,6 +76,32 @@ def test_a_page_that_cannot_be_written_leaves_the_tables_as_they_should_be(tmp_p
     assert capfd.readouterr().err == ""
 
 
+#: a reporter that waits for a file system while it reads how stale the updates of a fold were
+SLOW = """
+import sys, time
+from pathlib import Path
+from nnlo_opt.reporting import follow, page_data
+follow.PAGE_S = 0.2
+page_data.parse_object = lambda text: time.sleep(50)
+follow.follow(Path(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def test_a_page_that_takes_too_long_is_given_up_and_the_tables_are_there(tmp_path, monkeypatch, capfd):
+    (tmp_path / "slow.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(Reporter, "module", "slow")
+    run = tmp_path / "run"
+    (run / "trials/0000/fold0").mkdir(parents=True)
+    (run / "trials/0000/fold0/history.json").touch()
+    write_journal(run, [STARTED, *events_of_trial(0)])
+    reporter = Reporter(run)
+    assert reporter.finish()
+    assert not reporter.has_page
+    assert reports_of(run) == (1, 0)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_reporter_writes_all_there_is_when_the_coordinator_died(tmp_path):
     coordinator = """
 import os, sys

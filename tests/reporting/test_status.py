@@ -77,6 +77,13 @@ def test_a_training_is_counted_in_epochs_of_all_its_folds():
     assert seen.kind == "training of net"
 
 
+def test_a_training_that_is_given_more_epochs_is_counted_by_these():
+    again = TRAINING.replaced(time_s=9.0, unix_s=109.0, identity={**TRAINING.identity, "training": {"epochs": 8}})
+    seen = status(TRAINING, *trial(0), again, *begun(1, epoch=5), reported(1, 6, 0.5, 14.0))
+    assert seen.progress == Progress(unit="epoch", n_done=6, n_all=8, end_s=14.0 + 2 * 4.0)
+    assert (seen.running[0]["epoch"], seen.running[0]["n_epochs"]) == (6, 8)
+
+
 def test_more_epochs_than_the_journal_promises_are_no_share():
     (fold,) = status(SEARCH, *begun(0), reported(0, 9, 0.5, 15.0)).running
     assert fold["n_epochs"] is None
@@ -126,6 +133,7 @@ def test_a_curve_has_a_character_for_each_value_or_for_the_last_of_some():
     assert curve_text([1.0, 0.5, 0.0], 9) == "█▅▁"
     assert curve_text(list(range(8)), 4, ascii_only=True) == "_-*#"
     assert curve_text([1.0, 0.1, 0.01], 9) == "█▅▁"
+    assert curve_text([0.01, 0.1, 1.0], 9) == "▁▂█"
     assert curve_text([2.0] * 3, 9) == "▁▁▁"
     assert curve_text([], 9) == curve_text([1.0], 0) == ""
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 from told_runs import Story
 
+from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
 from nnlo_opt.run import finish as closing
@@ -11,6 +12,7 @@ from nnlo_opt.run.finish import (
     BEST_MODEL,
     best_fold,
     end_if_stuck,
+    end_mirrors,
     remove_stale_checkpoints,
     run_at_end,
     save_model,
@@ -112,6 +114,28 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
     timers[0].function()
     assert codes == [EXIT_FAILURE]
     assert said[0].startswith("Block 1 and 3 is stuck")
+
+
+# ---------------------------------------------------------------- mirrors
+
+
+@pytest.mark.parametrize(("left_s", "waits_s"), [(None, 30), (1000.0, 30), (8.0, 2)])
+def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(monkeypatch, left_s, waits_s):
+    clock, said, waited = ManualClock(), [], []
+
+    def wait(timeout_s):
+        waited.append(timeout_s)
+        clock.advance(timeout_s)
+        return False
+
+    monkeypatch.setattr(closing.time, "monotonic", clock.monotonic_s)
+    mirrors = [SimpleNamespace(tool=tool, finish=wait) for tool in ("optuna", "tensorboard")]
+    end_mirrors(mirrors, SimpleNamespace(shown="checkpoints/S"), left_s, lambda text, stream: said.append(text))
+    assert waited == [waits_s, 0]
+    assert said[1] == (
+        "The mirror for tensorboard is behind: `nnlo-opt export checkpoints/S --to tensorboard --overwrite` brings it "
+        "up to date."
+    )
 
 
 # ---------------------------------------------------------------- --on-end
