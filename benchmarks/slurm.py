@@ -292,17 +292,18 @@ def by_srun(trial: Trial) -> None:
 
 
 def scripts(trial: Trial) -> None:
-    """A script for Horovod trains on ranks of two nodes; a controller, whose workers share memory, refuses these."""
+    """Scripts for Horovod train on ranks of two nodes; a controller, whose workers share memory, refuses these."""
     job = "sbatch --wait --nodes=2 --ntasks=3 --output={name} --wrap='mpirun -n 3 bash -c \"hostname; python {words}\"'"
-    mine = (ROOT / "tests" / "mpi" / "controller_scripts.py", ROOT / "examples" / "example_horovod_lenet.py")
-    for script in mine:
-        shutil.copy(script, trial.folder)
+    names = ("lenet", "photographs")
+    for path in ("tests/mpi/controller_scripts.py", *(f"examples/example_horovod_{name}.py" for name in names)):
+        shutil.copy(ROOT / path, trial.folder)
     trial.type(job.format(name="controller", words="controller_scripts.py trains"))
     assert "must be on one node" in trial.type("grep -a -o -e 'All ranks must .*' controller")
-    trial.type(job.format(name="lenet", words="example_horovod_lenet.py"))
-    text = trial.type("grep -a -x -e 'n[1-4]' -e 'accuracy on .*' lenet")
-    assert {"n1", "n2"} <= set(text.split())
-    assert float(text.rsplit(maxsplit=1)[-1]) > 0.9
+    for name in names:
+        trial.type(job.format(name=name, words=f"example_horovod_{name}.py"))
+        text = trial.type(f"grep -a -x -e 'n[1-4]' -e 'accuracy on .*' {name}")
+        assert {"n1", "n2"} <= set(text.split())
+        assert float(text.rsplit(maxsplit=1)[-1]) > 0.9
 
 
 #: name -> (statement, seconds of a trial, True if `--quick` has it)
