@@ -5,15 +5,14 @@ A search *drains* when no new trial begins: enough trials have begun, the target
 """
 
 import math
-import re
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
 
 from nnlo_opt.coordinator.instructions import Budget, Finish, SearchPlan
 from nnlo_opt.coordinator.outcomes import trial_losses
+from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.objectives import Objective
 from nnlo_opt.trials.pareto import ParetoSet
@@ -25,8 +24,6 @@ QUANTILE = 0.9
 PAUSE_PART, STOP_PART = 0.75, 0.15
 #: share of the end of a walltime for folds to write a checkpoint; the other folds have as long again to stop
 WALLTIME_PAUSE_PART = 0.25
-#: what differs between two failures for the same reason: points, addresses, numbers; but the line of code does not
-_VARYING = re.compile(r"(line \d+)|\{[^{}]*\}|0x[0-9a-f]+|[-+]?\d[\d.,]*(?:e[-+]?\d+)?|[-+]?\b(?:nan|inf)\b")
 
 
 class Phase(Enum):
@@ -222,13 +219,6 @@ def walltime_times(budget: Budget) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------- trials that have ended
-
-
-def cause_of(reason: str, point: Mapping[str, Any]) -> str:
-    """Return the reason of a failure at `point` without numbers and values of the point, except the line of code."""
-    words = [re.escape(value) for value in point.values() if isinstance(value, str) and len(value) > 2]
-    cause = re.sub(rf"\b(?:{'|'.join(words)})\b", "#", reason) if words else reason
-    return _VARYING.sub(lambda found: found[1] or "#", cause)
 
 
 def duration_s(trial: Trial) -> float | None:

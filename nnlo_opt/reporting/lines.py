@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
 
@@ -110,8 +111,8 @@ class ProgressLines(_Lines):
         self._policy = policy
         #: time at which this start began, in seconds since the first start
         self._began_s = ledger.sessions[-1].started_at_s
-        #: reason of a failure -> the first trial that failed for it in this start
-        self._reasons: dict[str, int] = {}
+        #: cause of a failure -> the first trial that failed for it in this start
+        self._causes: dict[str, int] = {}
         #: trials whose parameters this start has printed
         self._introduced: set[int] = set()
 
@@ -142,7 +143,8 @@ class ProgressLines(_Lines):
             case ev.TrialPruned():
                 self._ended(event, f"pruned: {event.reason}", ledger)
             case ev.TrialFailed():
-                first = self._reasons.setdefault(event.reason, event.trial)
+                cause = cause_of(event.reason, ledger.trials[event.trial].point)
+                first = self._causes.setdefault(cause, event.trial)
                 why = f": {shortened(event.reason)}" if first == event.trial else f" as trial {first} did"
                 self._ended(event, f"failed{why}", ledger)
             case _:

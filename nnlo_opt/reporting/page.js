@@ -227,7 +227,7 @@
 
   document.getElementById("name").textContent = run.name;
   document.getElementById("state").textContent = [
-    run.state.complete ? "Complete" : "Not complete", run.state.reason && `(${run.state.reason})`,
+    run.state.complete ? "Finished" : "Not finished", run.state.reason && `(${run.state.reason})`,
     run.state.model && `· ${run.state.model}`, run.state.is_search && run.state.hyper_opt && `· ${run.state.hyper_opt} search`,
     run.state.began && `· began ${run.state.began}`].filter(Boolean).join(" ");
   if (isPositive) {
@@ -655,16 +655,12 @@
   }
 
   function failures() {
-    const reasons = new Map();
-    for (const trial of trials.filter((each) => each.state === "failed")) {
-      reasons.set(trial.reason, [...(reasons.get(trial.reason) || []), trial.number]);
-    }
-    if (!reasons.size) return;
+    if (!run.failures.length) return;
     const most = 12;
-    const body = [...reasons].sort((a, b) => b[1].length - a[1].length).map(([reason, numbers]) => [`${numbers.length}`,
+    const body = run.failures.map(([reason, numbers]) => [`${numbers.length}`,
       el("span", {}, ...numbers.slice(0, most).flatMap((n) => [trialButton(n), " "]), numbers.length > most ? "… " : "",
         el("button", { type: "button", onclick: () => choose(new Set(numbers)) }, "choose all")), reason || "(no reason)"]);
-    section("failures", "Failures", paragraph("Failed trials by their reason. ", el("code", {}, "nnlo-opt show RUN --trial N"), " prints the traceback of a trial."),
+    section("failures", "Failures", paragraph("Failed trials by their cause, with the reason of the first. ", el("code", {}, "nnlo-opt show RUN --trial N"), " prints the traceback of a trial."),
       table(["trials", "which", "reason"], body, { numbers: [0] }));
   }
 

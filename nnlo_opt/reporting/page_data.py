@@ -23,6 +23,7 @@ from nnlo_opt.space.parameters import Constant, Parameter
 from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
+from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Trial, TrialState
 from nnlo_opt.update_rules.staleness import StalenessStatistics
@@ -49,6 +50,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         "summary": summarise(ledger),
         "objectives": [asdict(objective) for objective in ledger.objectives],
         "parameters": [axis_of(name, ledger.trials, space) for name in parameter_names(ledger)],
+        "failures": [[failure.reason[:MOST_CHARACTERS], failure.trials] for failure in failures(ledger.trials)],
         "trials": _columns([_trial(trial, ledger) for trial in ledger.trials]),
         "curves": curves_of(ledger.trials),
         "folds": [
@@ -167,7 +169,6 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "time_s": time_s(trial),
         "pareto": trial.number in ledger.pareto,
         "objectives": [trial.objectives.get(objective.name) for objective in ledger.objectives],
-        "reason": row["reason"][:MOST_CHARACTERS],
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from nnlo_opt.reporting.lines import epoch_s, expected_end_s, losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
+from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import Assignment, Trial, TrialState
 
@@ -131,7 +132,7 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
         curve=_curve(ledger, by_end),
         running=running,
         ended=[_ended(trial, now_s) for trial in by_end[: -N_ENDS - 1 : -1]],
-        failures=_failures(ledger),
+        failures=[asdict(failure) for failure in failures(ledger.trials)],
         n_blocks=last.n_blocks if last else 0,
         n_blocks_busy=0 if state.is_over else len({fold["block"] for fold in running}),
         block_utilization=block_utilization(ledger),
@@ -226,12 +227,3 @@ def _ended(trial: Trial, now_s: float) -> Row:
     ago_s = now_s - (trial.ended_at_s or 0.0)
     about = {"trial": trial.number, "state": trial.state.value, "reason": trial.reason}
     return about | {"figure_of_merit": figure, "ago_s": ago_s}
-
-
-def _failures(ledger: Ledger) -> list[Row]:
-    found: dict[str, list[int]] = {}
-    for trial in ledger.trials:
-        if trial.state is TrialState.FAILED:
-            found.setdefault(trial.reason, []).append(trial.number)
-    by_number = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [{"reason": reason, "trials": trials} for reason, trials in by_number]

@@ -16,6 +16,7 @@ from nnlo_opt.reporting.lines import counted, shortened, value_text
 from nnlo_opt.reporting.terminal import WIDE
 from nnlo_opt.runtime.log import log_path
 from nnlo_opt.trials import events as ev
+from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
 
@@ -86,12 +87,9 @@ def _table(ledger: Ledger, trials: Sequence[Trial], title: str, best: Trial | No
 
 def _reasons(trials: Sequence[Trial], width: int) -> str:
     """Return every reason for which trials have failed, once, with their numbers."""
-    found: dict[str, list[int]] = {}
-    for trial in trials:
-        if trial.state is TrialState.FAILED:
-            found.setdefault(shortened(" ".join(trial.reason.split())), []).append(trial.number)
-    lines = []
-    for reason, numbers in list(found.items())[:_MOST_REASONS]:
+    found, lines = failures(trials), []
+    for failure in found[:_MOST_REASONS]:
+        numbers, reason = failure.trials, shortened(" ".join(failure.reason.split()))
         shown = ", ".join(map(str, numbers[:_MOST_NAMED])) + ", …" * (len(numbers) > _MOST_NAMED)
         lines.append(wrapped(f"Trial{'s' * (len(numbers) > 1)} {shown} failed: {reason}", width))
     if len(found) > _MOST_REASONS:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from nnlo_opt.block.task import Feeding, FoldTask, FoldTaskFactory, TaskFactory, TaskSetup, validation_batch
 from nnlo_opt.comm.messages import Json
-from nnlo_opt.coordinator.ending import cause_of
 from nnlo_opt.data.cache import FileCache
 from nnlo_opt.data.folds import Fold, first_classes, make_folds, single_fold
 from nnlo_opt.data.lists import read_list, verify
@@ -42,6 +41,7 @@ from nnlo_opt.training.options import TrainingOptions, model_parameters, option_
 from nnlo_opt.training.stopping import check_metric
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.trials.checkpoint import load_weights
+from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.figure import figure_name
 from nnlo_opt.trials.objectives import FIGURE
 

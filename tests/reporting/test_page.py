@@ -40,7 +40,7 @@ def test_text_of_users_cannot_leave_the_data(tmp_path):
     data = data_in(folder)
     assert data["name"] == "<b>run & co"
     assert data["parameters"][1]["labels"] == ["sgd", "None", EVIL]
-    assert data["trials"]["reason"][-1] == EVIL
+    assert data["failures"][-1][0] == EVIL
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<title>&lt;b&gt;run &amp; co</title>" in page
