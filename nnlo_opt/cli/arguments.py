@@ -95,6 +95,8 @@ class Parser(argparse.ArgumentParser):
             known = found[3].replace("'", "")
             see = f"Received: {found[2]}.{did_you_mean(found[2], known.split(', '))}"
             rule = f"{found[1]} must be one of {known}"
+        elif found := re.fullmatch("(`.+`) invalid int value: '(.*)'", rule):
+            rule, see = f"{found[1]} must be a whole number", f"Received: {found[2]}. {see}"
         elif found := re.fullmatch("the following arguments are required: ([^,]+).*", message):
             rule = f"`{found[1]}` is required"
         elif found := re.fullmatch("unrecognized arguments: (.*)", message):

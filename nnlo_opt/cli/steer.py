@@ -60,11 +60,14 @@ def enqueue(argv: Sequence[str]) -> int:
     holds = holder_of(space, point)
     # Part of a point that an earlier run has tried may become another point.
     adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []
-    where = [f"trial {trial.number} has them" for trial in ledger.trials if holds(trial.point)]
-    where += ["an earlier run has tried them (`--warm-start`)" for _ in filter(holds, adopted)]
-    where += [f"they wait in `{run / INBOX_NAME}` already" for _ in filter(holds, points_waiting(run))]
+    where = [f"trial {trial.number} has" for trial in ledger.trials if holds(trial.point)]
+    where += ["an earlier run has tried (`--warm-start`)" for _ in filter(holds, adopted)]
+    where += [f"waits in `{run / INBOX_NAME}` already" for _ in filter(holds, points_waiting(run))]
     if where:
-        raise ConfigurationError(f"No point is tried twice. Received: values of which {where[0]}. Give other values.")
+        raise ConfigurationError(
+            f"No point is tried twice. Received: {point_text(point)}, which {where[0]}. Give other values"
+            f"{', or more of them' * (not space.contains(point))}."
+        )
     path = submit(run, Enqueue(point=point))
     is_taken = is_at_work and _waited(arguments.wait, lambda: not path.exists())
     tried_by = next((t.number for t in read_ledger(run).trials if holds(t.point)), None) if is_taken else None

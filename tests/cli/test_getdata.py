@@ -159,7 +159,7 @@ def test_wrong_requests(folder: Path, npz: str, capsys: pytest.CaptureFixture[st
         )
     names = "cifar10, mnist, jets, topclass, showers, 3d, from-arrays"
     assert f"one of {names}. Received: mnits. Did you mean `mnist`?" in refused(capsys, "mnits")
-    assert "invalid int value" in refused(capsys, "mnist", "many")
+    assert "`n_files` must be a whole number. Received: many." in refused(capsys, "mnist", "many")
     assert "[1, 2, 3]" in refused(capsys, "mnist", "1", "2", "3")
     assert "required" in refused(capsys)
     assert "not a file" in refused(capsys, "mnist", "--source", "nowhere.npz")

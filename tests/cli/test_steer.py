@@ -53,7 +53,7 @@ def test_a_point_or_a_part_of_one_waits_for_the_next_start_if_nobody_works_on_th
     assert capsys.readouterr().out == said
     assert tool.main(["enqueue", str(path), "depth=2"]) == EXIT_OK
     assert list(points_waiting(path)) == [{"lr": 0.01, "n": 7}, {"kind": "b", "depth": 2}]
-    assert "they wait in `" in refused(capsys, "enqueue", path, "lr=1e-2")
+    assert "Received: lr=0.01, which waits in `" in refused(capsys, "enqueue", path, "lr=1e-2")
 
 
 def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
@@ -76,8 +76,8 @@ def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
         (["depth=1", "kind=a"], "`depth` is in a point only if"),
         (["n"], "A point must be given as NAME=VALUE"),
         (["n=1", "n=2"], "each name once"),
-        (["n=2"], "values of which trial 0 has them"),
-        (["n=4", "lr=0.5", "kind=a"], "No point is tried twice. Received: values of which trial 1 has them"),
+        (["n=2"], "Received: n=2, which trial 0 has. Give other values, or more of them."),
+        (["n=4", "lr=0.5", "kind=a"], "Received: lr=0.5 n=4 kind=a, which trial 1 has. Give other values."),
     ],
 )
 def test_a_point_that_no_trial_may_have_is_refused(run, capsys, words, sentence):
@@ -99,6 +99,7 @@ def test_a_training_and_a_search_that_is_complete_take_no_points(run, tmp_path, 
     [
         (["7"], "TRIAL must be a trial of a search that is under way. Received: 7, of 2 trials numbered from 0."),
         (["-1"], "Received: -1"),
+        (["x"], "`TRIAL` must be a whole number. Received: x."),
         (["1"], "trial 1, which is failed."),
         (["0", "--finish"], "trial 0 with `--finish`"),
     ],
