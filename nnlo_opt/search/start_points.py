@@ -10,6 +10,7 @@ import numpy as np
 from nnlo_opt.errors import ConfigurationError, did_you_mean
 from nnlo_opt.search.base import History, SearchAlgorithm
 from nnlo_opt.search.random import may_be_tried
+from nnlo_opt.space.fixing import value_of
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.space.values import thawed
 
@@ -74,18 +75,24 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
     checked: dict[Any, Point] = {}
     has_function = space.constraint is not None and space.constraint.function is not None
     for point in points:
-        for name, value in point.items():
-            if name not in space.names:
-                hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
-                raise _refusal(f"`{name}`, which is no parameter.{hint}")
-            if not space[name].contains(value):
-                raise _refusal(f"{name}={value}; it must be in {space[name]}.")
-        known = _with_parents(space, point)
+        known = _with_parents(space, {name: _value(space, name, value) for name, value in point.items()})
         ordered = {name: known[name] for name in space.names if name in known}
         if has_function and space.contains(ordered) and not space.is_feasible(ordered):
             raise _refusal(f"{_text(ordered)}; the constraint of the space refuses it.")
         checked.setdefault(tuple((name, space[name].key(value)) for name, value in ordered.items()), ordered)
     return list(checked.values())
+
+
+def _value(space: Space, name: str, value: Any) -> Any:
+    """Return a value as its parameter has it: 3 for 3.0, True for "true"; ConfigurationError if it has no such value."""
+    if name not in space.names:
+        hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
+        raise _refusal(f"`{name}`, which is no parameter.{hint}")
+    parameter = space[name]
+    own = value if isinstance(value, str) and parameter.contains(value) else value_of(parameter, value)
+    if not parameter.contains(own):
+        raise _refusal(f"{name}={value}; it must be in {parameter}.")
+    return own
 
 
 def _with_parents(space: Space, point: Point) -> Point:

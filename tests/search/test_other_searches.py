@@ -225,6 +225,14 @@ def test_start_points_are_put_in_the_order_of_the_space():
     ]
 
 
+def test_a_start_point_has_its_values_as_the_parameters_have_them():
+    space = Space([Integer(1, 9, name="n"), Real(0, 1, name="x"), Categorical([1, "1", True, None], name="c")])
+    for given, own in [(3.0, 3), ("3", 3)]:
+        (point,) = check_start_points(space, [{"n": given, "x": 1}])
+        assert repr(point) == f"{{'n': {own}, 'x': 1.0}}"
+    assert [check_start_points(space, [{"c": c}])[0]["c"] for c in (1, "1", "true", "null")] == [1, "1", True, None]
+
+
 # ---------------------------------------------------------------- constraints
 
 
