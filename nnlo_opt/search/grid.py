@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.search.base import History
-from nnlo_opt.space.parameters import Constant, Ordinal, Parameter
+from nnlo_opt.space.parameters import MAX_INTEGER, Constant, Integer, Ordinal, Parameter
 from nnlo_opt.space.space import Point, Space
 
 #: values of a continuous parameter if nobody says how many
@@ -49,17 +49,24 @@ class GridSearch:
 
 def grid_size(space: Space, grid_points: int | None) -> int:
     """Return the number of points in the grid of `space`; ConfigurationError if nobody would live to see its end."""
-    grid = grid_of(space, grid_points or DEFAULT_POINTS)
-    n_points = grid.n_points
-    assert n_points is not None
+    n_values = grid_points or DEFAULT_POINTS
+    # Integers stand for values that may be too many to be made.
+    counted = Space(_counted(parameter, n_values) for parameter in space.parameters)
+    n_points = counted.n_points or 0
     if n_points > MOST_POINTS:
-        widest = max(grid.parameters, key=lambda parameter: parameter.n_values or 0)
+        widest = max(counted.parameters, key=lambda parameter: parameter.n_values or 0)
         raise ConfigurationError(
             f"The grid of a search must have at most {MOST_POINTS:,} points. Received: {Decimal(n_points):.3g} points, "
             f"{widest.n_values:,} values of `{widest.name}` among them. Lower `--grid-points`, give that parameter a "
             "larger `step`, fix some by `--fix`, or choose another `--hyper-opt`."
         )
-    return n_points
+    return grid_of(space, n_values).n_points or 0
+
+
+def _counted(parameter: Parameter, n_values: int) -> Parameter:
+    if parameter.n_values is not None or n_values == 1:
+        return _with_few_values(parameter, n_values)
+    return Integer(1, min(n_values, MAX_INTEGER), name=parameter.name, condition=parameter.condition)
 
 
 def grid_of(space: Space, grid_points: int) -> Space:

@@ -5,6 +5,7 @@ surrogates need no knowledge of priors and kinds.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -320,13 +321,12 @@ class _Choice:
                 f"Parameter `{name}` must have at least 2 categories. Received: {[thawed(v) for v in values]}. "
                 "Give a single value to the model itself instead of searching it, or write it as a Constant."
             )
-        texts = [text(value) for value in values]
-        for index, repeated in enumerate(texts):
-            if repeated in texts[:index]:
-                raise ConfigurationError(
-                    f"The categories of parameter `{name}` must be different. Received: {repeated} more than once. "
-                    "Remove the repetition."
-                )
+        repeated = [one for one, n in Counter(text(value) for value in values).items() if n > 1]
+        if repeated:
+            raise ConfigurationError(
+                f"The categories of parameter `{name}` must be different. Received: {repeated[0]} more than once. "
+                "Remove the repetition."
+            )
         object.__setattr__(self, "categories", values)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "condition", condition)

@@ -66,3 +66,6 @@ def test_a_grid_without_an_end_is_refused_with_its_widest_parameter():
     for space in (ODD_SPACES["huge ranges"], ODD_SPACES["many parameters"]):
         check_refused("must have at most 1,000,000 points. Received: ", grid_size, space, 5)
     check_refused("9,007,199,254,740,992 values of `n`", grid_size, ODD_SPACES["many decades"], 5)
+    for n_values in (10**6 + 1, 10**20):  # which are not made
+        check_refused("values of `x`", grid_size, Space([Integer(1, 10, name="n"), Real(0, 1, name="x")]), n_values)
+    assert grid_size(Space([Real(0, 1, name="x")]), 10**5) == 10**5
