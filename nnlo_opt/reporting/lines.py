@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nnlo_opt.reporting.expected_end import epoch_s, expected_end_s
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.failures import cause_of
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
+from nnlo_opt.trials.trial import AssignmentEnd, Trial, TrialState
 
 if TYPE_CHECKING:  # what prints a state needs none of these, and starts fast
     from nnlo_opt.coordinator.instructions import SearchPlan
@@ -177,7 +178,7 @@ class ProgressLines(_Lines):
 
     def _left(self, event: ev.Event, ledger: Ledger) -> str:
         """Return the time left, as the end of a line."""
-        end_s = expected_end_s(ledger, self._plan.num_iterations, event.time_s)
+        end_s = expected_end_s(ledger, self._plan.num_iterations)
         return "" if end_s is None else f" | about {duration(end_s - event.time_s)} left"
 
     def _fold(self, number: int, ledger: Ledger) -> str:
@@ -186,25 +187,6 @@ class ProgressLines(_Lines):
 
     def _line(self, event: ev.Event, text: str, style: str = "") -> None:
         self._write(f"[{event.time_s - self._began_s:9.1f} s] {text}", style=style)
-
-
-def expected_end_s(ledger: Ledger, n_all: int, at_s: float) -> float | None:
-    """Return the expected time of the end by the trials that this start has ended or paused; None before the first.
-
-    Args:
-        ledger: the trials.
-        n_all: number of trials at the end.
-        at_s: time of the last end or pause; as the result in seconds since the first start.
-    """
-    session = ledger.sessions[-1]
-    n_new, n_left = ledger.n_measured - session.n_before, n_all - ledger.n_measured
-    return at_s + (at_s - session.started_at_s) / n_new * n_left if n_new > 0 and n_left > 0 else None
-
-
-def epoch_s(assignment: Assignment, epoch: int, at_s: float) -> float | None:
-    """Return the seconds of an epoch of an assignment that has reached `epoch` at `at_s`; None before its first one."""
-    n_epochs = epoch - assignment.first_epoch
-    return (at_s - (assignment.started_at_s or 0.0)) / n_epochs if n_epochs > 0 else None
 
 
 def _was_paused(number: int, ledger: Ledger) -> bool:

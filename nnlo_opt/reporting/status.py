@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from nnlo_opt.reporting.lines import epoch_s, expected_end_s, losses_text
+from nnlo_opt.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
+from nnlo_opt.reporting.lines import losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
 from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
@@ -172,29 +173,18 @@ def progress_of(ledger: Ledger) -> Progress:
         return _progress_of_training(ledger, n_epochs)
     end_s = None
     if n_all is not None and ledger.sessions:
-        end_s = expected_end_s(ledger, n_all, ledger.sessions[-1].measured_at_s)
+        end_s = expected_end_s(ledger, n_all)
     return Progress(unit="trial", n_done=ledger.n_ended, n_all=n_all, end_s=end_s)
 
 
 def _progress_of_training(ledger: Ledger, n_epochs: int) -> Progress:
     trial, end_s = ledger.trials[-1], None
-    reached = {a.fold: a.epoch for a in trial.assignments} | dict.fromkeys(trial.folds, n_epochs)
-    n_done, n_all = sum(reached.values()), n_epochs * int(ledger.identity.get("n_fold", 1))
+    n_done, n_all = epochs_reached(trial, n_epochs), n_epochs * int(ledger.identity.get("n_fold", 1))
     for assignment in trial.running:
         at_s = ledger.sessions[-1].last_at_s
         if (seconds := epoch_s(assignment, assignment.epoch, at_s)) is not None:
             end_s = at_s + seconds * (n_all - n_done)
     return Progress(unit="epoch", n_done=n_done, n_all=n_all, end_s=end_s)
-
-
-def epochs_of(ledger: Ledger, trial: Trial) -> int | None:
-    """Return the number of epochs of a whole training of a trial; None if only the trial knows it."""
-    identity = ledger.identity
-    known = trial.point.get("train.epochs") or (identity.get("pruner") or {}).get("max_epochs")
-    if known is None and identity.get("data") is not None:  # which an objective has not
-        known = (identity.get("training") or {}).get("epochs")
-    reached = max((assignment.epoch for assignment in trial.assignments), default=0)
-    return None if known is None or reached > known else int(known)
 
 
 def _curve(ledger: Ledger, by_end: list[Trial]) -> tuple[float, ...]:

@@ -84,7 +84,7 @@ def check_start_points(space: Space, points: Sequence[Point]) -> list[Point]:
 
 
 def _value(space: Space, name: str, value: Any) -> Any:
-    """Return a value as its parameter has it: 3 for 3.0, True for "true"; ConfigurationError if it has no such value."""
+    """Return a value as its parameter has it: 3 for 3.0, True for "true"; ConfigurationError if it has none such."""
     if name not in space.names:
         hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
         raise _refusal(f"`{name}`, which is no parameter.{hint}")

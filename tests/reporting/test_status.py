@@ -26,8 +26,8 @@ def status(*events, at_s=20.0, at_work=True):
 def test_a_search_under_way():
     seen = status(*UNDER_WAY)
     assert (seen.state, seen.kind, seen.elapsed_s) == (RunState.RUNNING, "random search of net", 20.0)
-    assert seen.progress == Progress(unit="trial", n_done=1, n_all=4, end_s=4.0)
-    assert seen.left_s == 0.0
+    assert seen.progress == Progress(unit="trial", n_done=1, n_all=4, end_s=15.0 + 15.0 / 1.4 * 2.6)
+    assert seen.left_s == seen.progress.end_s - 20.0
     assert seen.best["trial"] == 0
     assert (seen.n_blocks, seen.n_blocks_busy) == (2, 1)
     (fold,) = seen.running
@@ -42,6 +42,18 @@ def test_the_end_is_expected_by_the_trials_of_this_start_and_comes_nearer_betwee
     assert status(SEARCH, *trial(0), again, *late, at_s=120.0).left_s == 40.0
     assert status(SEARCH, *trial(0), again, *late, at_s=130.0).left_s == 30.0
     assert status(SEARCH, *trial(0), again, at_s=130.0).left_s is None
+
+
+def test_the_end_is_expected_by_the_epochs_of_trials_under_way_as_well():
+    hundred = SEARCH.replaced(n_blocks=100, settings={"plan": {"num_iterations": 100}})
+    together = [event for n in range(100) for event in begun(n, block=n, time_s=0.0)]
+    epochs = [reported(n, 4, 0.5, 40.0) for n in range(100)]
+    assert status(hundred, *together, *epochs, at_s=40.0).left_s == pytest.approx(10.0)
+    first = ev.AssignmentFinished(time_s=50.0, assignment=0, figure_of_merit=0.5, metrics={}, n_epochs=5, train_s=50.0)
+    done = [first, ev.TrialCompleted(time_s=50.0, trial=0, figure_of_merit=0.5, figure_of_merit_std=0.0)]
+    assert status(hundred, *together, *epochs, *done, at_s=50.0).left_s < 15.0
+    resumed = [hundred.replaced(time_s=100.0, unix_s=200.0), *begun(0, time_s=100.0, epoch=4)]
+    assert status(*resumed, reported(0, 5, 0.5, 110.0), at_s=110.0).left_s == pytest.approx(10.0 / 0.2 * 99.0)
 
 
 def test_the_clock_of_a_watcher_that_is_behind_changes_nothing():
@@ -110,7 +122,7 @@ def test_lost_ranks_are_in_a_sentence():
 def test_a_status_on_a_few_lines():
     assert status_lines(status(*UNDER_WAY)) == [
         "`run`, random search of net: running for 0:00:20.",
-        "Done: 1/4 trials, about 0:00:00 left (1 running, 1 complete; 1 of 2 blocks busy, 18% of the time).",
+        "Done: 1/4 trials, about 0:00:23 left (1 running, 1 complete; 1 of 2 blocks busy, 18% of the time).",
         "Best: 0.5 (trial 0), at x=0.",
         "Trial 1 on block 2: epoch 2/5, figure of merit 0.75, for 0:00:10.",
     ]
@@ -148,7 +160,7 @@ def test_progress_without_an_end_in_sight():
 
 def test_the_line_at_the_bottom_fits():
     ledger = Ledger(UNDER_WAY)
-    assert bottom_line(ledger, 3.0, 70) == "━━━━────────────── 1/4 trials, about 0:00:01 left | best 0.5 (trial 0)"
+    assert bottom_line(ledger, 3.0, 70) == "━━━━────────────── 1/4 trials, about 0:00:40 left | best 0.5 (trial 0)"
     assert all(len(bottom_line(ledger, 3.0, n)) <= n for n in range(100))
     assert bottom_line(Ledger([SEARCH]), 3.0, 20, ascii_only=True) == "......... 0/4 trials"
     assert best_text(status(SEARCH)) == "no figure of merit yet"

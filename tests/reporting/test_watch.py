@@ -152,7 +152,7 @@ def test_a_pipe_gets_the_state_then_a_line_for_each_change_then_the_state(run, c
     assert lines[0].startswith(f"`{run}`, random search of net: running")
     assert lines[4:6] == [
         "[      3.0 s] trial 2 starts on block 1: x=2",
-        "[      3.0 s] trial 2 complete: 0.25 | new best | 2/4 done | about 0:00:03 left",
+        "[      3.0 s] trial 2 complete: 0.25 | new best | 2/4 done | about 0:00:22 left",
     ]
     assert lines[6].startswith(f"`{run}`, random search of net: finished (all trials are done)")
 

@@ -1,0 +1,55 @@
+"""Expected end of a run, from its ledger alone."""
+
+from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+
+
+def expected_end_s(ledger: Ledger, n_all: int) -> float | None:
+    """Return the expected time of the end of a search in seconds since its first start; None before it can be known.
+
+    It follows from the trials that this start has ended or paused, and from the epochs of trials under way: of a
+    hundred trials that began together, 99 are nearly done when the first one ends.
+
+    Args:
+        ledger: the trials.
+        n_all: number of trials at the end.
+    """
+    session = ledger.sessions[-1]
+    new, in_all = _under_way(ledger)
+    # Without epochs nothing is known of the time since the last end.
+    at_s = session.last_at_s if new else session.measured_at_s
+    n_new, n_left = ledger.n_measured - session.n_before + new, n_all - ledger.n_measured - in_all
+    return at_s + (at_s - session.started_at_s) / n_new * n_left if n_new > 0 and n_left > 0 else None
+
+
+def _under_way(ledger: Ledger) -> tuple[float, float]:
+    """Return how many whole trials the epochs of running trials make up: epochs of this start, and all epochs."""
+    new = in_all = 0.0
+    began_s, n_fold = ledger.sessions[-1].started_at_s, int(ledger.identity.get("n_fold", 1))
+    for trial in ledger.trials:
+        if trial.state is TrialState.RUNNING and (n_epochs := epochs_of(ledger, trial)):
+            of_start = sum(a.epoch - a.first_epoch for a in trial.assignments if a.assigned_at_s >= began_s)
+            new += of_start / (n_epochs * n_fold)
+            in_all += epochs_reached(trial, n_epochs) / (n_epochs * n_fold)
+    return new, in_all
+
+
+def epochs_of(ledger: Ledger, trial: Trial) -> int | None:
+    """Return the number of epochs of a whole training of a trial; None if only the trial knows it."""
+    identity = ledger.identity
+    known = trial.point.get("train.epochs") or (identity.get("pruner") or {}).get("max_epochs")
+    if known is None and identity.get("data") is not None:  # which an objective has not
+        known = (identity.get("training") or {}).get("epochs")
+    reached = max((assignment.epoch for assignment in trial.assignments), default=0)
+    return None if known is None or reached > known else int(known)
+
+
+def epochs_reached(trial: Trial, n_epochs: int) -> int:
+    """Return the epochs that all folds of a trial have reached, of `n_epochs` each."""
+    return sum(({a.fold: a.epoch for a in trial.assignments} | dict.fromkeys(trial.folds, n_epochs)).values())
+
+
+def epoch_s(assignment: Assignment, epoch: int, at_s: float) -> float | None:
+    """Return the seconds of an epoch of an assignment that has reached `epoch` at `at_s`; None before its first one."""
+    n_epochs = epoch - assignment.first_epoch
+    return (at_s - (assignment.started_at_s or 0.0)) / n_epochs if n_epochs > 0 else None
