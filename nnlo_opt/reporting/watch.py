@@ -117,7 +117,11 @@ class Page:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the rows of the page."""
         rows = [*self._head(options.max_width, ascii_only=options.ascii_only)]
-        reasons = [Text(texts.failure_text(failure), "red") for failure in self._status.failures[:_MOST_REASONS]]
+        reasons = [
+            Text(line, "red")
+            for failure in self._status.failures[:_MOST_REASONS]
+            for line in _wrapped(texts.failure_text(failure), options.max_width, 2)
+        ]
         n_free = (options.height or sys.maxsize) - len(rows) - (len(reasons) + 1 if reasons else 0)
         running, ended = self._running(options), self._ended()
         n_free -= 2 * (bool(running) + bool(ended))
@@ -144,7 +148,7 @@ class Page:
         )
         yield Text(progress)
         yield Text(texts.counts_text(status))
-        for line in textwrap.wrap(f"best {texts.best_text(status)}", width, subsequent_indent="     ")[:_MOST_BEST]:
+        for line in _wrapped(f"best {texts.best_text(status)}", width, _MOST_BEST):
             yield Text(line, "bold")
         if len(curve := status.curve) > 1:
             first, last = (f"{figure:.4g}" for figure in (curve[0], curve[-1]))
@@ -174,6 +178,12 @@ class Page:
             figure = texts.figure_text_of(trial["figure_of_merit"])
             rows.append([str(trial["trial"]), figure, duration(trial["ago_s"]), how])
         return _table(rows, [_STYLES.get(trial["state"], "") for trial in self._status.ended])
+
+
+def _wrapped(text: str, width: int, most: int) -> list[str]:
+    """Return a text in at most so many lines of a width; an ellipsis stands for what is left out."""
+    wrap = textwrap.TextWrapper(width, subsequent_indent="     ", max_lines=most, placeholder=" …")
+    return wrap.wrap(text)
 
 
 def _table(rows: list[list[str]], styles: list[str]) -> list[Text]:

@@ -58,6 +58,14 @@ def test_the_page_fits_the_terminal(width, height):
     assert any("more" in line for line in lines) == (height < 100)
 
 
+def test_a_reason_that_is_wider_than_the_terminal_is_shown_to_its_end():
+    reason = "`get_model` of net.py failed at {'n_units': 207}, line 9, ValueError: n_units is too large"
+    lines = page_of(status(SEARCH, *failed(0, f"{reason}; traceback in `logs/rank-00003.log`")))
+    assert lines[-2] == "trial 0: `get_model` of net.py failed at {'n_units': 207}, line 9, ValueError:"
+    assert lines[-1] == "     n_units is too large; traceback in `logs/rank-00003.log`"
+    assert page_of(status(SEARCH, *failed(0, "too large " * 30)))[-1].endswith("too …")
+
+
 def test_the_page_of_a_run_without_a_start_and_of_a_training():
     assert page_of(status())[1:] == ["waiting for the first line of the journal"]
     lines = page_of(status(TRAINING, *begun(0), reported(0, 1, 0.5, 12.0), reported(0, 2, 0.25, 14.0)))
