@@ -60,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
     runs, width = runs_in(arguments.run), line_width(sys.stdout)
     if not runs:
-        raise ConfigurationError(f"Runs hold a journal. Received: `{arguments.run}`, without any; name another folder.")
+        raise ConfigurationError(
+            f"A folder to clean must hold a run. Received: `{arguments.run}`, which holds none; name another."
+        )
     n_bytes, code = 0, EXIT_OK
     for run in runs:
         try:

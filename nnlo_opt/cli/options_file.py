@@ -46,8 +46,9 @@ def _read(path: Path) -> dict[Any, Any]:
     try:
         data = yaml.safe_load(regular(path).read_bytes())
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigurationError(
-            f"`--options` must name a file of YAML. Received: `{path}` ({' '.join(str(error).split())}). Correct it."
+            f"`--options` must name a file of YAML. Received: `{path}` ({why}). Correct it."
         ) from None
     if not isinstance(data, dict):
         raise ConfigurationError(

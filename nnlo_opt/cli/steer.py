@@ -142,7 +142,8 @@ def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
     elif ledger.trials[number].state.ended:
         wrong = f"trial {number}, which is {ledger.trials[number].state}"
     elif arguments.finish or ledger.identity.get("search_space") is None:
-        wrong = f"trial {number} {'with `--finish`' if arguments.finish else 'of a training'}; leave one out"
+        remedy = "with `--finish`; leave one out" if arguments.finish else "of a training; leave it out"
+        wrong = f"trial {number} {remedy}"
     if wrong:
         raise ConfigurationError(
             f"TRIAL must be a trial of a search that is under way. Received: {wrong}. `nnlo-opt show {arguments.run}` "

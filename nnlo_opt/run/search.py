@@ -224,7 +224,7 @@ class SearchSession(Session):
         best = ledger.best(self.options.plan.direction)
         if best is None and not ledger.complete:
             return EXIT_PREEMPTED
-        if best is None and not ledger.trials:
+        if best is None and not ledger.trials and ledger.adopted:
             self.say(
                 "`--warm-start` must leave points to try. Received: runs that have tried every point of the search "
                 "space. Drop it, or widen the space.",
@@ -233,7 +233,8 @@ class SearchSession(Session):
             return EXIT_WRONG_REQUEST
         if best is None:
             reasons = [trial.reason for trial in ledger.trials if trial.reason]
-            self.say(f"No trial succeeded. The first reason: {reasons[0] if reasons else 'none'}", sys.stderr)
+            why = f"The first reason: {reasons[0]}" if reasons else "None has begun."
+            self.say(f"No trial succeeded. {why}", sys.stderr)
             return EXIT_FAILURE
         name = figure if ledger.objectives else "figure of merit"
         which = "Best in the first objective" if ledger.objectives else "Best"

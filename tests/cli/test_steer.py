@@ -118,7 +118,7 @@ def test_a_run_on_which_nobody_works_cannot_be_stopped(run, capsys):
 def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, capsys):
     run(TRAINING)
     with closing(RunLock(tmp_path, 0.0)):
-        assert "trial 0 of a training" in refused(capsys, "stop", tmp_path, "0")
+        assert "trial 0 of a training; leave it out" in refused(capsys, "stop", tmp_path, "0")
 
 
 def test_a_request_names_the_process_that_holds_the_run_and_one_without_an_answer_is_left(run, tmp_path, capsys):

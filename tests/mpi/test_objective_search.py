@@ -257,6 +257,13 @@ def test_points_of_earlier_runs_are_left_out_and_a_space_without_any_other_is_re
 
 
 @pytest.mark.proof
+def test_a_search_that_a_limit_ends_before_its_first_trial_says_so(tmp_path):
+    outcome = search(tmp_path, objectives.FINITE, 1, "--timeout", "0.000001", code=1)
+    assert "`--timeout` of 1e-06 s is reached" in outcome.out
+    assert "No trial succeeded. None has begun." in outcome.err
+
+
+@pytest.mark.proof
 def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     run = tmp_path / "checkpoints/S"
     search(tmp_path, objectives.GOOD, 1, "--num-iterations", "6", "--hyper-opt", "sobol")

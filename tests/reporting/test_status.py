@@ -163,4 +163,4 @@ def test_the_line_at_the_bottom_fits():
     assert bottom_line(ledger, 3.0, 70) == "━━━━────────────── 1/4 trials, about 0:00:40 left | best 0.5 (trial 0)"
     assert all(len(bottom_line(ledger, 3.0, n)) <= n for n in range(100))
     assert bottom_line(Ledger([SEARCH]), 3.0, 20, ascii_only=True) == "......... 0/4 trials"
-    assert best_text(status(SEARCH)) == "no figure of merit yet"
+    assert best_text(status(SEARCH)) == "no complete trial yet"
