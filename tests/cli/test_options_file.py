@@ -102,5 +102,6 @@ def test_a_wrong_file_is_refused_by_its_name(file, text, words):
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path):
-    check_refused("none.yaml` (No such file or directory)", parse_optimization, ["--options", str(tmp_path / "none.yaml")])
+    words = "none.yaml` (No such file or directory)"
+    check_refused(words, parse_optimization, ["--options", str(tmp_path / "none.yaml")])
     check_refused("not a regular file", parse_optimization, ["--options", "/dev/null"])
