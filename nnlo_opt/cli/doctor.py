@@ -55,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             "`nnlo-opt doctor` must be started once, as it starts ranks itself by `--mpirun`. Received: "
             f"{'a rank of mpirun or srun' if starter else 'an empty `--mpirun`'}. Call it as one process."
         )
+    if arguments.folder.is_file():
+        raise ConfigurationError(
+            f"`nnlo-opt doctor` checks a folder of runs. Received: `{arguments.folder}`, a file; name a folder, which "
+            "need not exist."
+        )
     # A run directory that does not exist yet is made in the folder above it.
     folder = next(path for path in (arguments.folder, *arguments.folder.absolute().parents) if path.is_dir())
     examination = Examination(starter=starter, n_ranks=arguments.n_ranks, folder=folder, timeout_s=arguments.timeout)

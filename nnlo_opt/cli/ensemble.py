@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text
 from nnlo_opt.reporting.table import text_table
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.earlier_runs import model_of_run
     from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
 
-    path = Path(arguments.out or arguments.run / "ensemble").absolute()
+    path = Path(arguments.out or checked_run(arguments.run) / "ensemble").absolute()
     if not path.parent.is_dir():
         raise ConfigurationError(f"`--out` must name a file in a folder that exists. Received: `{path}`.")
     ledger, options, workload = model_of_run(arguments.run)

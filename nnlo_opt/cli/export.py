@@ -55,11 +55,16 @@ def main(argv: Sequence[str]) -> int:
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "
             f"`{target}`; name another place by `--out`, or wait for the end of the run."
         )
-    _make_room(target, tool.is_file, arguments.overwrite)
     try:
+        _make_room(target, tool.is_file, arguments.overwrite)
         make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)
-    except (NnloError, OSError):
+    except NnloError:
         raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"An export needs a place that it may write to, with enough room. Received: `{target}` "
+            f"({error.strerror or error}), which is not complete; name another one by `--out`."
+        ) from error
     except Exception as error:  # of the other tool, which refuses a name for example
         first = str(error).strip().partition("\n")[0]
         raise NnloError(

@@ -129,6 +129,9 @@ def _of_table(path: Path) -> Earlier:
         names = [column.removeprefix("p:") for column in columns if column.startswith("p:")]
         if _FIGURE not in columns or not names:
             raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
+        # The reader puts cells without a column under None, and None under columns without a cell.
+        if wrong := [n for n, row in enumerate(rows, 1) if None in row or None in row.values()]:
+            raise ValueError(f"row {wrong[0]} below the names has not as many cells as they are")
         ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
         return Earlier(observations=[_observation(row, names) for row in ended], names=names)
     except (OSError, ValueError, csv.Error) as error:

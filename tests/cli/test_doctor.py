@@ -46,7 +46,7 @@ def test_the_folder_is_the_one_in_which_the_run_directory_would_be_made(monkeypa
     assert "fine: folder: checkpoints\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--mpirun", ""], ["--timeout", "0"], ["-n", "0"], []])
+@pytest.mark.parametrize("words", [["--mpirun", ""], ["--timeout", "0"], ["-n", "0"], [__file__], []])
 def test_a_wrong_request_is_one_sentence(words, monkeypatch, capsys):
     if not words:
         monkeypatch.setenv("PMIX_RANK", "3")

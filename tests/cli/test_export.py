@@ -96,6 +96,15 @@ def test_wrong_requests_are_refused_in_a_sentence(run, words, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["csv", pytest.param("optuna", marks=pytest.mark.needs("optuna"))])
+def test_a_place_that_cannot_be_written_to_is_refused_by_its_name(run, form, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert export(run, "--to", form, "--out", str(tmp_path / "file" / "place")) == 2
+    said = capsys.readouterr().err
+    assert f"Received: `{tmp_path / 'file' / 'place'}` (" in said
+    assert "; name another one by `--out`.\n" in said
+
+
 def test_a_missing_package_is_named_with_its_extra(run, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert export(run, "--to", "mlflow") == 2

@@ -102,6 +102,12 @@ def test_a_run_without_a_best_trial_says_so(tmp_path, capsys, events, words, sen
     assert sentence in output(capsys, "best", run, *words, code=EXIT_WRONG_REQUEST)
 
 
+@pytest.mark.parametrize("command", ["best", "best-model", "ensemble", "show", "report"])
+def test_what_is_no_run_is_refused_as_such(tmp_path, capsys, command):
+    said = output(capsys, command, tmp_path / "nowhere", code=EXIT_WRONG_REQUEST)
+    assert "A run directory must hold a journal.jsonl. Received: " in said
+
+
 # ---------------------------------------------------------------- list
 
 

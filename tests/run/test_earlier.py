@@ -70,6 +70,8 @@ def test_a_table_of_ones_own_needs_a_figure_and_parameters(tmp_path, mark):
         ("figure_of_merit,p:x\nhigh,2\n", "could not convert string to float: 'high'"),
         ("figure_of_merit,p:x\nnan,2\n", "a figure_of_merit of nan"),
         ("figure_of_merit,p:x\n\xff,2\n", "could not convert string"),
+        ("p:x,figure_of_merit\n1,2\n3\n", "row 2 below the names has not as many cells"),
+        ("figure_of_merit,p:x\n0,5,1\n", "row 1 below the names has not as many cells"),
     ],
 )
 def test_a_table_without_these_is_refused(tmp_path, text, words):
