@@ -26,8 +26,8 @@ def in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Opt
     path = Path(given["options"])
     by_name = {option.name: option for option in options if option.name != "options"}
     by_name |= {option.also.removeprefix("--").replace("-", "_"): option for option in by_name.values() if option.also}
-    words = list[str]()
-    for key, value in _read(path).items():
+    words, seen = list[str](), set[str]()
+    for key, value in _read(path):
         option = by_name.get(str(key).replace("-", "_"))
         if option is None:
             hint = did_you_mean(str(key).replace("_", "-"), [name.replace("_", "-") for name in by_name])
@@ -35,27 +35,37 @@ def in_full(argv: Sequence[str], given: Mapping[str, Any], options: Iterable[Opt
                 f"Each name in `{path}` (`--options`) must be an option of the command without `--`. Received: "
                 f"{key}.{hint or ' `--help-all` lists the options.'}"
             )
+        if option.name in seen:
+            raise ConfigurationError(
+                f"Each option must be in `{path}` (`--options`) once. Received: {key} a second time. Remove one; "
+                "an option that may be repeated takes a list."
+            )
+        seen.add(option.name)
         if option.name not in given:
             words += _words(option, value, path)
     return [*_without_file(argv), *words]
 
 
-def _read(path: Path) -> dict[Any, Any]:
+def _read(path: Path) -> list[tuple[Any, Any]]:
+    """Return names and values in their order; a mapping would keep the last of several values for one name."""
     import yaml
 
     try:
-        data = yaml.safe_load(regular(path).read_bytes())
+        loader = yaml.SafeLoader(regular(path).read_bytes())
+        node = loader.get_single_node()
+        if isinstance(node, yaml.MappingNode):
+            loader.flatten_mapping(node)
+            return [tuple(loader.construct_object(part, deep=True) for part in pair) for pair in node.value]
+        data = None if node is None else loader.construct_object(node)
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigurationError(
             f"`--options` must name a file of YAML. Received: `{path}` ({why}). Correct it."
         ) from None
-    if not isinstance(data, dict):
-        raise ConfigurationError(
-            f"`--options` must name a file with a mapping of options. Received: `{path}`, which holds "
-            f"{type(data).__name__}. Write a line `epochs: 10` for `--epochs 10`."
-        )
-    return data
+    raise ConfigurationError(
+        f"`--options` must name a file with a mapping of options. Received: `{path}`, which holds "
+        f"{type(data).__name__}. Write a line `epochs: 10` for `--epochs 10`."
+    )
 
 
 def _words(option: Option, value: Any, path: Path) -> Iterator[str]:

@@ -90,6 +90,8 @@ def test_a_launcher_starts_its_driver_with_the_options_in_full(file):
         ("synchronous: 3", "must be true or false. Received: 3."),
         ("batch: true", "`--batch` must be a whole number of samples"),
         ("batch: {a: 1}", "`--batch` must be"),
+        ("batch: 1\nepochs: 2\nbatch: 3", "` (`--options`) once. Received: batch a second time."),
+        ("learning_rate: 1\nlearning-rate: 3", "Received: learning-rate a second time."),
         ("- batch", "which holds list. Write a line `epochs: 10`"),
         ("", "which holds NoneType"),
         ("a: [", "must name a file of YAML"),
