@@ -227,6 +227,8 @@ class _Changes:
         self._sleep = sleep
         #: prints the events of the last start; None before the first start
         self._lines: ProgressLines | TrainingLines | None = None
+        #: lines of the last look that are not printed yet: an error of printing is none of reading
+        self._said: list[str] = []
 
     def print(self, interval_s: float) -> RunState:
         """Print the lines until the run is over; return its state then."""
@@ -235,8 +237,11 @@ class _Changes:
         while not self._watched.is_over:
             self._sleep(interval_s)
             status = self._watched.look()
+            said, self._said = self._said, []
             if self._watched.is_over:
-                print(*texts.status_lines(status), sep="\n", flush=True)
+                said += texts.status_lines(status)
+            if said:
+                print(*said, sep="\n", flush=True)
         return status.state
 
     def _observe(self, event: ev.Event, ledger: Ledger) -> None:
@@ -248,7 +253,7 @@ class _Changes:
 
     def _say(self, text: str, style: str = "") -> None:
         if not self._watched.is_behind:
-            print(text, flush=True)
+            self._said.append(text)
 
 
 def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:

@@ -1,5 +1,6 @@
 import io
-from contextlib import closing
+import os
+from contextlib import closing, redirect_stdout
 
 import pytest
 from rich.console import Console
@@ -163,6 +164,19 @@ def test_a_pipe_gets_the_state_then_a_line_for_each_change_then_the_state(run, c
         "[      3.0 s] trial 2 complete: 0.25 | new best | 2/4 done | about 0:00:22 left",
     ]
     assert lines[6].startswith(f"`{run}`, random search of net: finished (all trials are done)")
+
+
+def test_a_pipe_that_nobody_reads_any_more_ends_the_lines(run):
+    reader, writer = os.pipe()
+
+    def leave(_):
+        os.close(reader)  # which cannot be done twice
+        append(run, *trial(2))
+
+    with open(writer, "w") as pipe, redirect_stdout(pipe):
+        with pytest.raises(BrokenPipeError):
+            _Changes(run, leave).print(1.0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # closing the pipe flushes it
 
 
 def test_a_pipe_gets_a_training_and_its_next_start(tmp_path, capsys):
