@@ -93,7 +93,7 @@ class Results:
 
     # ------------------------------------------------------------ figures
 
-    def plot_history(self, ax: "Axes | None" = None, *, by: str = "trials") -> "Axes":
+    def plot_history(self, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
         """Draw all figures of merit and the best so far, `by` "trials" or by the "time" they were trained."""
         return plots.plot_history(self.ledger, ax, by=by)
 

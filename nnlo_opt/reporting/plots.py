@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nnlo_opt.analysis.frames import parameter_names
 from nnlo_opt.errors import require_known
@@ -48,7 +48,7 @@ _MOST_FOLDED, _MOST_PARALLEL, _MOST_NUMBERED, _MOST_EDGED = 40, 12, 60, 300
 _COLUMN, _PAGE, _HEIGHT = 3.4, 7.0, 2.5
 
 
-def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: str = "trials") -> "Axes":
+def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trials", "time"] = "trials") -> "Axes":
     """Draw the figure of merit of every trial, and the best so far.
 
     Args:
