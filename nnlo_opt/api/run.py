@@ -43,7 +43,7 @@ class Results:
     @property
     def direction(self) -> str:
         """Direction in which the figure of merit is better: "min" or "max"."""
-        return str(self.ledger.identity.get("direction", "min"))
+        return self.ledger.direction
 
     @property
     def trials(self) -> list[Trial]:
@@ -53,7 +53,7 @@ class Results:
     @property
     def best(self) -> Trial | None:
         """The trial with the best figure of merit, in the first of several objectives; None if no trial succeeded."""
-        return self.ledger.best(self.direction)
+        return self.ledger.best()
 
     @property
     def best_point(self) -> Point:
@@ -75,7 +75,7 @@ class Results:
     @property
     def ended_because(self) -> str:
         """Reason for which the search ended, as a sentence without its full stop; empty while it runs."""
-        return self.ledger.completed_because or self.ledger.preempted_because
+        return self.ledger.ended_because
 
     def _succeeded(self) -> Trial:
         best = self.best

@@ -64,7 +64,7 @@ def _described(run: Path, ledger: Ledger, trials: Sequence[Trial]) -> dict[str, 
         named = [{"name": objective.name, "direction": objective.direction} for objective in ledger.objectives]
         return {**head, "objectives": named, "pareto": [_trial(run, trial) for trial in trials]}
     saved = sorted(run.glob("best_model.*"))
-    head |= {"figure": ledger.identity.get("figure_of_merit"), "direction": ledger.identity.get("direction", "min")}
+    head |= {"figure": ledger.identity.get("figure_of_merit"), "direction": ledger.direction}
     return {**head, **_trial(run, trials[0]), "model": str(saved[0]) if saved else None}
 
 

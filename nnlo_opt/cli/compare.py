@@ -84,11 +84,8 @@ def _results(runs: Sequence[Path], ledgers: Sequence[Ledger]) -> list[list[str]]
 
 def _reached(ledger: Ledger, figure: float) -> tuple[float, int]:
     """Return the seconds of searching, and the number of ended trials, until a figure of merit was reached."""
-    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
-    ended = sorted(
-        (trial for trial in ledger.trials if trial.ended_at_s is not None), key=lambda t: t.ended_at_s or 0.0
-    )
-    for n, trial in enumerate(ended, 1):
+    sign = ledger.sign
+    for n, trial in enumerate(ledger.ended, 1):
         if trial.figure_of_merit is not None and sign * trial.figure_of_merit <= sign * figure:
             at_s = trial.ended_at_s or 0.0
             return searched_s([s for s in ledger.sessions if s.started_at_s <= at_s], at_s), n

@@ -14,6 +14,7 @@ from nnlo_opt.run.earlier import ledger_of
 from nnlo_opt.run.finish import BEST_MODEL, best_fold, weights_text, without_validation
 from nnlo_opt.run.option_table import MODEL_AND_DATA, READING, SEED, TRAINING
 from nnlo_opt.run.options import Options, optimization_options, training_options
+from nnlo_opt.run.trained_models import TrainedModels, check_model
 from nnlo_opt.run.workload import ModuleWorkload
 from nnlo_opt.training.options import TRAIN_PREFIX, model_parameters
 from nnlo_opt.trials.checkpoint import fold_directory
@@ -56,27 +57,20 @@ def model_of_run(run: Path) -> tuple[Ledger, Options, ModuleWorkload]:
     ledger = ledger_of(run, "RUN_DIRECTORY")
     _trial(run, ledger, "")
     given = _given(run, ledger)
-    searches = ledger.identity.get("search_space") is not None
-    options = optimization_options(given) if searches else training_options(given)
-    workload = ModuleWorkload(options, ProcessContext(), searches=searches)
-    if workload.definition.sha256 != ledger.identity["model"]["sha256"]:
-        raise ConfigurationError(
-            f"The weights of a run must be of its model. Received: `{options.model}`, which has changed since. Restore "
-            "the file, or train the trial again by `--from-run`."
-        )
-    if workload.definition.kind == "objective":
-        raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
+    options = training_options(given) if ledger.is_training else optimization_options(given)
+    workload = ModuleWorkload(options, ProcessContext(), searches=not ledger.is_training)
+    check_model(workload.definition, run, ledger)
     workload.prepare()
     return ledger, options, workload
 
 
 def save_best_model(run: Path) -> str:
     """Save the best model of a run from the weights that its directory holds; return a sentence on it."""
-    ledger, _, workload = model_of_run(run)
-    trial, direction = _trial(run, ledger, ""), str(ledger.identity.get("direction", "min"))
-    fold = best_fold(trial, direction) if trial.folds else 0
-    path, _ = workload.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
-    weights = weights_text(run, trial, direction) if trial.folds else "with the weights of its last checkpoint"
+    ledger = ledger_of(run, "RUN_DIRECTORY")
+    trial, models = _trial(run, ledger, ""), TrainedModels(run, ledger)
+    fold = best_fold(trial, ledger.direction) if trial.folds else 0
+    path, _ = models.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
+    weights = weights_text(run, trial, ledger.direction) if trial.folds else "with the weights of its last checkpoint"
     return f"Saved trial {trial.number} as `{run / path.name}`, {weights}."
 
 
@@ -110,11 +104,9 @@ def _from(folder: str, text: str) -> str:
 
 
 def _trial(run: Path, ledger: Ledger, number: str) -> Trial:
-    """Return trial `number` of a run, its best one if that is empty; ConfigurationError if there is none."""
-    best = ledger.best(str(ledger.identity.get("direction", "min")))
-    if ledger.trials and ledger.identity.get("search_space") is None:
-        best = ledger.trials[-1]  # of a training, which may have been interrupted
-    trial = next((trial for trial in ledger.trials if str(trial.number) == number), None) if number else best
+    """Return trial `number` of a run, its result if that is empty; ConfigurationError if there is none."""
+    named = next((trial for trial in ledger.trials if str(trial.number) == number), None)
+    trial = named if number else ledger.result
     if trial is None:
         raise ConfigurationError(
             f"The run must have a complete trial, or the trial that is named. Received: `{run}` with "

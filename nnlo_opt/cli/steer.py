@@ -141,7 +141,7 @@ def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
         wrong = f"{number}, of {counted(n_trials, 'trial')} numbered from 0"
     elif ledger.trials[number].state.ended:
         wrong = f"trial {number}, which is {ledger.trials[number].state}"
-    elif arguments.finish or ledger.identity.get("search_space") is None:
+    elif arguments.finish or ledger.is_training:
         remedy = "with `--finish`; leave one out" if arguments.finish else "of a training; leave it out"
         wrong = f"trial {number} {remedy}"
     if wrong:

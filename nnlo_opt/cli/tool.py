@@ -300,11 +300,11 @@ def _show(argv: Sequence[str]) -> int:
         return EXIT_OK
     chosen = _chosen(ledger, arguments)
     if figure := ledger.identity.get("figure_of_merit"):
-        print(figure_text(figure, str(ledger.identity.get("direction", "min"))))
+        print(figure_text(figure, ledger.direction))
     print(trials_table(ledger, width, chosen))
     if ledger.objectives:
         print(f"\n{pareto_table(ledger, width)}")
-    reason = ledger.completed_because or ledger.preempted_because
+    reason = ledger.ended_because
     state = "Finished" if ledger.complete else "Not finished"
     print(f"\n{state}{f' ({reason})' * bool(reason)}: {outcome(ledger, at_work=may_be_at_work(run))}.")
     sys.stdout.flush()

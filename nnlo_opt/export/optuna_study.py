@@ -151,7 +151,7 @@ class StudyFile:
 def _figure(ledger: Ledger) -> Objective:
     """Return the figure of merit of a run with its direction."""
     name = str(ledger.identity.get("figure_of_merit") or FIGURE)
-    return Objective(name, "max" if ledger.identity.get("direction") == "max" else "min")
+    return Objective(name, ledger.direction)
 
 
 def _time(ledger: Ledger, time_s: float | None) -> datetime:

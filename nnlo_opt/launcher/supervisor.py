@@ -45,7 +45,7 @@ class Standing:
             n_assigned=len(ledger.assignments),
             complete=ledger.complete,
             preempted=bool(ledger.preempted_because),
-            has_result=ledger.best("min") is not None,
+            has_result=ledger.best() is not None,
         )
 
 

@@ -108,15 +108,14 @@ def _short(value: float) -> float:
 
 def _state(ledger: Ledger) -> dict[str, Any]:
     began = datetime.fromtimestamp(ledger.first_start_unix_s, UTC)
-    reason = ledger.completed_because or ledger.preempted_because
     return {
         "complete": ledger.complete,
-        "reason": reason,
+        "reason": ledger.ended_because,
         "outcome": outcome(ledger),
         "began": began.strftime("%d %B %Y, %H:%M UTC").lstrip("0") if ledger.sessions else "",
         "model": (ledger.identity.get("model") or {}).get("name", ""),
         "hyper_opt": ledger.settings.get("hyper_opt", ""),
-        "is_search": ledger.identity.get("search_space") is not None,
+        "is_search": not ledger.is_training,
     }
 
 
@@ -279,9 +278,9 @@ def effects_data(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         return {"why": "All complete trials have the same figure of merit: no parameter makes a difference."}
     from nnlo_opt.analysis.effects import effects_of
 
-    maximise = ledger.identity.get("direction") == "max"
     try:
-        found = effects_of(space, [point for point, _ in known], [figure for _, figure in known], maximise=maximise)
+        points, figures_of_points = zip(*known, strict=True)
+        found = effects_of(space, points, figures_of_points, maximise=ledger.direction == "max")
     except (ValueError, ArithmeticError) as error:  # a LinAlgError is a ValueError
         return {"why": f"No surrogate fits the complete trials ({error})."}
     effects = [

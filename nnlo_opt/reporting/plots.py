@@ -73,7 +73,7 @@ def plot_history(ledger: Ledger, ax: "Axes | None" = None, *, by: Literal["trial
     if failed:
         at_the_bottom = ax.get_xaxis_transform()
         ax.plot(failed, [0.02] * len(failed), "x", color=RED, markersize=4, transform=at_the_bottom, label="failed")
-    best = [*accumulate(map(_figure, complete), max if _sign(ledger) < 0 else min)]
+    best = [*accumulate(map(_figure, complete), max if ledger.sign < 0 else min)]
     places = [*(place[trial.number] for trial in complete), max(place.values())]
     ax.step(places, [*best, best[-1]], where="post", color=BLUE, label="best so far")
     ax.set_xlabel("trial" if by == "trials" else f"time / {unit}")
@@ -98,7 +98,7 @@ def plot_parameter(ledger: Ledger, name: str, ax: "Axes | None" = None) -> "Axes
     elif axis["log"]:
         ax.set_xscale("log")
     ax.plot(places, [*map(_figure, trials)], "o", color=BLUE, markersize=3, alpha=0.6)
-    best = ledger.best(_direction(ledger))
+    best = ledger.best()
     if best in trials:
         label = f"best: trial {best.number}"
         ax.plot(places[trials.index(best)], _figure(best), "*", color=RED, markersize=9, label=label)
@@ -119,7 +119,7 @@ def plot_parallel(ledger: Ledger, ax: "Axes | None" = None, names: Sequence[str]
 
     for name in names or ():
         require_known("A parameter of the run", name, parameter_names(ledger))
-    ax, trials = _axes(ax), sorted(_complete(ledger), key=lambda trial: -_sign(ledger) * _figure(trial))
+    ax, trials = _axes(ax), sorted(_complete(ledger), key=lambda trial: -ledger.sign * _figure(trial))
     if not trials:
         return _nothing(ax, ledger)
     axes = [axis_of(name, trials, space_of(ledger)) for name in names or parameter_names(ledger)]
@@ -165,7 +165,7 @@ def plot_importance(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
 
 def plot_curves(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
     """Draw the figure of merit of every trial after each epoch, as the mean over its folds."""
-    ax, curves, best = _axes(ax), curves_of(ledger.trials), ledger.best(_direction(ledger))
+    ax, curves, best = _axes(ax), curves_of(ledger.trials), ledger.best()
     if not curves:
         return _nothing(ax, ledger, "No epoch was reported." if ledger.trials else "")
     shown: set[str] = set()
@@ -184,7 +184,7 @@ def plot_curves(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
 
 def plot_folds(ledger: Ledger, ax: "Axes | None" = None) -> "Axes":
     """Draw the figure of merit of each fold of the best trials, 40 at most, with the mean over the folds."""
-    ax, complete = _axes(ax), sorted(_complete(ledger), key=lambda trial: _sign(ledger) * _figure(trial))
+    ax, complete = _axes(ax), sorted(_complete(ledger), key=lambda trial: ledger.sign * _figure(trial))
     trials = [trial for trial in complete if len(trial.folds) > 1][:_MOST_FOLDED]
     if not trials:
         return _nothing(ax, ledger, "No trial has several folds." if complete else "")
@@ -347,7 +347,7 @@ def _nothing(ax: "Axes", ledger: Ledger, sentence: str = "") -> "Axes":
 
 def _finished(ax: "Axes", ledger: Ledger, figures: Iterable[float]) -> "Axes":
     """Label the vertical axis, which is logarithmic if the figures of merit span decades; add a legend."""
-    ax.set_ylabel(f"{_figure_name(ledger)} ({_direction(ledger)}imised)")
+    ax.set_ylabel(f"{_figure_name(ledger)} ({ledger.direction}imised)")
     ax.set_yscale("log" if _spans_decades([*figures]) else "linear")
     if ax.get_legend_handles_labels()[1]:
         ax.legend(framealpha=0.8, edgecolor="none")
@@ -359,14 +359,6 @@ def _once(shown: set[str], label: str) -> str:
     known = label in shown
     shown.add(label)
     return "_" * known + label
-
-
-def _direction(ledger: Ledger) -> str:
-    return str(ledger.identity.get("direction", "min"))
-
-
-def _sign(ledger: Ledger) -> float:
-    return -1.0 if _direction(ledger) == "max" else 1.0
 
 
 def _complete(ledger: Ledger) -> list[Trial]:

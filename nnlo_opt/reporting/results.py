@@ -32,8 +32,8 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
     several = {"objectives": named, "pareto": _pareto(ledger)} if named else {}
     return {
         "complete": ledger.complete,
-        "reason": ledger.completed_because or ledger.preempted_because,
-        "direction": str(ledger.identity.get("direction", "min")),
+        "reason": ledger.ended_because,
+        "direction": ledger.direction,
         "figure_of_merit": ledger.identity.get("figure_of_merit"),
         "n_trials": ledger.n_by_state(),
         "best": best_of(ledger),
@@ -52,7 +52,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
 
 def best_of(ledger: Ledger) -> dict[str, Any] | None:
     """Return the best trial of a run with its parameters and metrics; None before one is complete."""
-    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    best = ledger.best()
     if best is None:
         return None
     return {

@@ -116,23 +116,23 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
     before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])
     under_way = [trial for trial in ledger.trials if trial.state is TrialState.RUNNING]
     running = [_fold(ledger, trial, a, now_s) for trial in under_way for a in trial.running]
-    by_end = sorted((t for t in ledger.trials if t.ended_at_s is not None), key=lambda trial: trial.ended_at_s or 0.0)
+    ended = ledger.ended
     return Status(
         run=run,
         state=state,
-        reason=ledger.completed_because or ledger.preempted_because,
+        reason=ledger.ended_because,
         kind=_kind_of(ledger),
         figure=str(ledger.identity.get("figure_of_merit", "figure of merit")),
-        direction=str(ledger.identity.get("direction", "min")),
+        direction=ledger.direction,
         progress=progress,
         n_trials=ledger.n_by_state(),
         elapsed_s=before_s + (now_s - last.started_at_s if last else 0.0),
         left_s=None if progress.end_s is None or state.is_over else max(0.0, progress.end_s - now_s),
         best=best_of(ledger),
         pareto=tuple(ledger.pareto.trials),
-        curve=_curve(ledger, by_end),
+        curve=_curve(ledger, ended),
         running=running,
-        ended=[_ended(trial, now_s) for trial in by_end[: -N_ENDS - 1 : -1]],
+        ended=[_ended(trial, now_s) for trial in ended[: -N_ENDS - 1 : -1]],
         failures=[asdict(failure) for failure in failures(ledger.trials)],
         n_blocks=last.n_blocks if last else 0,
         n_blocks_busy=0 if state.is_over else len({fold["block"] for fold in running}),
@@ -152,14 +152,9 @@ def _state_of(ledger: Ledger, at_work: bool) -> RunState:
     return RunState.RUNNING if at_work else RunState.DEAD
 
 
-def is_training(ledger: Ledger) -> bool:
-    """Return True if a run is one training, False if it is a search."""
-    return ledger.identity.get("search_space", "of an older version") is None
-
-
 def _kind_of(ledger: Ledger) -> str:
     model = (ledger.identity.get("model") or {}).get("name", "")
-    kind = "training" if is_training(ledger) else f"{ledger.settings.get('hyper_opt', '')} search".strip()
+    kind = "training" if ledger.is_training else f"{ledger.settings.get('hyper_opt', '')} search".strip()
     return kind + f" of {model}" * bool(model)
 
 
@@ -169,7 +164,7 @@ def _kind_of(ledger: Ledger) -> str:
 def progress_of(ledger: Ledger) -> Progress:
     """Return the progress of a run."""
     n_all = (ledger.settings.get("plan") or {}).get("num_iterations")
-    if is_training(ledger) and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
+    if ledger.is_training and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
         return _progress_of_training(ledger, n_epochs)
     end_s = None
     if n_all is not None and ledger.sessions:
@@ -187,13 +182,13 @@ def _progress_of_training(ledger: Ledger, n_epochs: int) -> Progress:
     return Progress(unit="epoch", n_done=n_done, n_all=n_all, end_s=end_s)
 
 
-def _curve(ledger: Ledger, by_end: list[Trial]) -> tuple[float, ...]:
-    if is_training(ledger) and ledger.trials:
+def _curve(ledger: Ledger, ended: list[Trial]) -> tuple[float, ...]:
+    if ledger.is_training and ledger.trials:
         curves = [*ledger.trials[-1].reports.values()]
         return tuple(curves[-1].values()) if curves else ()
-    best = max if ledger.identity.get("direction") == "max" else min
+    best = max if ledger.direction == "max" else min
     curve: list[float] = []
-    for trial in by_end:
+    for trial in ended:
         if trial.figure_of_merit is not None:
             curve.append(best(curve[-1], trial.figure_of_merit) if curve else trial.figure_of_merit)
     return tuple(curve)

@@ -149,7 +149,7 @@ def bottom_line(ledger: Ledger, now_s: float, width: int, *, ascii_only: bool = 
         width: characters of the line.
         ascii_only: True if the terminal shows no other characters.
     """
-    progress, best = progress_of(ledger), ledger.best(str(ledger.identity.get("direction", "min")))
+    progress, best = progress_of(ledger), ledger.best()
     left_s = None if progress.end_s is None else max(0.0, progress.end_s - now_s)
     parts = [progress_text(progress, left_s)]
     if best is not None:

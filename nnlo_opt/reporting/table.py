@@ -36,7 +36,7 @@ def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | No
         width: most characters of a line; parameters that do not fit are named below the table.
         trials: trials to show, in their order; None: all by their numbers, or the best ones of a long search.
     """
-    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    best = ledger.best()
     if trials is None:
         trials = ledger.trials if len(ledger.trials) <= MOST_ROWS else ranked(ledger)[:MOST_ROWS]
     title = "Trials"
@@ -51,12 +51,11 @@ def trials_table(ledger: Ledger, width: int = WIDE, trials: Sequence[Trial] | No
 
 def ranked(ledger: Ledger) -> list[Trial]:
     """Return all trials from best to worst; those without a result follow, by their figure of merit so far."""
-    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
 
     def key(trial: Trial) -> tuple[int, float, int]:
         figures = trial.figure_of_merit, trial.figure_so_far
         place = next((i for i, figure in enumerate(figures) if figure is not None), len(figures))
-        return place, sign * float((*figures, 0.0)[place] or 0.0), trial.number
+        return place, ledger.sign * float((*figures, 0.0)[place] or 0.0), trial.number
 
     return sorted(ledger.trials, key=key)
 

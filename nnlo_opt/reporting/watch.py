@@ -18,7 +18,7 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.reporting import status_lines as texts
 from nnlo_opt.reporting.follow import JournalFollower
 from nnlo_opt.reporting.lines import ProgressLines, TrainingLines, counted, duration
-from nnlo_opt.reporting.status import RunState, Status, is_training, progress_of, status_of
+from nnlo_opt.reporting.status import RunState, Status, progress_of, status_of
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.journal import load_events
@@ -258,8 +258,8 @@ class _Changes:
 
 def _lines_of(ledger: Ledger, say: Callable[..., None]) -> ProgressLines | TrainingLines:
     identity, n_fold = ledger.identity, int(ledger.identity.get("n_fold", 1))
-    if is_training(ledger):
+    if ledger.is_training:
         known = {name: identity["training"].get(name) for name in ("early_stopping", "target_metric")}
         return TrainingLines(say, TrainingOptions(epochs=identity["training"].get("epochs", 1), **known), n_fold)
-    n_all, direction = progress_of(ledger).n_all or 0, str(identity.get("direction", "min"))
+    n_all, direction = progress_of(ledger).n_all or 0, ledger.direction
     return ProgressLines(say, SearchPlan(num_iterations=n_all, n_fold=n_fold, direction=direction), ledger)

@@ -175,12 +175,12 @@ def run_at_end(
         left_s: seconds that a preempted job has left; None without a limit.
     """
     ledger = directory.ledger
-    best = ledger.best(str(ledger.identity.get("direction", "min")))
+    best = ledger.best()
     facts = {
         "RUN": str(directory.path),
         "STATE": {EXIT_OK: "complete", EXIT_PREEMPTED: "interrupted"}.get(code, "failed"),
         "CODE": str(code),
-        "REASON": ledger.completed_because or ledger.preempted_because,
+        "REASON": ledger.ended_because,
         "TRIALS": str(len(ledger.trials)),
         "BEST_TRIAL": "" if best is None else str(best.number),
         "BEST_FIGURE": "" if best is None else repr(best.figure_of_merit),

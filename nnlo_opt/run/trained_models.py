@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.errors import CheckpointError, ConfigurationError, TrialError
-from nnlo_opt.models.builders import builtin_names, open_model
+from nnlo_opt.models.builders import ModelDefinition, builtin_names, open_model
 from nnlo_opt.models.framework import framework_for
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.finish import BEST_MODEL, best_fold
@@ -56,18 +56,10 @@ class TrainedModels(ModuleWorkload):
         )
         n_cores = len(os.sched_getaffinity(0))
         share = NodeShare(n_threads=n_cores, n_cores=n_cores, gpu=None, variable="", n_sharing=0)
-        super().__init__(options, ProcessContext(share=share), searches=identity.get("search_space") is not None)
+        super().__init__(options, ProcessContext(share=share), searches=not ledger.is_training)
         self._run = run
         self._files = [Path(path) for path, n_samples in (identity.get("data") or {"files": ()})["files"] if n_samples]
-        if self.definition.kind == "objective":
-            raise ConfigurationError(
-                f"The run must have trained models. Received: `{run}`, whose objective returns none."
-            )
-        if self.definition.sha256 != model["sha256"]:
-            raise ConfigurationError(
-                f"The weights of a run must be of its model. Received: `{options.model}`, which has changed since. "
-                "Restore the file, or train the trial again by `--from-run`."
-            )
+        check_model(self.definition, run, ledger)
         self.prepare()
 
     @cached_property
@@ -95,6 +87,17 @@ class TrainedModels(ModuleWorkload):
         return model.cpu().eval() if self._framework.SUFFIX == ".pt" else model
 
 
+def check_model(definition: ModelDefinition, run: Path, ledger: Ledger) -> None:
+    """Raise ConfigurationError if the weights of a run are not of the model `definition`."""
+    if definition.kind == "objective":
+        raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
+    if definition.sha256 != ledger.identity["model"]["sha256"]:
+        raise ConfigurationError(
+            f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
+            "Restore the file, or train the trial again by `--from-run`."
+        )
+
+
 def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = None) -> Any:
     """Return the model of a trial, of its best fold by default, with its trained weights.
 
@@ -103,13 +106,10 @@ def trained_model(run: Path, ledger: Ledger, trial: Trial, fold: int | None = No
     Raises:
         ConfigurationError: there is no such model.
     """
-    direction = str(ledger.identity.get("direction", "min"))
+    saved = None
     if fold is None:
-        fold = best_fold(trial, direction) if trial.folds else 0
-        kept = ledger.trials[-1] if ledger.identity.get("search_space") is None else ledger.best(direction)
-        saved = next(run.glob(f"{BEST_MODEL}.*"), None) if ledger.complete and trial is kept else None
-    else:
-        saved = None
+        fold = best_fold(trial, ledger.direction) if trial.folds else 0
+        saved = next(run.glob(f"{BEST_MODEL}.*"), None) if ledger.complete and trial is ledger.result else None
     try:
         return TrainedModels(run, ledger).model(trial, fold)
     except ConfigurationError:

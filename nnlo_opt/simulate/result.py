@@ -101,12 +101,11 @@ def result_of(
 
 
 def _improvements(ledger: Ledger, optimum: float | None) -> tuple[Best, ...]:
-    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
-    ended = sorted((trial.ended_at_s, trial.number) for trial in ledger.trials if trial.ended_at_s is not None)
+    sign = ledger.sign
     found: list[Best] = []
-    for n_ended, (time_s, number) in enumerate(ended, 1):
-        figure = ledger.trials[number].figure_of_merit
+    for n_ended, trial in enumerate(ledger.ended, 1):
+        figure = trial.figure_of_merit
         if figure is not None and (not found or sign * figure < sign * found[-1].figure_of_merit):
             regret = None if optimum is None else sign * (figure - optimum)
-            found.append(Best(time_s, n_ended, number, figure, regret))
+            found.append(Best(trial.ended_at_s or 0.0, n_ended, trial.number, figure, regret))
     return tuple(found)

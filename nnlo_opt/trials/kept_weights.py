@@ -17,16 +17,13 @@ def best_trials(ledger: Ledger) -> list[Trial]:
     """Return the best trial, or the Pareto set of several objectives; of a training its last piece; or nothing."""
     if ledger.objectives:
         return [ledger.trials[number] for number in ledger.pareto.trials]
-    if ledger.identity.get("search_space", {}) is None:
-        return [trial for trial in ledger.trials[-1:] if trial.folds]
-    best = ledger.best(str(ledger.identity.get("direction", "min")))
-    return [] if best is None else [best]
+    result = ledger.result
+    return [result] if result and result.folds else []
 
 
 def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
     """Return the numbers of the `n_best` best complete trials, and of `best_trials`."""
-    sign = -1.0 if ledger.identity.get("direction") == "max" else 1.0
-    figures = [(sign * t.figure_of_merit, t.number) for t in ledger.trials if t.figure_of_merit is not None]
+    figures = [(ledger.sign * t.figure_of_merit, t.number) for t in ledger.trials if t.figure_of_merit is not None]
     return {number for _, number in nsmallest(n_best, figures)} | {trial.number for trial in best_trials(ledger)}
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from nnlo_opt.errors import ProtocolError
 from nnlo_opt.trials import events as ev
@@ -93,6 +93,36 @@ class Ledger:
         return bool(self.completed_because)
 
     @property
+    def ended_because(self) -> str:
+        """Reason for which the last start ended, as it is known; empty before."""
+        return self.completed_because or self.preempted_because
+
+    @property
+    def is_training(self) -> bool:
+        """True if the run is one training, False if it is a search."""
+        return self.identity.get("search_space", "of an older version") is None
+
+    @property
+    def direction(self) -> Literal["min", "max"]:
+        """Direction, `min` or `max`, of the figure of merit."""
+        return "max" if self.identity.get("direction") == "max" else "min"
+
+    @property
+    def sign(self) -> float:
+        """Factor that makes a figure of merit of the run one to be minimised."""
+        return _SIGNS[self.direction]
+
+    @property
+    def result(self) -> Trial | None:
+        """The best trial; of a training the last one, which may have been interrupted."""
+        return self.trials[-1] if self.trials and self.is_training else self.best()
+
+    @property
+    def ended(self) -> list[Trial]:
+        """Trials for which nothing more will be measured, in the order of their ends."""
+        return sorted((t for t in self.trials if t.ended_at_s is not None), key=lambda trial: trial.ended_at_s or 0.0)
+
+    @property
     def n_ended(self) -> int:
         """Number of trials for which nothing more will be measured."""
         return sum(n for state, n in self._n_in_state.items() if state.ended)
@@ -106,13 +136,13 @@ class Ledger:
         """Return the number of trials in every state, zeros included."""
         return {state.value: n for state, n in self._n_in_state.items()}
 
-    def best(self, direction: str) -> Trial | None:
+    def best(self, direction: str | None = None) -> Trial | None:
         """Return the complete trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
 
-        Among equal ones, the trial with the best further objectives counts, so that it is in the Pareto set; then the
-        first one.
+        By default the direction is the one of the run. Among equal ones, the trial with the best further objectives
+        counts, so that it is in the Pareto set; then the first one.
         """
-        return self._best.get("max" if direction == "max" else "min")
+        return self._best.get(direction or self.direction)
 
     def apply(self, event: ev.Event) -> None:
         """Take in one event.

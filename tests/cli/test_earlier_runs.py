@@ -21,7 +21,7 @@ def run(tmp_path):
         result = {"figure_of_merit": 0.25, "metrics": {}, "train_s": 1.0}
         settings["command_line"] = [program, *command.split()]
         identity = {"direction": "min", "search_space": {"parameters": [{"name": "n_units"}]}}
-        identity["model"] = {"name": "net", "sha256": "0"}
+        identity["model"] = {"name": "net", "source": str(tmp_path / "net.py"), "sha256": "0"}
         events = [
             START.replaced(identity=identity, settings=settings),
             ev.TrialSuggested(time_s=1.0, trial=0, point=POINT),
