@@ -120,7 +120,8 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
                 sys.stderr,
             )
             return
-        has_page = wrote_page(directory.path, directory.ledger)
+        # The reporter, which has a time limit, may have failed because of the page: this process does not try it again.
+        has_page = reporter is None and wrote_page(directory.path, directory.ledger)
     if not has_page:
         say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
 

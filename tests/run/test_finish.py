@@ -7,6 +7,7 @@ from told_runs import Story
 from nnlo_opt.clock import ManualClock
 from nnlo_opt.comm.run_messages import ModelExported
 from nnlo_opt.errors import EXIT_FAILURE, OutOfTimeError
+from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.run import finish as closing
 from nnlo_opt.run.finish import (
     BEST_MODEL,
@@ -16,6 +17,7 @@ from nnlo_opt.run.finish import (
     remove_stale_checkpoints,
     run_at_end,
     save_model,
+    write_last_reports,
 )
 from nnlo_opt.run.serving_ranks import RankDiedError
 from nnlo_opt.trials import events as ev
@@ -167,3 +169,15 @@ def test_a_command_at_the_end_finds_the_run_its_state_and_its_best_trial(tmp_pat
 def test_a_command_at_the_end_that_fails_or_takes_too_long_is_a_line_and_no_more(tmp_path, command, words):
     (said,) = told_at_end(tmp_path, command, left_s=1.0)
     assert words in said
+
+
+@pytest.mark.parametrize("starts_reporter", [True, False])
+def test_a_reporter_that_failed_leaves_the_tables_to_rank_0_and_the_page_to_the_user(tmp_path, starts_reporter):
+    story, said = Story(), []
+    story.trial(0.0, 5.0)
+    reporter = Reporter(tmp_path) if starts_reporter else None  # which fails, as there is no journal
+    directory = SimpleNamespace(path=tmp_path, shown="runs/a", ledger=story.ledger)
+    write_last_reports(reporter, directory, lambda text, file: said.append(text))
+    assert (tmp_path / "results.csv").is_file()
+    assert (tmp_path / "report.html").is_file() != starts_reporter
+    assert said == ["report.html is not written: `nnlo-opt report runs/a` writes it, or says why."] * starts_reporter
