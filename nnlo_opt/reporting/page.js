@@ -320,7 +320,7 @@
     const values = axis.x.filter((value) => value !== null);
     const [low, high] = [axis.low ?? Math.min(...values), axis.high ?? Math.max(...values)];
     return axisStyle(title, isLog(axis) ? { ...logAxis(low, high), range: [Math.log10(low) - 0.03 * Math.log10(high / low),
-      Math.log10(high) + 0.03 * Math.log10(high / low)] } : { nticks: 6 });
+      Math.log10(high) + 0.03 * Math.log10(high / low)] } : isStepped(axis) ? { tickvals: [...new Set(values)] } : { nticks: 6 });
   }
   const importanceOf = new Map((run.effects.effects || []).map((effect, rank) => [effect.name, rank]));
   const inOrder = [...axes].sort((a, b) => (importanceOf.get(a.name) ?? 1e6) - (importanceOf.get(b.name) ?? 1e6));
@@ -337,7 +337,7 @@
       return figure(`${axis.name} against the figure of merit`, 240, () => ({
         data: [dots(pruned, x, figureOf, { shade: "pruned", size: 5, more: { marker: { symbol: "circle-open" } } }),
           dots(has(complete), x, figureOf, { size: 6 }), ...(best && axis.x[best.number] !== null ? bestDot(x, figureOf) : [])],
-        layout: layout({ xaxis: axisOf(axis, ""), yaxis: figureAxis(""), margin: { l: 44, r: 8, t: 6, b: 30 } }) }),
+        layout: layout({ xaxis: axisOf(axis, ""), yaxis: figureAxis(""), margin: { l: 44, r: 16, t: 6, b: 30 } }) }),
       { title: axis.name, caption: note(axis) });
     };
     section("parameters", "Parameters", paragraph(`Each parameter against ${figureText}`
@@ -468,7 +468,7 @@
           error_y: axis.labels ? { type: "data", symmetric: false, array: effect.dependence.map((band) => band[2] - band[1]),
             arrayminus: effect.dependence.map((band) => band[1] - band[0]), color: color("accent"), thickness: 1.5, width: 5 } : {} }],
         layout: layout({ dragmode: false, xaxis: axisOf(axis, ""), yaxis: axisStyle("", { range: padded(span) }),
-          margin: { l: 44, r: 8, t: 6, b: 30 } }) }), { title: effect.name });
+          margin: { l: 44, r: 16, t: 6, b: 30 } }) }), { title: effect.name });
     };
     const padded = ([low, high]) => [low - 0.06 * (high - low), high + 0.06 * (high - low)];
     const expected = `${figureName[0].toUpperCase()}${figureName.slice(1)}${after}`;

@@ -164,11 +164,18 @@ def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "attempt": row["attempt"],
         "block": row["block"],
         "begins_s": row["assigned_at_s"],
-        "ends_s": row["finished_at_s"],
+        "ends_s": _measured_at_s(trial),
         "time_s": time_s(trial),
         "pareto": trial.number in ledger.pareto,
         "objectives": [trial.objectives.get(objective.name) for objective in ledger.objectives],
     }
+
+
+def _measured_at_s(trial: Trial) -> float | None:
+    """Return when a trial was last measured: one that was paused, and is pruned later, had its figure at the pause."""
+    if trial.running:
+        return None
+    return max((a.ended_at_s for a in trial.assignments if a.ended_at_s is not None), default=trial.ended_at_s)
 
 
 def axis_of(name: str, trials: Sequence[Trial], space: Space | None) -> dict[str, Any]:

@@ -56,6 +56,18 @@ def test_values_have_their_kinds_and_a_missing_one_is_not_the_category_none(tmp_
     assert layers["x"] == [1, 2, 3, 4, 1, 2]
 
 
+def test_a_trial_that_was_paused_stands_at_the_time_at_which_it_had_its_figure(tmp_path):
+    story = search(1)
+    trial = story.suggest(20.0, **point(1))
+    story.finish(25.0, story.assign(20.0, trial), 0.5)
+    story.apply(
+        ev.TrialPaused(time_s=25.0, trial=trial, figure_of_merit=0.5),
+        ev.TrialPruned(time_s=900.0, trial=trial, figure_of_merit=0.5, reason="the search is over"),
+    )
+    story.suggest(901.0, **point(2))
+    assert page_data(story.ledger, tmp_path)["trials"]["ends_s"] == [9.0, 25.0, None]
+
+
 def test_categories_that_look_alike_have_labels_of_their_own(tmp_path):
     story = Story(search_space=Space([Categorical([1, "1", True, "True"], "kind")]).to_json())
     story.suggest(0.0, kind="1")
