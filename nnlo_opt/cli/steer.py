@@ -18,7 +18,7 @@ from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint
 from nnlo_opt.space.space import Point, Space
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.run_directory import INBOX_NAME
+from nnlo_opt.trials.run_directory import INBOX_NAME, JOURNAL_NAME
 from nnlo_opt.trials.run_lock import OWNER_NAME, may_be_at_work, read_owner
 
 #: seconds between two looks for an answer
@@ -27,7 +27,10 @@ _LOOK_S = 0.25
 _WAIT = Option("wait", "TIME", duration(0), default=5.0, example="60",
     help="longest time to wait for the coordinator's answer; on a network file system it may need a minute")
 #: options of `nnlo-opt enqueue`
-ENQUEUE_OPTIONS = (_WAIT,)
+ENQUEUE_OPTIONS = (
+    _WAIT,
+    Option("new", "", FLAG, default=False, help="for a run that has not begun: its first start checks the point"),
+)
 #: options of `nnlo-opt stop`
 STOP_OPTIONS = (
     Option("finish", "", FLAG, default=False,
@@ -46,6 +49,9 @@ def enqueue(argv: Sequence[str]) -> int:
     parser = _parser("enqueue", what, ENQUEUE_OPTIONS)
     parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
+    point = _named_values(arguments.values)
+    if arguments.new:
+        return _enqueue_before(arguments.run, point)
     run, ledger = arguments.run, _ledger_of(arguments.run)
     of_run, is_at_work = ledger.identity.get("search_space"), may_be_at_work(run)
     if of_run is None:
@@ -56,7 +62,7 @@ def enqueue(argv: Sequence[str]) -> int:
             "Resume it by `--opt-restore` with more `--num-iterations`, and with the point as `--start-point`."
         )
     space = Space.from_json(of_run)
-    point = _checked_point(arguments.values, space)
+    point = _checked_point(point, space)
     holds = holder_of(space, point)
     # Part of a point that an earlier run has tried may become another point.
     adopted = [known["point"] for known in ledger.adopted] if space.contains(point) else []
@@ -84,15 +90,34 @@ def enqueue(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _checked_point(words: Sequence[str], space: Space) -> Point:
-    """Return the point that the words name, or the part of one; ConfigurationError if the space does not have it."""
+def _enqueue_before(run: Path, point: Point) -> int:
+    """Leave a point for a run that has not begun, whose search space nobody knows yet."""
+    if (run / JOURNAL_NAME).exists():
+        raise ConfigurationError(
+            f"`--new` is for a run that has not begun. Received: `{run}`, which has; leave it out."
+        )
+    if point in points_waiting(run):
+        raise ConfigurationError(
+            f"No point is tried twice. Received: {point_text(point)}, which waits in `{run / INBOX_NAME}` already."
+        )
+    submit(run, Enqueue(point=point))
+    print(f"Enqueued {point_text(point)}: the first start of `{run}` checks it, and tries it first.")
+    return EXIT_OK
+
+
+def _named_values(words: Sequence[str]) -> Point:
+    """Return the values that the words name."""
     try:
-        point = parse_start_point(",".join(words))
+        return parse_start_point(",".join(words))
     except ValueError:
         raise ConfigurationError(
             f"A point must be given as NAME=VALUE, each name once. Received: {' '.join(words)}. Write it as "
             "`learning_rate=0.01 n_units=64`."
         ) from None
+
+
+def _checked_point(point: Point, space: Space) -> Point:
+    """Return a point, or a part of one, with the types of its parameters; ConfigurationError if none can be so."""
     if space.constraint is not None:
         constraint: Constraint = space.constraint
         with suppress(ConfigurationError):  # its module may be out of reach from here: the search asks it again

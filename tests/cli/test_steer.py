@@ -56,6 +56,19 @@ def test_a_point_or_a_part_of_one_waits_for_the_next_start_if_nobody_works_on_th
     assert "Received: lr=0.01, which waits in `" in refused(capsys, "enqueue", path, "lr=1e-2")
 
 
+def test_a_point_waits_for_a_run_that_has_not_begun_if_that_is_what_is_meant(tmp_path, capsys):
+    path = tmp_path / "later" / "CP"
+    assert "must hold a journal.jsonl" in refused(capsys, "enqueue", path, "n=1")
+    assert tool.main(["enqueue", str(path), "n=1", "--new"]) == EXIT_OK
+    said = f"Enqueued n=1: the first start of `{path}` checks it, and tries it first.\n"
+    assert capsys.readouterr().out == said
+    assert "which waits in" in refused(capsys, "enqueue", path, "n=1", "--new")
+    assert "NAME=VALUE" in refused(capsys, "enqueue", path, "n", "--new")
+    assert list(points_waiting(path)) == [{"n": 1}]
+    write_journal(path, EVENTS)
+    assert "which has; leave it out" in refused(capsys, "enqueue", path, "n=3", "--new")
+
+
 def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, capsys):
     run()
     with closing(RunLock(tmp_path, 0.0)):
