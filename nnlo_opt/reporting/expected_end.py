@@ -1,7 +1,7 @@
 """Expected end of a run, from its ledger alone."""
 
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, Trial
 
 
 def expected_end_s(ledger: Ledger, n_all: int) -> float | None:
@@ -26,8 +26,8 @@ def _under_way(ledger: Ledger) -> tuple[float, float]:
     """Return how many whole trials the epochs of running trials make up: epochs of this start, and all epochs."""
     new = in_all = 0.0
     began_s, n_fold = ledger.sessions[-1].started_at_s, int(ledger.identity.get("n_fold", 1))
-    for trial in ledger.trials:
-        if trial.state is TrialState.RUNNING and (n_epochs := epochs_of(ledger, trial)):
+    for trial in ledger.under_way.values():
+        if n_epochs := epochs_of(ledger, trial):
             of_start = sum(a.epoch - a.first_epoch for a in trial.assignments if a.assigned_at_s >= began_s)
             new += of_start / (n_epochs * n_fold)
             in_all += epochs_reached(trial, n_epochs) / (n_epochs * n_fold)

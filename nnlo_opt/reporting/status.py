@@ -9,7 +9,7 @@ from nnlo_opt.reporting.lines import losses_text
 from nnlo_opt.reporting.results import best_of, block_utilization, lost_of
 from nnlo_opt.trials.failures import failures
 from nnlo_opt.trials.ledger import Ledger
-from nnlo_opt.trials.trial import Assignment, Trial, TrialState
+from nnlo_opt.trials.trial import Assignment, Trial
 
 #: most trials that have ended among what is known of a run
 N_ENDS = 10
@@ -114,7 +114,7 @@ def status_of(ledger: Ledger, run: str, unix_s: float, *, at_work: bool) -> Stat
     now_s = last_s if state.is_over else max(last_s, unix_s - ledger.first_start_unix_s)
     progress = progress_of(ledger)
     before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])
-    under_way = [trial for trial in ledger.trials if trial.state is TrialState.RUNNING]
+    under_way = [trial for _, trial in sorted(ledger.under_way.items())]
     running = [_fold(ledger, trial, a, now_s) for trial in under_way for a in trial.running]
     ended = ledger.ended
     return Status(

@@ -53,6 +53,8 @@ class Ledger:
         self.trials: list[Trial] = []
         #: number of trials in each state, kept by `_enter`
         self._n_in_state = dict.fromkeys(TrialState, 0)
+        #: number -> trial that is running, kept by `_enter`: few of many
+        self.under_way: dict[int, Trial] = {}
         #: direction -> the best complete trial so far; empty before there is one
         self._best: dict[str, Trial] = {}
         #: assignment number -> assignment; numbers are 0, 1, 2, … without gaps
@@ -186,9 +188,8 @@ class Ledger:
     def _run_preempted(self, event: ev.RunPreempted) -> None:
         self.preempted_because = event.reason
         self.coordinator_cpu_s += event.coordinator_cpu_s
-        for trial in self.trials:
-            # Some of its folds had finished at the last moment.
-            if trial.state is TrialState.RUNNING and not trial.running:
+        for trial in [*self.under_way.values()]:
+            if not trial.running:  # some of its folds had finished at the last moment
                 self._enter(trial, TrialState.PREEMPTED)
 
     def _trial_suggested(self, event: ev.TrialSuggested) -> None:
@@ -363,6 +364,10 @@ class Ledger:
         self._n_in_state[trial.state] -= 1
         self._n_in_state[state] += 1
         trial.state = state
+        if state is TrialState.RUNNING:
+            self.under_way[trial.number] = trial
+        else:
+            self.under_way.pop(trial.number, None)
 
 
 #: events by which a trial is measured, for good or for now

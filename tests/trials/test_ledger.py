@@ -104,6 +104,7 @@ def test_a_contradiction_changes_nothing_and_replay_of_the_journal_equals_the_li
         assert len({a.fold for a in trial.running}) == len(trial.running)
     states = [trial.state for trial in ledger.trials]
     assert ledger.n_by_state() == {state.value: states.count(state) for state in TrialState}
+    assert sorted(ledger.under_way) == [n for n, state in enumerate(states) if state is TrialState.RUNNING]
     complete = [trial for trial in ledger.trials if trial.figure_of_merit is not None]
     assert ledger.best("min") is min(complete, key=lambda trial: trial.figure_of_merit, default=None)
     assert ledger.best("max") is max(complete, key=lambda trial: trial.figure_of_merit, default=None)
