@@ -70,10 +70,11 @@ def test_a_launcher_that_never_answers_is_given_up(tmp_path, monkeypatch):
 
 
 def test_ranks_that_never_start_are_given_up_and_nothing_of_them_is_left(tmp_path):
-    mpirun = script(tmp_path / "mpirun", "sleep 1000 & sleep 1000")
+    own = ["sleep", f"{1000 + os.getpid() / 1e6:f}"]  # no other test sleeps for so long
+    mpirun = script(tmp_path / "mpirun", f"{' '.join(own)} & {' '.join(own)}")
     said = worst(examination(tmp_path, mpirun=mpirun, timeout_s=0.5, has_mpi=True).ranks())
     assert said.startswith("broken: 0 of 2 ranks have started. It was ended after 0.5 s. Try `mpirun hostname`")
-    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "1000"]]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == own]
     assert list(tmp_path.iterdir()) == [tmp_path / "mpirun"]
 
 
