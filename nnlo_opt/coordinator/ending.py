@@ -98,7 +98,7 @@ class Ending:
     def replay(self, ledger: Ledger) -> None:
         """Take in all trials that have ended so far, in the order in which they ended."""
         self._forget()
-        for trial in by_end(ledger):
+        for trial in ledger.ended:
             self.take(trial)
         self._forget_failures()  # their cause may be mended: this start has as many failures again
         if best := ledger.best(self._plan.direction):
@@ -274,9 +274,3 @@ class Progress:
         if found is not None and found not in self._seen and self._pareto.add(trial.number, found):
             self._seen.add(found)
             self.n_without = 0
-
-
-def by_end(ledger: Ledger) -> list[Trial]:
-    """Return the trials that have ended, in the order in which they ended."""
-    ended = [trial for trial in ledger.trials if trial.state.ended]
-    return sorted(ended, key=lambda trial: (trial.ended_at_s or 0.0, trial.number))

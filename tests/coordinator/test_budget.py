@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starts import assignment_of
 
-from nnlo_opt.coordinator.ending import Progress, by_end, duration_s, expected_s
+from nnlo_opt.coordinator.ending import Progress, duration_s, expected_s
 from nnlo_opt.coordinator.instructions import Budget, end_of, searched_s
 from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.objectives import Objective
@@ -129,4 +129,4 @@ def test_trials_come_in_the_order_in_which_they_ended():
     ledger = Ledger()
     ledger.trials = [trial(0, 0.5, ended_at_s=90.0), trial(1, 0.4, ended_at_s=20.0), trial(2, ended_at_s=50.0)]
     ledger.trials.append(Trial(number=3, point={}))
-    assert [t.number for t in by_end(ledger)] == [1, 2, 0]
+    assert [t.number for t in ledger.ended] == [1, 2, 0]
