@@ -1,3 +1,5 @@
+import zipfile
+
 import h5py
 import numpy as np
 import pytest
@@ -5,6 +7,7 @@ from refusals import check_refused
 from stories import START, write_journal
 
 import nnlo_opt
+from nnlo_opt.cli import tool
 from nnlo_opt.models.builders import open_model
 from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.checkpoint import fold_directory, save_weights
@@ -67,6 +70,16 @@ def test_a_model_predicts_with_the_weights_of_its_fold_wherever_the_process_stan
         assert isinstance(model, torch.nn.Module)
         with torch.no_grad():
             np.testing.assert_allclose(model(torch.from_numpy(X)).numpy(), predicted(sign), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.proof
+def test_the_best_model_is_saved_from_any_folder_without_the_command_of_the_run(run, monkeypatch, capsys):
+    place = run()
+    monkeypatch.chdir("/")
+    assert tool.main(["best-model", str(place)]) == 0
+    assert "with the weights of fold 1" in capsys.readouterr().out
+    assert zipfile.is_zipfile(place / "best_model.pt")
 
 
 @pytest.mark.needs("torch")
