@@ -34,8 +34,10 @@ def test_a_search_is_steered_by_another_process_and_goes_on_where_it_was_stopped
     def point_of(trial: int) -> dict[str, float]:
         return launcher.events_of(run, "TrialSuggested")[trial]["point"]
 
+    assert "the first start of" in ask("enqueue", "x=0.5", "--new")
     job = launcher.start(3, command, tmp_path)
     job.wait_for(run, "EpochEnded", 1)
+    assert point_of(0) == {"x": 0.5}
     waits = threading.Thread(target=tool.main, args=[["enqueue", str(run), "x=0.125", "--wait", "60"]])
     waits.start()
     for trial in range(3):  # the second suggestion may have been made before
