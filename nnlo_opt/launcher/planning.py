@@ -132,13 +132,13 @@ class JobPlan:
                 '#BSUB -Q "75"',
             ]
         body = [
-            "# The shell passes a signal to the launcher, then waits for its end. SIGTERM cancels the job.",
+            "# The shell passes a signal to the launcher ($!), then waits for its end. SIGTERM cancels the job.",
+            "cancelled=",
+            "trap 'kill -USR1 $!' USR1",
+            "trap 'cancelled=yes; kill -USR1 $!' TERM",
             f"{line} &",
-            "launcher=$! cancelled=",
-            "trap 'kill -USR1 $launcher' USR1",
-            "trap 'cancelled=yes; kill -USR1 $launcher' TERM",
             "# Codes 138 and 143 mean that a signal interrupted the wait.",
-            'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$launcher"; code=$?; done',
+            'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$!"; code=$?; done',
         ]
         if scheduler == "slurm":
             body.append('if [ "$code$cancelled" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')
