@@ -234,8 +234,9 @@ def test_the_example_describes_itself_and_learns(digits):
     terms, _ = make_terms(None, None, outputs, [Labels((10,), "float32", y)], torch_module.RULES)
     adapter = torch_module.adapter(model, terms)
     weights = weights_of(adapter)
-    for _ in range(30):
-        weights -= 0.2 * gradient(adapter, (x, y))[0]
+    # After 30 steps the order of sums on a processor decides between 0.1 and 0.6; after 150 it is 0.85 to 1.
+    for _ in range(150):
+        weights -= 0.1 * gradient(adapter, (x, y))[0]
         adapter.write_weights(weights)
     assert adapter.evaluate(x, y).means()["acc"] > 0.5
 
