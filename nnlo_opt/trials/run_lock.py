@@ -61,6 +61,7 @@ class RunLock:
         #: the process that has taken the run over, in words; empty while none has
         self._lost_to = ""
         self._released = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="run.owner", daemon=True)
         try:
             self._lock.acquire(timeout=timeout_s)
         except Timeout:
@@ -75,7 +76,7 @@ class RunLock:
         except BaseException:
             self._lock.release()
             raise
-        threading.Thread(target=self._beat, name="run.owner", daemon=True).start()
+        self._thread.start()
 
     def _take_over(self) -> None:
         """Wait until an owner on another machine is known to be dead; ConfigurationError if it is alive."""
@@ -127,6 +128,7 @@ class RunLock:
     def close(self) -> None:
         """Release the run."""
         self._released.set()
+        self._thread.join(2.0)  # of a file system that hangs, the thread may be left behind
         with suppress(OSError):  # the directory may be gone, or read-only by now: the lock says enough here
             self._look()
             self._owner.unlink()
