@@ -22,7 +22,7 @@ from nnlo_opt.trials.trial import Trial
 #: options of `nnlo-opt best`
 OPTIONS = (
     Option("as", "FORM", one_of("json", "yaml", "command"), default="json", example="command",
-        help="json, yaml, or the command line that trains the trial again; of a Pareto set a line for each trial"),
+        help="json, yaml, or the command line that trains the trial again; for a Pareto set, one line for each trial"),
 )
 # fmt: on
 

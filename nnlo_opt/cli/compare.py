@@ -29,8 +29,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     parser = Parser(
         prog="nnlo-opt compare",
-        description="Print in what runs differ: results, time to a common figure of merit, settings, search spaces, "
-        "versions, commands.",
+        description="Print the differences between runs: results, time to a common figure of merit, settings, search "
+        "spaces, versions, commands.",
     )
     parser.add_argument("run", type=Path, nargs="+", metavar="RUN_DIRECTORY", help="folders of two runs or more")
     runs: list[Path] = [checked_run(run) for run in parser.parse_args(argv).run]

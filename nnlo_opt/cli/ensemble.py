@@ -16,10 +16,10 @@ from nnlo_opt.run.option_table import SEED, Option
 #: options of `nnlo-opt ensemble`
 OPTIONS = (
     Option("size", "N", whole(), default=10, example="25",
-        help="trials to select, each as often as it improves the ensemble"),
+        help="largest number of selections; a trial may be selected several times"),
     Option("out", "FILE", PATH, shown="ensemble in the run directory", example="digits",
         help="file of the model; its ending is .keras, or .pt for torch"),
-    replace(SEED, help="seed of the cut of the validation samples into two halves"),
+    replace(SEED, help="seed that divides the validation samples into two halves"),
 )
 # fmt: on
 

@@ -41,19 +41,19 @@ OPTIONS = (
     Option("out", "FOLDER", PATH, shown="data/<name>", example="data/digits", help="folder to write to"),
     Option("source", "auto|keras|bundled|drawn|FILE", TEXT, default="auto", example="mnist.npz",
         help="keras: the file in KERAS_HOME, else its download; auto: keras, else the bundled digits; drawn: drawings "
-             "in the form of CIFAR-10; FILE: a .npz file as Keras's mnist.npz, or cifar-10-binary.tar.gz"),
+             "in the form of CIFAR-10; FILE: a .npz file like Keras's mnist.npz, or cifar-10-binary.tar.gz"),
     Option("n_train_files", "N", whole(), shown=str(DEFAULT_N_FILES[0]), example="8", help="files to train on"),
     Option("n_test_files", "N", whole(), shown=str(DEFAULT_N_FILES[1]), example="2", help="files to test with"),
     replace(SEED, help="seed of the order of the samples"),
     Option("n_samples", "N", whole(2), example="500",
-        help="most samples in all files together; of showers the number of them"),
+        help="largest number of samples in all files together; for showers, the number to simulate"),
     Option("cells", "N", whole(), default=LARGEST, example="13",
-        help=f"showers: cells along each axis, from {SMALLEST} to {LARGEST}"),
+        help=f"showers: number of cells along each axis, from {SMALLEST} to {LARGEST}"),
 )
 #: options of `GetData from-arrays`
 ARRAY_OPTIONS = (
     Option("name", "NAME", TEXT, "name of the data set, in the names of its files", "arrays", example="mine"),
-    Option("split", "SHARE", SHARE, "share of the samples to validate with, drawn by the seed", 0.2, example="0.1"),
+    Option("split", "SHARE", SHARE, "share of the samples for validation, drawn by the seed", 0.2, example="0.1"),
     *(replace(option, default=1, shown="") for option in OPTIONS if "files" in option.name),
     *(option for option in OPTIONS if option.name in ("out", "seed", "n_samples")),
 )
@@ -95,11 +95,15 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         OPTIONS,
         prog="GetData",
-        description="Write MNIST, CIFAR-10, simulated collisions (topclass) or jets, or arrays as HDF5 files of "
-        "features and labels.",
+        description="Write MNIST, CIFAR-10, simulated data (topclass, jets, showers) or your own arrays as HDF5 files "
+        "of features and labels, with lists of the files.",
     )
-    parser.add_argument("name", choices=DATA_SETS, help="the data set; from-arrays X.npy Y.npy has its own --help")
-    parser.add_argument("n_files", nargs="*", type=int, help="the two numbers of files, without their options")
+    parser.add_argument(
+        "name", choices=DATA_SETS, help="data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
+    )
+    parser.add_argument(
+        "n_files", nargs="*", type=int, help="numbers of training and test files, instead of the two options"
+    )
     given = parser.parse_intermixed_args(argv)
     values = read(vars(given), OPTIONS)
     if len(given.n_files) > 2:
@@ -114,9 +118,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _parse_arrays(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files, with lists.")
-    parser.add_argument("features", metavar="X.npy", type=Path, help="features, a row for each sample")
-    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, a row for each sample")
+    parser = Parser(
+        ARRAY_OPTIONS, prog="GetData from-arrays", description="Write arrays as HDF5 files, with lists of the files."
+    )
+    parser.add_argument("features", metavar="X.npy", type=Path, help="features, one row for each sample")
+    parser.add_argument("labels", metavar="Y.npy", type=Path, help="labels, one row for each sample")
     arguments = parser.values([word for word in argv if word != _FROM_ARRAYS])
     arguments.source = _FROM_ARRAYS
     arguments.out = Path(arguments.out or f"data/{arguments.name}")

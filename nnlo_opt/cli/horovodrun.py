@@ -26,15 +26,17 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 #: beginnings of the variables that Open MPI must pass on to other hosts; MPICH passes all
 PASSED_ON = ("PATH", "PYTHON", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "KERAS_", "TF_", "XLA_", "OMP_", "CUDA_", "HOME")
 
+#: description in the help
+_DESCRIPTION = "Start a script on several ranks with Horovod's options, which are translated into options of mpirun."
 # fmt: off
 #: options of `horovodrun`
 OPTIONS = (
     Option("num_proc", "RANKS", whole(unit="ranks"), short="-np", also="--num-proc", example="3",
-        help="ranks; required"),
+        help="number of ranks; required"),
     Option("hosts", "HOSTS", TEXT, short="-H", also="--hosts", example="pi1:2,pi2:1", shown="this host",
         help="hosts with their slots"),
     Option("hostfile", "FILE", PATH, also="-hostfile", example="hosts",
-        help="file with a host on each line, as `pi1 slots=2` or `pi1:2`"),
+        help="file with a host on each line, such as `pi1 slots=2` or `pi1:2`"),
     Option("network_interface", "NAME", TEXT, also="--network-interfaces", example="eth0",
         help="network interface for the messages of the ranks"),
     Option("ssh_port", "PORT", whole(), short="-p", also="--ssh-port", example="2222",
@@ -42,11 +44,11 @@ OPTIONS = (
     Option("ssh_identity_file", "FILE", PATH, short="-i", also="--ssh-identity-file", example="key",
         help="private key for ssh"),
     Option("mpi_args", "OPTIONS", TEXT, example="--map-by node",
-        help="further options of mpirun, in one argument behind `=`"),
-    Option("mpi", "", FLAG, default=False, help="without effect: MPI is the only way"),
-    Option("verbose", "", FLAG, default=False, help="show the mpirun command, and what it does"),
-    Option("dry_run", "", FLAG, default=False, help="show the mpirun command, and leave"),
-    Option("check_build", "", FLAG, default=False, also="-cb", help="show the frameworks and the MPI that were found"),
+        help="further options of mpirun, in one argument after `=`"),
+    Option("mpi", "", FLAG, default=False, help="ignored: the ranks always communicate over MPI"),
+    Option("verbose", "", FLAG, default=False, help="print the mpirun command, and what mpirun does"),
+    Option("dry_run", "", FLAG, default=False, help="print the mpirun command and exit"),
+    Option("check_build", "", FLAG, default=False, also="-cb", help="print the frameworks and the MPI that were found"),
 )
 # fmt: on
 
@@ -132,9 +134,9 @@ def build_report(mpi: str) -> str:
 
 def _parser() -> Parser:
     usage = "horovodrun -np RANKS [options] python SCRIPT ..."
-    parser = Parser(OPTIONS, prog="horovodrun", usage=usage, description=__doc__)
+    parser = Parser(OPTIONS, prog="horovodrun", usage=usage, description=_DESCRIPTION)
     parser.add_argument("-v", "--version", action="version", version=nnlo_opt.__version__)
-    parser.add_rest("command", "command of a rank, as `python SCRIPT`")
+    parser.add_rest("command", "command that every rank runs, such as `python SCRIPT`")
     return parser
 
 

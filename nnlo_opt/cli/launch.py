@@ -56,7 +56,7 @@ OPTIONS = (
     Option("n_ranks", "RANKS", whole(unit="ranks"), short="-n", also="-np", example="9",
         shown="as mpirun or the batch system says", help="ranks"),
     Option("max_restarts", "N", whole(0), default=10, example="3",
-        help="most restarts; after two starts in a row that add nothing to the journal there is none"),
+        help="largest number of restarts; there are fewer if several starts in a row add nothing to the journal"),
     replace(GRACE, help="time after SIGUSR1, SIGTERM or Ctrl-C to checkpoint and exit with code 75"),
     Option("mpirun", "COMMAND", TEXT, default="mpirun", example="srun --mpi=pmix",
         help='command that starts the ranks, with its options, such as "srun --mpi=pmix"; -n RANKS is added'),
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     def ask(signum: int, *_: Any) -> None:
         if not preemption.is_asked:
             name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-            line = f"nnlo-opt launch: {name}: the ranks have {arguments.grace:g} s to checkpoint and leave.\n"
+            line = f"nnlo-opt launch: {name}: the ranks have {arguments.grace:g} s to checkpoint and exit.\n"
             os.write(sys.stderr.fileno(), line.encode())
         preemption.ask()
 

@@ -43,11 +43,13 @@ STOP_OPTIONS = (
 def enqueue(argv: Sequence[str]) -> int:
     """Run `nnlo-opt enqueue`; return the exit code."""
     what = (
-        "Have a search try a point of your own next, or one with these values: the search that runs, or the next start "
-        "of one that was interrupted. The trial counts as one of --num-iterations."
+        "Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of "
+        "a search that was interrupted. The trial counts as one of --num-iterations."
     )
     parser = _parser("enqueue", what, ENQUEUE_OPTIONS)
-    parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
+    parser.add_argument(
+        "values", nargs="+", metavar="NAME=VALUE", help="values of parameters; the search chooses the rest"
+    )
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
     if arguments.new:

@@ -35,7 +35,8 @@ def watch(argv: Sequence[str]) -> int:
         WATCH_OPTIONS,
         prog="nnlo-opt watch",
         description="Show a run while it runs, from its journal: a page in a terminal, one line for each change in a "
-        "pipe. Nothing is written. Exit codes: 0 finished, 75 not finished and nobody at work on it, 130 after Ctrl-C.",
+        "pipe. Nothing is written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 "
+        "after Ctrl-C.",
     )
     arguments = _parsed(parser, argv)
     if not any((arguments.run / name).exists() for name in (LOCK_NAME, LAUNCH_LOCK_NAME)):  # no start has begun
@@ -50,7 +51,7 @@ def watch(argv: Sequence[str]) -> int:
 def status(argv: Sequence[str]) -> int:
     """Print the state of a run."""
     parser = Parser(
-        STATUS_OPTIONS, prog="nnlo-opt status", description="Print the state of a run on a few lines, from its journal."
+        STATUS_OPTIONS, prog="nnlo-opt status", description="Print the state of a run in a few lines, from its journal."
     )
     arguments = _parsed(parser, argv)
     checked_run(arguments.run)

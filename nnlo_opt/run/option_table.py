@@ -147,17 +147,18 @@ GRACE = Option("grace", "TIME", duration(1), default=60.0, example="120", python
 MODEL_AND_DATA = _group(
     "model and data",
     Option("model", "MODEL", TEXT, example="my_model.py", python=False, common=True,
-        help="file.py, builtin (mnist, cifar10, topclass, …) or arch.json; the file has get_model(**parameters) or "
-             "objective(parameters, comm, report), the architecture is of Keras 3"),
+        help="file.py, builtin (mnist, cifar10, topclass, …) or saved model (.json, .keras, .h5, .pt); a file.py "
+             "defines get_model(**parameters) or objective(parameters, comm, report)"),
     Option("fresh_weights", "", FLAG, default=False, python=False,
-        help="begin a saved Keras model (.keras, .h5, or a .json with weights beside it) with weights drawn by the "
-             "seed, in place of those that were saved"),
+        help="replace the weights of a saved Keras model (.keras, .h5, or a .json with weights beside it) by new ones, "
+             "drawn by the seed"),
     Option("train_data", "LIST", PATH, example="train.list", common=True,
         help="list of HDF5 files of training samples; a text file with one name a line"),
     Option("val_data", "LIST", PATH, example="test.list", common=True,
         help="list of HDF5 files of validation samples; a text file with one name a line"),
     Option("test_data", "LIST", PATH, example="test.list", python=False,
-        help="list of HDF5 files on which the saved model is measured once, at the end; as --train-data"),
+        help="list of HDF5 files on which the saved model is measured once, at the end; a text file with one "
+             "name a line"),
     Option("features_name", "NAME", TEXT, shown="features", example="images",
         help="data set of the features; for several inputs a group, or names separated by commas"),
     Option("labels_name", "NAME", TEXT, shown="labels", example="classes",
@@ -165,29 +166,29 @@ MODEL_AND_DATA = _group(
     _training("loss", "NAME", TEXT, shown="get_loss of the model module, else inferred and announced",
         example="mean_squared_error", help="Keras name of the loss"),
     Option("backend", "NAME", one_of("keras", "torch"), shown="as the model module says", example="torch",
-        help="library the model is made with: keras, or torch for a torch.nn.Module"),
+        help="library of the model: keras, or torch for a torch.nn.Module"),
     Option("keras_backend", "NAME", one_of("tensorflow", "jax", "torch"), shown="KERAS_BACKEND, else tensorflow",
-        example="jax", help="library Keras computes with: tensorflow, jax or torch"),
+        example="jax", help="library that Keras computes with: tensorflow, jax or torch"),
 )
 READING = _group(
     "reading and weighting samples",
     Option("class_weights", "DICT", CLASS_WEIGHTS, shown="every sample 1", example="balanced",
-        help='weight in training of a sample of each class, such as "{0: 1.0, 1: 5.0}", classes not named 1; or '
-             "balanced: all classes weigh the same in sum"),
+        help='weight of the samples of each class in training, such as "{0: 1.0, 1: 5.0}", 1 for other classes; or '
+             "balanced: all classes have the same total weight"),
     Option("sample_weights_name", "NAME", TEXT, shown="every sample 1", example="weights",
         help="data set with the weight of each sample in training"),
     Option("memory_limit", "MIB", whole(0, "MiB"),
         shown="a quarter of the node's free memory, divided among its ranks", example="4096",
-        help="memory for samples in each rank; more samples than that are read from the files in every pass, in "
-             "the same order"),
+        help="memory for samples in each rank; samples that do not fit are read from the files in every epoch, in the "
+             "same order"),
     Option("preload_data", "N", whole(0), default=1, example="2",
-        help="windows of 64 MiB that a thread reads ahead if samples are not held in memory"),
+        help="number of windows of 64 MiB that a thread reads ahead if the samples do not fit into memory"),
     Option("verify_data", "", FLAG, default=False,
         help="before training, compare all data files with the SHA-256 in LIST.sha256 beside each list, which "
              "GetData writes"),
     Option("external_data", "", FLAG, default=False,
         help="read HDF5 files with virtual data sets, and with links and external data sets that lead to other files; "
-             "without it they are refused, as a file of somebody else may name any file that you can read"),
+             "without it they are refused, because a file of somebody else may name any file that you can read"),
     Option("cache_data", "DIR", PATH, shown="$DATA_CACHE, else files are read in place", example="/local/cache",
         help="folder on the node for copies of the files whose samples its ranks read; the copies are removed at "
              "the end"),
@@ -239,12 +240,12 @@ TRAINING = _group(
         help="downpour: weight of an update that is n versions old: none (always 1), scale (1/(1+n)), or drop:N (0 "
              "beyond N)"),
     _training("momentum_correction", "", FLAG,
-        help="downpour, sgd with momentum: take the momentum that old gradients act as, by the staleness measured, off "
-             "that of the optimizer, so that together they are the one asked for"),
+        help="downpour, sgd with momentum: subtract the momentum that old gradients add, by their measured staleness, "
+             "from the optimizer's momentum, so that both together have the value that is given"),
     _training("worker_optimizer", "NAME", TEXT, shown="easgd: --optimizer; else sgd", example="adam",
         help="optimizer of a worker's own steps between exchanges"),
     _training("worker_optimizer_params", "DICT", DICTIONARY, example="{'beta_1': 0.5}",
-        help="arguments of the worker's optimizer, as --optimizer-params"),
+        help="arguments of the worker's optimizer, in the form of --optimizer-params"),
     _training("elastic_force", "BETA", _NUMBER, example="0.5",
         help="easgd: elastic force; each of n workers is tied by BETA / n"),
     _training("elastic_lr", "RATE", _NUMBER, shown="--learning-rate", example="0.1",
@@ -261,7 +262,7 @@ TRAINING = _group(
 RUN = _group(
     "run",
     Option("checkpoint", "NAME", PATH, shown="--trial-name, else <model>-001, …", example="my-run", common=True,
-        help=f"name of the run; its directory is {RUNS}/NAME, and a path names another"),
+        help=f"name of the run; its directory is {RUNS}/NAME, or NAME itself if it is a path"),
     Option("trial_name", "NAME", TEXT, shown="train", example="first", help="name of the run in its files"),
     _training("checkpoint_interval", "EPOCHS", whole(unit="epochs"), example="5",
         help="epochs between two checkpoints of a training"),
@@ -291,14 +292,14 @@ RUN = _group(
         help="YAML file with further options, a line `epochs: 10` for each; a list repeats an option, true or false is "
              "for flags, and the command line overrules the file"),
     Option("on_end", "COMMAND", TEXT, example="mail -s $NNLO_OPT_STATE me < $NNLO_OPT_RUN/summary.json", python=False,
-        help="command that a shell runs on rank 0 when the run has ended, for at most a minute; it finds the run, its "
-             "state and its best trial in environment variables, and its failure is a line on the terminal"),
+        help="command that a shell runs on rank 0 when the run has ended, for at most a minute; environment variables "
+             "hold the run, its state and its best trial; if the command fails, a line on the terminal says so"),
     Option("verbose", "", FLAG, default=False, python=False, help="the same as --log-level debug"),
 )
 MACHINE = _group(
     "devices and monitoring",
     Option("max_gpus", "N", whole(0, "GPUs"), shown="all that the batch system left visible", example="4",
-        help="most GPUs used on each node, in turn by the ranks that train; 0: CPU only"),
+        help="largest number of GPUs used on each node, in turn by the ranks that train; 0: CPU only"),
     Option("master_gpu", "", FLAG, default=False, shown="masters see none",
         help="give masters a GPU too, in turn with the workers; only useful if masters compute"),
     Option("monitor", "", FLAG, default=False, shown="off",
@@ -328,7 +329,8 @@ SEARCH = _group(
     Option("ga_populations", "TRIALS", whole(), shown="10", example="20",
         help="population of genetic: completed trials of one generation"),
     Option("grid_points", "N", whole(), shown="5", example="3",
-        help="values that grid takes of a continuous parameter, even along its prior, both bounds included"),
+        help="number of values that grid takes of a continuous parameter, evenly spaced by its prior, with both "
+             "bounds"),
     Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
         help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
@@ -340,14 +342,14 @@ SEARCH = _group(
     Option("n_fold", "FOLDS", whole(), default=1, example="5", common=True,
         help="folds of the cross validation; 1: the given training and validation data"),
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
-        help="unit folds are made of: samples (stratified by class), files, or the name of a data set whose equal "
-             "values stay together"),
+        help="unit of which folds are made: samples (stratified by class), files, or the name of a data set whose "
+             "equal values stay together"),
     Option("keep_weights", "WHICH", KEPT, shown="all", example="best:10", python=False,
-        help="best:N: keep the trained weights of the N best trials only, and of the Pareto set; the rest is removed "
-             "while the search runs; all: keep every trial's; may be changed on resume"),
+        help="best:N: keep only the trained weights of the N best trials and of the Pareto set, and remove all others "
+             "while the search runs; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
     Option("example", "NAME", TEXT, example="mnist", python=False,
-        help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist without both"),
+        help="builtin model (mnist, cifar10, topclass, …) if no --model is given; mnist if neither is given"),
 )
 PRUNING = _group(
     "stopping trials early",
@@ -356,11 +358,11 @@ PRUNING = _group(
              "same epoch; asha: pause all but the best trials at rungs of more and more epochs, and resume a trial "
              "when it is among the best; hyperband: the same with several first rungs"),
     Option("pruner_eta", "N", whole(2), shown="3", example="4",
-        help="asha, hyperband: one trial in N goes past a rung, and the next rung has N times its epochs"),
+        help="asha, hyperband: one trial in N passes a rung, and the next rung has N times its epochs"),
     Option("pruner_min_epochs", "EPOCHS", whole(unit="epochs"), shown="1", example="2",
-        help="epochs every trial is given: the first rung, or the epoch from which the median rule applies"),
+        help="epochs that every trial gets: the first rung, or the epoch from which the median rule applies"),
     Option("pruner_min_trials", "TRIALS", whole(unit="trials"), shown="4", example="6",
-        help="median: other trials that must have come as far"),
+        help="median: number of other trials that must have reached the same epoch"),
     Option("pruner_max_epochs", "EPOCHS", whole(unit="epochs"), shown="--epochs", example="27",
         help="asha, hyperband: epochs of a whole training, of which the rungs are fractions"),
     Option("fold_racing", "", FLAG, default=False,
@@ -371,7 +373,7 @@ COMPARISON = _group(
     "comparing trials",
     Option("objective", "METRIC:DIRECTION", many(OBJECTIVE), default=(), shown="figure_of_merit:min", common=True,
         example="val_accuracy:max",
-        help="metric to compare trials by, such as val_loss:min; or val_acc:max; given several times, the search "
+        help="metric to compare trials by, such as val_loss:min or val_acc:max; given several times, the search "
              "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
              "objective is the figure of merit. A metric of one output is name:metric:DIRECTION. Besides metrics: "
              f"{', '.join(MEASURED)}; with an objective module: the keys of its dict, and train_s"),
@@ -382,17 +384,17 @@ COMPARISON = _group(
         help=f"{' or '.join(EPOCHS)}: epoch whose weights and metrics count, the last (with --early-stopping its "
              "best) or the one in which the first objective was best"),
     Option("direction", "WAY", one_of("min", "max"), shown="min", example="max", common=True,
-        help="min: the lower the better, max: the higher; for the figure of merit of an objective module or of "
-             "--figure-of-merit, unless --objective says it"),
+        help="min or max: whether low or high figures are better; for the figure of merit of an objective module or of "
+             "--figure-of-merit, unless --objective names a direction"),
 )
 TARGET = Option("target_objective", "FIGURE", _NUMBER, example="0.02",
     help="stop when a figure of merit is better than this; not with several objectives")
 BUDGET = _group(
     "when a search stops (may be changed on resume; running trials end first)",
-    Option("num_iterations", "TRIALS", whole(), default=10, shown="10; of grid all points", example="50", common=True,
-        help="trials of the run; failed ones included, may be raised on resume"),
+    Option("num_iterations", "TRIALS", whole(), default=10, shown="10; for grid, all points", example="50", common=True,
+        help="trials of the run; failed trials count, and the number may be raised on resume"),
     Option("timeout", "TIME", TIME, example="3600", common=True,
-        help="begin no trial after so much time of searching; summed over all starts of the run"),
+        help="begin no trial once the search has taken so long; summed over all starts of the run"),
     Option("walltime", "TIME", TIME, example="3:55:00",
         help="time of this start: begin no trial that would not end in time, estimated "
              "from earlier trials; shortly before the end, stop and checkpoint what still runs and exit with code "
@@ -402,7 +404,7 @@ BUDGET = _group(
              "assigned, whether it trains or hangs (--hang-timeout is for ranks that do nothing); if its block "
              "does not return from your own code, the search ends with code 1 and can be resumed"),
     Option("stop_after_no_improvement", "TRIALS", whole(), example="20",
-        help="stop after so many trials in a row that are not better than those before; with several objectives: "
+        help="stop after so many trials in a row that are not better than the trials before; with several objectives: "
              "that do not enter the Pareto set"),
     Option("max_failures", "TRIALS", whole(0), default=10, example="3",
         help="stop with exit code 1 when so many trials have failed for the same reason and none has succeeded; a "
@@ -416,7 +418,7 @@ RESTORE = _group(
     Option("from_run", "RUN[:TRIAL]", TEXT, example="checkpoints/my-run:7", python=False,
         help="train the best trial of a run, or the trial TRIAL, again: with the options of the run unless others are "
              "given, on all its data, training and validation together, unless --train-data or --val-data is given; "
-             "without validation for as many epochs as its best weights had"),
+             "if validation is left out, for as many epochs as its best weights had"),
 )
 # fmt: on
 

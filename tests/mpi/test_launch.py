@@ -60,7 +60,7 @@ def test_a_launcher_that_is_terminated_leaves_75_and_nobody_behind_and_the_next_
     job.process.terminate()
     outcome = job.wait(40, code=75)
     said = outcome.err.splitlines()
-    assert said[0] == "nnlo-opt launch: SIGTERM: the ranks have 6 s to checkpoint and leave."
+    assert said[0] == "nnlo-opt launch: SIGTERM: the ranks have 6 s to checkpoint and exit."
     assert said[-2] == "Interrupted: 0 of 2 trials done, 2 in progress. Resume with:"
     assert said[-1].split() == [
         "nnlo-opt",
