@@ -82,8 +82,8 @@ def open_model(spec: str, *, fresh: bool = False) -> "ModelDefinition":
     }
     if path.suffix not in readers:
         raise ConfigurationError(
-            f"A model must be a Python file, a JSON architecture, a file saved by torch, or a built-in model. "
-            f"Received: {spec!r}. Give a file ending in .py, .json or .pt, or one of: {', '.join(builtin_names())}."
+            f"A model must be a Python file, a model saved by Keras or torch, or a built-in model. Received: {spec!r}. "
+            f"Give a file ending in .py, .json, .keras, .h5 or .pt, or one of: {', '.join(builtin_names())}."
             f"{did_you_mean(spec, builtin_names())}"
         )
     if not os.path.isfile(path):

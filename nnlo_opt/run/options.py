@@ -231,7 +231,7 @@ def _common(values: SimpleNamespace, model: str | None, command_line: Sequence[s
     """Return the fields of `Options` that are made alike in both drivers."""
     if not model:
         raise ConfigurationError(
-            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or an arch.json. "
+            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
     log_level = "debug" if values.verbose else values.log_level

@@ -163,7 +163,7 @@ def test_what_functions_must_return(module, function, value, sentence):
         ),
         ("model.torch", "'model.torch', which is no file"),
         ("missing.py", "'missing.py', which is no file"),
-        (".json", "Python file, a JSON"),
+        (".json", "Python file, a model saved by Keras or torch"),
     ],
 )
 def test_specs_that_name_nothing(spec, sentence):
