@@ -48,6 +48,8 @@ REPORT_OPTIONS = (
         help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
 )
 # fmt: on
+#: help of the argument that names a run
+_RUN_HELP = f"folder of the run, such as {RUNS}/my-run"
 #: options of `nnlo-opt space`
 SPACE_OPTIONS = (
     Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
@@ -104,21 +106,27 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_OK
     except OSError as error:
         what = f"`{error.filename or argv[-1]}` ({error.strerror or error})"
-        print(f"The run directory must be readable, and must be writable. Received: {what}.", file=sys.stderr)
+        print(f"The run directory must be readable and writable. Received: {what}.", file=sys.stderr)
         return EXIT_WRONG_REQUEST
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="nnlo-opt",
-        description="Launch and plan runs, look at them, repair them, look at search spaces, or simulate.",
+        description="Launch, plan, watch, read, export and repair runs; print search spaces; simulate searches.",
+        epilog="Each command has its own --help, which describes its options.",
     )
     parser.add_argument("--version", action="version", version=f"nnlo_opt {nnlo_opt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (text, run) in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, options=REPORT_OPTIONS if name == "report" else ())
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            options=REPORT_OPTIONS if name == "report" else (),
+        )
         if run is None:
-            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY")
+            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=_RUN_HELP)
     return parser
 
 
@@ -136,7 +144,7 @@ def _simulate(argv: Sequence[str]) -> int:
         simulate.OPTIONS,
         prog="nnlo-opt simulate",
         description="Run a search with the real coordinator, journal and search algorithm on virtual blocks, in "
-        "virtual time: how many blocks it keeps busy and what it finds. Nothing is trained.",
+        "virtual time, and print how many blocks it keeps busy and what it finds. Nothing is trained.",
     )
     try:
         return simulate.run(parser.values(argv))
@@ -183,9 +191,9 @@ def _launch(argv: Sequence[str]) -> int:
         launch.OPTIONS,
         prog="nnlo-opt launch",
         usage="nnlo-opt launch [-n RANKS] [options] -- DRIVER [option ...]",
-        description="Run a driver, as OptimizationDriver, under mpirun, and start it again from its journal "
-        "after a crash of ranks, mpirun or nodes, for as long as the journal grows. Exit codes: 0 complete, 75 "
-        "interrupted (the same command with --opt-restore, or --restore of a training, resumes), 2 wrong request, 1 "
+        description="Run a driver, such as OptimizationDriver, under mpirun, and start it again from its journal "
+        "after a crash of ranks, mpirun or nodes, as long as the journal grows. Exit codes: 0 complete, 75 interrupted "
+        "(the same command with --opt-restore, or --restore for a training, resumes the run), 2 wrong request, 1 "
         "otherwise.",
     )
     parser.add_rest("-- DRIVER [OPTION ...]", "OptimizationDriver, TrainingDriver or another driver, and its options")
@@ -212,8 +220,8 @@ def _doctor(argv: Sequence[str]) -> int:
     parser = Parser(
         doctor.OPTIONS,
         prog="nnlo-opt doctor",
-        description="Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. Exit "
-        "code 1 if something is broken, else 0.",
+        description="Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The "
+        "exit code is 1 if something is broken, else 0.",
     )
     parser.add_argument(
         "folder",
@@ -221,7 +229,7 @@ def _doctor(argv: Sequence[str]) -> int:
         type=Path,
         default=Path(RUNS),
         metavar="FOLDER",
-        help=f"run directory or its folder ({RUNS})",
+        help=f"run directory, or folder of runs (default: {RUNS})",
     )
     return doctor.run(parser.values(argv))
 
@@ -229,7 +237,7 @@ def _doctor(argv: Sequence[str]) -> int:
 def _completion(argv: Sequence[str]) -> int:
     from nnlo_opt.cli.completion import SHELLS, script
 
-    parser = Parser(prog="nnlo-opt completion", description="Print a script by which a shell completes all commands.")
+    parser = Parser(prog="nnlo-opt completion", description="Print a script with which a shell completes all commands.")
     parser.add_argument("shell", choices=SHELLS, help="the shell, for example: nnlo-opt completion bash >> ~/.bashrc")
     print(script(parser.parse_args(argv).shell, tuple(_COMMANDS)), end="")
     return EXIT_OK
@@ -260,7 +268,7 @@ def write_examples(folder: Path) -> list[Path]:
 def _examples(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nnlo-opt examples",
-        description="Write the programs and models of NNLO and mpi_learn by the names in their documents, so that "
+        description="Write the programs and models of NNLO and mpi_learn under the names in their documents, so that "
         "their command lines run in that folder.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="folder to write to; no file is overwritten")
@@ -274,9 +282,9 @@ def _run_legacy(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nnlo-opt run-legacy",
         usage="[mpirun -np RANKS] nnlo-opt run-legacy SCRIPT.py [word ...]",
-        description="Run a script that was written for NNLO or mpi_learn as it is, or a driver with a model module "
-        "that was (nnlo-opt run-legacy TrainingDriver --model their.py): `import nnlo`, `mpi_learn` and `models` are "
-        "made of this package, and Keras has the names of Keras 1 and 2.",
+        description="Run a script that was written for NNLO or mpi_learn unchanged, or a driver with such a model "
+        "module (nnlo-opt run-legacy TrainingDriver --model their.py). This package provides `nnlo`, `mpi_learn` and "
+        "`models` for import, and Keras gets the names of Keras 1 and 2.",
     )
     parser.parse_args([*argv] or ["--help"])
     return EXIT_OK
@@ -284,7 +292,7 @@ def _run_legacy(argv: Sequence[str]) -> int:
 
 def _show(argv: Sequence[str]) -> int:
     parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=_RUN_HELP)
     arguments = parser.values(argv)
     run = checked_run(arguments.run)
     with without_collection():
@@ -405,30 +413,30 @@ def _of(module: str, function: str = "main") -> Callable[[Sequence[str]], int]:
 
 #: name of each command -> its help, and the function that runs it with options of its own; None: `_look`
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
-    "show": ("print the trials of a run, or one of them, from its journal; see its own --help", _show),
+    "show": ("print the trials of a run, or one of them, from its journal", _show),
     "report": ("write results.csv, summary.json and the page report.html of a run anew, from its journal", None),
-    "best-model": ("save the best model of a run, of one that was interrupted as well", None),
-    "space": ("print the parameters of a search space and points of it; see its own --help", _space),
+    "best-model": ("save the best model of a run, even if the run was interrupted", None),
+    "space": ("print the parameters of a search space, and some of its points", _space),
     "repair": (
         "keep the sound part of a damaged journal, so that the run can be resumed; the damaged journal is kept next to "
         "it as journal.jsonl.damaged-1, -2, …",
         None,
     ),
-    "export": ("write a run for Optuna, TensorBoard, MLflow, W&B, or as tables; see its own --help", _of("export")),
+    "export": ("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", _of("export")),
     "watch": ("show a run while it runs: progress, best trial, running trials, failures", _watch),
-    "status": ("print the state of a run on a few lines, or as JSON", _status),
-    "enqueue": ("have a search try a point of your own; see its own --help", _of("steer", "enqueue")),
-    "stop": ("end a search, or one of its trials, from any machine; see its own --help", _of("steer", "stop")),
-    "best": ("print the best trial as JSON, YAML, or as a command; see its own --help", _of("best")),
-    "ensemble": ("make one model of several trained trials; see its own --help", _of("ensemble")),
-    "list": ("print the runs of a folder; see its own --help", _of("listing")),
-    "compare": ("print in what runs differ; see its own --help", _of("compare")),
-    "clean": ("remove files of runs that can be made again; see its own --help", _of("clean")),
-    "simulate": ("run a search on virtual blocks, up to 10,000 of them; see its own --help", _simulate),
-    "launch": ("run a driver under mpirun and start it again after a crash; see its own --help", _launch),
+    "status": ("print the state of a run in a few lines, or as JSON", _status),
+    "enqueue": ("give a search a point to try", _of("steer", "enqueue")),
+    "stop": ("end a search, or one of its trials, from any machine", _of("steer", "stop")),
+    "best": ("print the best trial as JSON, YAML, or as a command", _of("best")),
+    "ensemble": ("combine several trained trials into one model", _of("ensemble")),
+    "list": ("print the runs of a folder", _of("listing")),
+    "compare": ("print the differences between runs", _of("compare")),
+    "clean": ("remove files that can be made again", _of("clean")),
+    "simulate": ("run a search on virtual blocks, up to 10,000 of them", _simulate),
+    "launch": ("run a driver under mpirun and start it again after a crash", _launch),
     "plan": ("print roles, memory and batch script of a job, without starting it", _plan),
     "doctor": ("check MPI, ranks, frameworks, GPUs and the folder of runs by trying them", _doctor),
-    "examples": ("write the programs and models of NNLO and mpi_learn by their names", _examples),
-    "run-legacy": ("run a script or model of NNLO or mpi_learn as it is; see its own --help", _run_legacy),
-    "completion": ("print a script by which bash, zsh or fish complete all commands", _completion),
+    "examples": ("write the programs and models of NNLO and mpi_learn under their former names", _examples),
+    "run-legacy": ("run a script or model of NNLO or mpi_learn unchanged", _run_legacy),
+    "completion": ("print a script with which bash, zsh or fish completes all commands", _completion),
 }

@@ -191,7 +191,7 @@ def test_a_run_without_trials_has_no_figures(run, capsys):
 def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, capsys):
     path = run()
     (path / "results.csv").mkdir()
-    assert "must be writable" in refused(["report", str(path)], capsys)
+    assert "must be readable and writable" in refused(["report", str(path)], capsys)
 
 
 # ---------------------------------------------------------------- spaces
