@@ -106,8 +106,8 @@ def search_options(given: Mapping[str, Any], model: str) -> Options:
     """Return checked options of a search of `model`; ConfigurationError for an unknown, wrong or missing one."""
     if unknown := [name for name in given if name not in _NAMES]:
         raise ConfigurationError(
-            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which is none that a "
-            f"search from Python has.{did_you_mean(unknown[0], _NAMES)} docs/reference/options.md lists them."
+            f"An argument must be an option of OptimizationDriver. Received: `{unknown[0]}`, which a search from "
+            f"Python does not have.{did_you_mean(unknown[0], _NAMES)} docs/reference/options.md lists them."
         )
     if given.get("opt_restore") and given.get("checkpoint") is None:
         raise ConfigurationError("`opt_restore` resumes a run. Received: no run; name it by `checkpoint`.")

@@ -111,7 +111,7 @@ class Settings:
             )
         if n_masters > 1 and RULES[self.algo.mode].averages_every_batch:
             raise ConfigurationError(
-                f"`num_masters` must be 1 in mode allreduce, where no master is asked. Received: {n_masters}."
+                f"`num_masters` must be 1 in mode allreduce, which has no masters. Received: {n_masters}."
             )
 
     def training_options(self, plan: Team) -> TrainingOptions:

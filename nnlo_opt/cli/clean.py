@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
             code, freed, text = EXIT_WRONG_REQUEST, 0, f"left alone. {error}"
         n_bytes += freed
         print(wrapped(f"`{run}`: {text}", width))
-    rest = "are removed" if arguments.yes else "would be removed. Nothing is, before you add `--yes`"
+    rest = "are removed" if arguments.yes else "would be removed. Add `--yes` to remove them"
     print(f"{_size(n_bytes)} {rest}.")
     return code
 

@@ -82,8 +82,8 @@ def _make_room(target: Path, is_file: bool, overwrite: bool) -> None:
         return
     if not overwrite:
         raise ConfigurationError(
-            f"Nothing is overwritten unasked. Received: `{target}`, which exists; add `--overwrite`, or name another "
-            "place by `--out`."
+            f"An export must not replace anything without `--overwrite`. Received: `{target}`, which exists; "
+            "add it, or name another place by `--out`."
         )
     if is_file and target.is_file():
         target.unlink()

@@ -319,7 +319,9 @@ class Controller(_Rank):
 
     def _can_leave(self) -> bool:
         if self.workers - self._transport.lost:
-            logger.error("A controller must `serve` until its workers have left. Received: its end, while they run.")
+            logger.error(
+                "A controller must `serve` until its workers have left. Received: a controller that ended before them."
+            )
             self._world.abort(EXIT_FAILURE)
         self._transport.flush(_FLUSH_S)
         return True
@@ -470,7 +472,7 @@ class Worker(_Rank):
             found = receive([self._transport])
         except RanksLost:
             raise ControllerLostError(
-                "The controller must live as long as its workers. Received: its death. Start the job again."
+                "The controller must live as long as its workers. Received: one that has died. Start the job again."
             ) from None
         assert found is not None
         message = found[1].message

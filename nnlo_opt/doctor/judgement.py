@@ -82,7 +82,7 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
     )
     if {"Open MPI"} & {kind, own} and kind not in ("", "Slurm", own):
         other = f"Call `{beside}`, or put its folder first in PATH." if beside else install
-        return broken(f"{text} With these N ranks are N times one rank.", other)
+        return broken(f"{text} With these, N ranks start as N separate runs of one rank.", other)
     return works(text)
 
 

@@ -46,12 +46,12 @@ def check_mode(mode: str, n_masters: int, n_processes: int) -> None:
     if not RULES[mode].averages_every_batch:
         return
     for option, number, rule in (
-        ("--n-processes", n_processes, "all ranks average"),
-        ("--n-masters", n_masters, "no master is asked"),
+        ("--n-processes", n_processes, "averages over all ranks"),
+        ("--n-masters", n_masters, "has no masters"),
     ):
         if number > 1:
             raise ConfigurationError(
-                f"`{option}` must be 1 with `--mode {mode}`, where {rule}. Received: {number}; leave it out, or "
+                f"`{option}` must be 1 with `--mode {mode}`, which {rule}. Received: {number}; leave it out, or "
                 "take another mode."
             )
 

@@ -131,8 +131,8 @@ class WaitForSpace:
             self._said_at_s = now_s
             self.say(
                 f"`{self.place}` cannot be written ({error.strerror or error}): free some space. The search waits and "
-                f"tries again every {ROOM_S:g} s; ranks train on, and nothing is lost, also if you end the job and go "
-                "on later.",
+                f"tries again every {ROOM_S:g} s; ranks continue to train. Nothing is lost, even if you end the job "
+                "and resume it later.",
                 sys.stderr,
             )
         self.sleep(ROOM_S)

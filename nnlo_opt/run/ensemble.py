@@ -163,7 +163,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     info = data.source.info
     if (known["n_train"], known["n_validation"]) != (data.n_train, info.n_samples - data.n_train):
         raise ConfigurationError(
-            f"The data of a run must be as they were. Received: {data.n_train:,} training and "
+            f"The data of a run must not have changed. Received: {data.n_train:,} training and "
             f"{info.n_samples - data.n_train:,} validation samples in place of {known['n_train']:,} and "
             f"{known['n_validation']:,}. Restore the files."
         )

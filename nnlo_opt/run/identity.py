@@ -94,7 +94,8 @@ def _difference(known: dict[str, Json], asked: dict[str, Json], may_change: Coll
         if difference:
             return f"the search space differs: {difference}"
     elif spaces[0] != spaces[1]:
-        return "a search was started where this is a training, or the other way round"
+        was, is_now = ("a training" if space is None else "a search" for space in spaces)
+        return f"there is {was}, and this is {is_now}"
     if known["model"]["sha256"] != asked["model"]["sha256"]:
         if known["model"].get("function") and asked["model"].get("function"):
             return f"the function `{known['model']['function']}` has changed"

@@ -362,7 +362,7 @@ class Session(ABC):
             refuse_existing(replace(options.run, name=directory.path.name))
             check_same(ledger.identity, identity, str(directory.shown), options.run)
             if n_cut := directory.journal.n_cut:
-                self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal, which no write had completed.")
+                self.say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
         elif options.run.restore and options.run.name is not None:
             self.say(f"No journal in `{directory.shown}`: starting a new run.")
         if self.topology.remark:

@@ -151,8 +151,8 @@ class TrainingSession(Session):
         asked = self.options.training.with_point(self.options.point).optimizer_params["momentum"]
         mean = StalenessStatistics.from_json(history["staleness"]).mean
         return (
-            f"Momentum: of the {asked:g} asked for, {explicit_momentum(asked, mean):.2f} was left to the optimizer, as "
-            f"updates were {mean:.1f} versions old in the mean."
+            f"Momentum: of the {asked:g} asked for, {explicit_momentum(asked, mean):.2f} was left for the optimizer, "
+            f"as updates were {mean:.1f} versions old on average."
         )
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> Path:

@@ -308,7 +308,7 @@ class ModuleWorkload:
             )
         if space.train_names:
             raise ConfigurationError(
-                "Parameters that begin with `train.` set training options, which an objective has none of. "
+                "Parameters that begin with `train.` set training options, and an objective has none. "
                 f"Received: {space.train_names[0]!r}."
             )
         comparison = options.comparison
@@ -513,8 +513,8 @@ class ModuleWorkload:
         trained = {path.resolve() for path in self.data.trained}
         if seen := [path for path in files if path.resolve() in trained]:
             raise ConfigurationError(
-                f"`--test-data` must name samples that are not trained on. Received: {seen[0]}, a file that is. Name "
-                "other files, or train on fewer by `--train-data` and `--val-data`."
+                f"`--test-data` must name samples that are not trained on. Received: {seen[0]}, which is trained on. "
+                "Name other files, or train on fewer by `--train-data` and `--val-data`."
             )
         # Beside a file of training samples, with which those of the test have to agree.
         known = self.data.source.info.files[0]
@@ -562,7 +562,7 @@ class ModuleWorkload:
                     f"data that `{self.definition.source}` names file by file; give `--train-data` and `--val-data`."
                 )
         n_files = sum(verify(files) for files in lists if isinstance(files, Path))
-        return (f"Data verified: {n_files} files are what their checksums say.",)
+        return (f"Data verified: {n_files} files match their checksums.",)
 
     def _folds(self, source: DataSource, n_train: int) -> list[Fold]:
         n_fold, by, info = self._options.plan.n_fold, self._options.data.fold_by, source.info

@@ -86,7 +86,7 @@ def _read_table(path: Path) -> Durations:
         )
     values = [_seconds(row[column], path) for row in rows if row[column]]
     if not values:
-        raise ConfigurationError(f"A table of durations must hold one at least. Received: `{path}`, all empty.")
+        raise ConfigurationError(f"A table of durations must not be empty. Received: `{path}`, without a duration.")
     return measured(values)
 
 

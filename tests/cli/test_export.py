@@ -32,7 +32,7 @@ def test_the_command_that_shows_the_export_is_printed(run, capsys):
     assert export(run, "--to", "optuna") == 0
     assert capsys.readouterr().out.endswith(f"To look at it:\n    optuna-dashboard {run / 'optuna.log'}\n")
     assert export(run, "--to", "optuna") == 2
-    assert "Nothing is overwritten unasked" in capsys.readouterr().err
+    assert "must not replace anything without `--overwrite`" in capsys.readouterr().err
     assert export(run, "--to", "optuna", "--overwrite") == 0
 
 

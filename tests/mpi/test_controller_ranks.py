@@ -83,7 +83,12 @@ def test_mistakes_are_sentences(tmp_path):
         ),
         pytest.param("is_no_controller", "Received: a worker on rank 0.", id="role", marks=pytest.mark.proof),
         pytest.param("overrides_nothing", "Received: Controller, without it", id="base", marks=pytest.mark.proof),
-        pytest.param("does_not_serve", "Received: its end, while they run.", id="no serve", marks=pytest.mark.proof),
+        pytest.param(
+            "does_not_serve",
+            "Received: a controller that ended before them.",
+            id="no serve",
+            marks=pytest.mark.proof,
+        ),
         pytest.param("answers_with_a_set", "Received: {1}.", id="answer", marks=pytest.mark.proof),
         pytest.param("raises", "ZeroDivisionError", id="raises", marks=pytest.mark.proof),
     ],

@@ -182,5 +182,5 @@ def test_a_training_says_what_staleness_has_left_of_the_momentum(folder, digits)
     out = launcher.run(4, command, folder).out
     assert "the old gradients of 3 workers act as a momentum of 0.67, and 0.5 was asked for" in out
     assert re.search(
-        r"^Momentum: of the 0\.5 asked for, 0\.00 was left to the optimizer, .* [12]\.\d versions", out, re.M
+        r"^Momentum: of the 0\.5 asked for, 0\.00 was left for the optimizer, .* [12]\.\d versions", out, re.M
     )

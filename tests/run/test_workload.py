@@ -172,7 +172,7 @@ def test_data_are_compared_with_their_checksums_where_that_is_asked_for(workplac
     check_refused("without data.list.sha256", workplace(source, *data).inspect, None)
     write_sums(tmp_path / "data.list", [tmp_path / "data.h5"])
     findings = workplace(source, *data).inspect(None)
-    assert findings.remarks[0] == "Data verified: 2 files are what their checksums say."
+    assert findings.remarks[0] == "Data verified: 2 files match their checksums."
     with h5py.File(tmp_path / "data.h5", "a") as file:
         file["features/a"][7, 3] += 1.0
     check_refused("data.h5, whose SHA-256 is not the one in", workplace(source, *data).inspect, None)
