@@ -153,12 +153,12 @@ def training_parser(program: str = "TrainingDriver") -> Parser:
     )
 
 
-def driver_parser(program: str, description: str, options: Iterable[Option]) -> Parser:
-    """Return the parser of a driver with these options, and its two helps."""
+def driver_parser(program: str, description: str, options: Iterable[Option], needed: str = "--model MODEL ") -> Parser:
+    """Return the parser of a driver with these options, and its two helps; `needed`: options that the usage shows."""
     parser = Parser(
         options,
         prog=program,
-        usage=f"mpirun -np RANKS {program} --model MODEL [options]",
+        usage=f"mpirun -np RANKS {program} {needed}[options]",
         description=description,
         add_help=False,
         epilog="Options may be written with - or _ and shortened while they stay unambiguous. TIME is in seconds, or "
@@ -263,7 +263,9 @@ def normalise(argv: Sequence[str]) -> list[str]:
 def gan_parser() -> Parser:
     """Return the parser of `MPIGDriver`."""
     what = "Train the GAN of calorimeter showers, as TrainingDriver trains a model."
-    return driver_parser(GAN_DRIVER, what, (*TRAINING_OPTIONS, *GAN_OPTIONS))
+    # Its model is built in: `--model`, which NNLO's command lines give, is no common option.
+    others = (replace(option, common=option.common and option.name != "model") for option in TRAINING_OPTIONS)
+    return driver_parser(GAN_DRIVER, what, (*others, *GAN_OPTIONS), needed="")
 
 
 def parse_gan(argv: Sequence[str]) -> Options:

@@ -18,7 +18,7 @@ _GROUP = "generative adversarial network"
 # fmt: off
 _WEIGHT = finite(0)
 #: options of `MPIGDriver` beside the options of TrainingDriver; their names are arguments of the built-in model
-GAN_OPTIONS = tuple(replace(option, group=_GROUP, python=False) for option in (
+GAN_OPTIONS = tuple(replace(option, group=_GROUP, python=False, common=True) for option in (
     Option("latent_size", "N", whole(), shown="200", example="100",
         help="length of the noise that a shower is made of"),
     Option("discr_drop_out", "SHARE", SHARE, shown="0.2", example="0.1",
@@ -30,13 +30,13 @@ GAN_OPTIONS = tuple(replace(option, group=_GROUP, python=False) for option in (
     Option("ecal_weight", "WEIGHT", _WEIGHT, shown="0.1", example="1",
         help="weight of the loss of the sum of the cells"),
     Option("one_pass", "", FLAG, shown="$GANONEPASS",
-        help="train each model once a batch, on simulated and generated showers together; else twice"),
+        help="train each model once a batch; on simulated and generated showers together; else twice"),
     Option("reverse", "", FLAG, shown="$GANREVERSED",
         help="train the generator before the discriminator in each batch"),
     Option("keep_generator_every", "BATCHES", whole(0, "batches"), shown="$GANCHECKPOINT, else never", example="100",
-        help="batches after which each worker writes its generator to a file mpi_generator_<host>_<pid>.weights.h5"),
+        help="batches between two copies of the generator; each worker writes mpi_generator_<host>_<pid>.weights.h5"),
     Option("keep_generator_in", "FOLDER", PATH, shown="$GANCHECKPOINTLOC, else the working folder", example="kept",
-        help="folder of these files"),
+        help="folder of the copies"),
 ))
 # fmt: on
 

@@ -8,6 +8,7 @@ from refusals import check_refused
 
 from nnlo_opt.cli.arguments import (
     HelpRequested,
+    gan_parser,
     normalise,
     optimization_parser,
     parse_optimization,
@@ -339,6 +340,13 @@ def test_the_help_of_common_options_fits_a_screen_and_leads_to_the_others(progra
     assert {"  --epochs EPOCHS", "  --checkpoint NAME"} <= {line.split("   ")[0].rstrip() for line in lines}
     assert not [line for line in lines if "--gem-kappa" in line]
     assert lines[-1].endswith(": --help-all")
+
+
+def test_the_help_of_the_gan_names_its_options_and_asks_for_no_model():
+    text = gan_parser().common_help()
+    assert text.startswith("usage: mpirun -np RANKS MPIGDriver [options]\n")
+    assert "--gen-weight" in text
+    assert "--model" not in text
 
 
 def help_of(program, option):
