@@ -92,5 +92,5 @@ def _make_room(target: Path, is_file: bool, overwrite: bool) -> None:
     else:
         raise ConfigurationError(
             f"`--overwrite` replaces {'a file' if is_file else f'a folder of this command, which has a {MARK}'}. "
-            f"Received: `{target}`, which is none; remove it yourself, or name another place by `--out`."
+            f"Received: `{target}`, which is something else; remove it yourself, or name another place by `--out`."
         )

@@ -257,7 +257,7 @@
     if (!trials.length) node.append(paragraph("No trial has begun. The page fills as the run goes on: ",
       el("code", {}, "nnlo-opt report"), " writes it again."));
     else if (!best) node.append(paragraph(trials.every((trial) => trial.state === "failed")
-      ? "Every trial has failed; the reasons stand below." : "No trial is complete yet."));
+      ? "Every trial has failed; the reasons are below." : "No trial is complete yet."));
     else if (axes.length) {
       node.append(el("h3", {}, `Best point: trial ${best.number}`), el("dl", { class: "point" }, ...run.parameters
         .filter((axis) => axis.x[best.number] !== null)
@@ -432,8 +432,8 @@
     const after = epoch ? ` after epoch ${epoch}` : "";
     if (!effects) { section("importance", "Importance", paragraph(why)); return; }
     const quality = explained > 0
-      ? `Left out one by one, the surrogate explains ${Math.round(100 * explained)} % of the variance of the trials.`
-      : "Left out one by one, the trials are not explained by the surrogate at all: read this section with care.";
+      ? `With each trial left out in turn, the surrogate explains ${Math.round(100 * explained)} % of the variance of the trials.`
+      : "With each trial left out in turn, the surrogate explains nothing of the trials: do not rely on this section.";
     const listed = [...effects].reverse();
     const bars = figure("Importance of each parameter, with its uncertainty", 60 + 28 * listed.length, () => ({
       data: [{ type: "bar", orientation: "h", y: listed.map((_, i) => i), x: listed.map((effect) => effect.importance[1]),
@@ -445,9 +445,9 @@
       layout: layout({ dragmode: false, bargap: 0.45, margin: { l: 90, r: 12, t: 6, b: 40 },
         xaxis: axisStyle("share of the variance", { range: [0, 1.02] }),
         yaxis: axisStyle("", { tickvals: listed.map((_, i) => i), ticktext: listed.map((effect) => plain(cut(effect.name, 28))), showgrid: false }) }) }));
-    section("importance", "Importance", paragraph(`How much of the variance over the search space is gone if a parameter is known `
-      + `besides all others (total index of Sobol), by a Gaussian process of ${counted(nTrials, epoch ? "trial" : "complete trial")}. `
-      + (epoch ? `Trials were pruned, so it is about ${figureText}${after}, the last one that half of them have reached. ` : "") + `Lines hold nine of ten `
+    section("importance", "Importance", paragraph(`Share of the variance over the search space that remains if all other parameters are `
+      + `known (Sobol's total index), by a Gaussian process of ${counted(nTrials, epoch ? "trial" : "complete trial")}. `
+      + (epoch ? `Trials were pruned, so the section is about ${figureText}${after}, the last epoch that half of them have reached. ` : "") + `Lines hold nine of ten `
       + `functions that fit these trials. Shares overlap if parameters act together. ${quality}`), bars);
     const withCurve = effects.filter((effect) => effect.values.length > 1);
     const ends = withCurve.flatMap((effect) => effect.dependence.flat()).filter((value) => value !== null);
@@ -631,7 +631,7 @@
     const lost = run.starts.flatMap((start, i) => Object.entries(start.lost).map(([block, ranks]) =>
       `${ranks.length === 1 ? "rank" : "ranks"} ${ranks.join(", ")} of block ${block}${run.starts.length > 1 ? ` in start ${i + 1}` : ""}`));
     const gap = run.summary.dispatch_gap_s;
-    section("blocks", "Blocks", paragraph("Who trained what when; a gap is idle time. "
+    section("blocks", "Blocks", paragraph("Which block trained which trial at what time; a gap is idle time. "
       + (run.starts.length > 1 ? "A dotted line is a further start. " : "")
       + (gap.median === null ? "" : `Between two trials a team waited ${number(1000 * gap.median, 2)} ms (median). `)
       + (lost.length ? `Died: ${lost.join("; ")}.` : "")), figure("Timeline of the blocks", height, build));
@@ -643,8 +643,8 @@
     const n = histogram.reduce((sum, [, count]) => sum + count, 0);
     const mean = histogram.reduce((sum, [age, count]) => sum + age * count, 0) / n;
     const listed = each.map(([trial, ...rest]) => ({ ...trials[trial], age: rest }));
-    section("staleness", "Staleness", paragraph(`Versions that the central weights had moved on while an update was computed: `
-      + `${number(mean, 3)} in the mean of ${n.toLocaleString("en")} updates`
+    section("staleness", "Staleness", paragraph(`Versions by which the central weights changed while an update was computed: `
+      + `${number(mean, 3)} on average over ${n.toLocaleString("en")} updates`
       + `${dropped ? `; ${dropped.toLocaleString("en")} were dropped` : ""}.${nRead < nFolds ? ` From ${nRead} of ${nFolds} folds.` : ""}`),
     el("div", { class: "grid wide" },
       figure("Number of updates by their staleness", 260, () => ({ data: [{ type: "bar", x: histogram.map(([age]) => age), y: histogram.map(([, count]) => count),

@@ -80,7 +80,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
     except (OSError, ValueError, LookupError, TypeError):
         return  # no such run, or no run of a script; a damaged journal is refused when it is opened
     raise ConfigurationError(
-        f"`{request.restore_option}` resumes runs whose model or objective stands in a file. Received: "
+        f"`{request.restore_option}` resumes runs whose model or objective is in a file. Received: "
         f"`{request.root / request.name}`, whose trials call `{function}` of the script `{source}`. Resume it there by "
         "`opt_restore=True`."
     )

@@ -173,7 +173,7 @@ def test_folds_and_staleness_have_figures(visit, tmp_path):
     (folder / "history.json").write_text('{"staleness": {"0": 5, "2": 3}}')
     page = visit(with_folds())
     assert page.locator("#folds .point").count() == 6 * 3 + 6
-    assert "0.75 in the mean of 8 updates. From 1 of 18 folds." in page.locator("#staleness").inner_text()
+    assert "0.75 on average over 8 updates. From 1 of 18 folds." in page.locator("#staleness").inner_text()
 
 
 def test_several_objectives_have_a_pareto_set(visit):
