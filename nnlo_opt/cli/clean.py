@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
             code, freed, text = EXIT_WRONG_REQUEST, 0, f"left alone. {error}"
         n_bytes += freed
         print(wrapped(f"`{run}`: {text}", width))
-    rest = "are removed" if arguments.yes else "would be removed. Add `--yes` to remove them"
+    rest = "are removed" if arguments.yes else "would be removed. Add `--yes` to remove the files"
     print(f"{_size(n_bytes)} {rest}.")
     return code
 

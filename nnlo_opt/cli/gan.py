@@ -30,7 +30,7 @@ GAN_OPTIONS = tuple(replace(option, group=_GROUP, python=False, common=True) for
     Option("ecal_weight", "WEIGHT", _WEIGHT, shown="0.1", example="1",
         help="weight of the loss of the sum of the cells"),
     Option("one_pass", "", FLAG, shown="$GANONEPASS",
-        help="train each model once a batch; on simulated and generated showers together; else twice"),
+        help="train each model once a batch, not twice; the discriminator gets both kinds of showers together"),
     Option("reverse", "", FLAG, shown="$GANREVERSED",
         help="train the generator before the discriminator in each batch"),
     Option("keep_generator_every", "BATCHES", whole(0, "batches"), shown="$GANCHECKPOINT, else never", example="100",

@@ -208,7 +208,7 @@ def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, ca
     for words in ([], ["--dry-run"]):
         text = output(capsys, "clean", littered, *words)
         assert "1 surplus checkpoint (1 KB), 1 old report (0 B), 2 temporary files (0 B)." in text
-        assert "1 KB would be removed. Add `--yes` to remove them." in text
+        assert "1 KB would be removed. Add `--yes` to remove the files." in text
     assert files_of(littered) == before
     assert "1 KB are removed." in output(capsys, "clean", littered.parent, "--yes")
     left = {"trials/0000/fold0/checkpoint-1/master.npz", "report.html", ".results.0123456789ab.csv"}
