@@ -307,9 +307,12 @@
 
   // ---------------------------------------------------------------- parameters
 
-  /** True for a numerical axis of few whole numbers, whose dots would hide each other. */
-  const isStepped = (axis) => !axis.labels && !axis.log && axis.x.every((value) => value === null || Number.isInteger(value))
-    && new Set(axis.x).size <= 13;
+  /** True for a numerical axis of whole numbers far apart, whose dots would hide each other. */
+  const isStepped = (axis) => {
+    const steps = [...new Set(axis.x)].filter((value) => value !== null).sort((a, b) => a - b);
+    return !axis.labels && !axis.log && steps.every((value, i) => Number.isInteger(value)
+      && (i === 0 || value - steps[i - 1] >= (steps.at(-1) - steps[0]) / 14));
+  };
   const jitter = (trial) => (((trial.number + 1) * 0.618034) % 1 - 0.5) * 0.36;
   const isLog = (axis) => axis.log && axis.x.every((value) => value === null || value > 0);
   function axisOf(axis, title) {
