@@ -2,7 +2,7 @@
 
 Optuna replays its file as we replay our journal. A trial is created with all that is known of it, so a trial that has
 ended is one line; a trial under way is brought up to date by what is new. Therefore a mirror that starts again compares
-what the file has with what the run has, and goes on.
+what the file has with what the run has, and goes on. A file with trials that the run has lost is written anew.
 """
 
 import json
@@ -62,8 +62,7 @@ class StudyFile:
 
     def __init__(self, target: Path, run_name: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._backend = _Backend(str(target))
-        self._storage = JournalStorage(self._backend)
+        self._target = target
         self._name = run_name
         #: None before the start of the run is known
         self._study: Study | None = None
@@ -72,6 +71,11 @@ class StudyFile:
         self._parameters: dict[str, Parameter] = {}
         #: identities of the trials in the file, by their numbers
         self._ids: list[int] = []
+        self._open_file()
+
+    def _open_file(self) -> None:
+        self._backend = _Backend(str(self._target))
+        self._storage = JournalStorage(self._backend)
 
     def take(self, events: Sequence[ev.Event], ledger: Ledger) -> None:
         with warnings.catch_warnings():  # about features that Optuna calls experimental
@@ -87,9 +91,8 @@ class StudyFile:
         self._distributions = {name: _distribution(p) for name, p in self._parameters.items()}
         objectives = ledger.objectives or (_figure(ledger),)
         directions = [_DIRECTIONS[objective.direction] for objective in objectives]
-        if self._name in [study.study_name for study in self._storage.get_all_studies()]:
-            study = optuna.load_study(study_name=self._name, storage=self._storage)
-        else:
+        study = self._continued(ledger)
+        if study is None:
             study = optuna.create_study(storage=self._storage, study_name=self._name, directions=directions)
         self._ids = [trial._trial_id for trial in study.get_trials(deepcopy=False)]
         notes = {"figure_of_merit": _figure(ledger).name, "command_line": ledger.settings.get("command_line", [])}
@@ -98,6 +101,22 @@ class StudyFile:
             for name, value in notes.items():
                 study.set_user_attr(name, value)
         return study
+
+    def _continued(self, ledger: Ledger) -> Study | None:
+        """Return the study in the file; None without one, or if a crash or a repair has taken trials from the run."""
+        if self._name not in [study.study_name for study in self._storage.get_all_studies()]:
+            return None
+        study = optuna.load_study(study_name=self._name, storage=self._storage)
+        trials = study.get_trials(deepcopy=False)
+        if len(trials) <= len(ledger.trials) and all(
+            known.params == wanted.params
+            and (not known.state.is_finished() or (known.state, known.values) == (wanted.state, wanted.values))
+            for known, wanted in zip(trials, (self._frozen(trial, ledger) for trial in ledger.trials), strict=False)
+        ):
+            return study
+        self._target.unlink()
+        self._open_file()
+        return None
 
     def _bring_up_to_date(self, trial: ours.Trial, ledger: Ledger) -> None:
         assert self._study is not None

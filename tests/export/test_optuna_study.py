@@ -1,9 +1,11 @@
 import json
 
+import numpy as np
 import pytest
-from exported import ENDS, REASON, UNIX_S, started, story
+from exported import ENDS, REASON, SPACE, UNIX_S, started, story
 
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 
 pytestmark = pytest.mark.needs("optuna")
@@ -100,6 +102,20 @@ def test_a_mirror_that_begins_again_has_nothing_to_add(tmp_path):
     before = path.read_bytes()
     written(path, events)
     assert path.read_bytes() == before
+
+
+def of_another_course(events):
+    """Events of a run that has lost the last of these, and gone on in another way."""
+    last = max(n for n, event in enumerate(events) if isinstance(event, ev.TrialSuggested))
+    return [*events[:last], events[last].replaced(point=SPACE.sample(np.random.default_rng(99)))]
+
+
+@pytest.mark.parametrize("n_kept", [None, -1, 50])
+def test_a_study_with_trials_that_the_run_has_lost_is_written_anew(tmp_path, n_kept):
+    events = of_another_course(story())[:n_kept]
+    path = written(written(tmp_path / "study", story()), events)
+    at_once = study_of(written(tmp_path / "other", events)).trials
+    assert [*map(fields, study_of(path).trials)] == [*map(fields, at_once)]
 
 
 @pytest.mark.parametrize("events", [[], [started()]])
