@@ -126,11 +126,21 @@ def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: 
         say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
 
 
+def ask_mirrors(mirrors: Sequence[Mirror], left_s: float | None) -> float:
+    """Ask the mirrors to end; return the monotonic time until which they may live on.
+
+    Args:
+        left_s: seconds that this process has; None without a limit.
+    """
+    for mirror in mirrors:
+        mirror.ask()
+    return time.monotonic() + (LAST_S if left_s is None else min(LAST_S, left_s / 4))
+
+
 def end_mirrors(
-    mirrors: Sequence[Mirror], directory: RunDirectory, left_s: float | None, say: Callable[[str, TextIO], None]
+    mirrors: Sequence[Mirror], directory: RunDirectory, until_s: float, say: Callable[[str, TextIO], None]
 ) -> None:
-    """Wait for the mirrors, which were asked to end; `left_s`: seconds that this process has, None without a limit."""
-    until_s = time.monotonic() + (LAST_S if left_s is None else min(LAST_S, left_s / 4))
+    """Wait for the mirrors, which were asked to end, until a monotonic time at which they are killed."""
     for mirror in mirrors:
         if not mirror.finish(max(0.0, until_s - time.monotonic())):
             command = f"`nnlo-opt export {directory.shown} --to {mirror.tool} --overwrite`"

@@ -57,6 +57,7 @@ from nnlo_opt.run.console import Console, WaitForSpace
 from nnlo_opt.run.context import ProcessContext
 from nnlo_opt.run.findings import Findings
 from nnlo_opt.run.finish import (
+    ask_mirrors,
     end_if_stuck,
     end_mirrors,
     remove_stale_checkpoints,
@@ -522,11 +523,10 @@ class Session(ABC):
             coordinator.complete(test)
         if not self.is_one_training:
             remove_stale_checkpoints(directory.path, directory.ledger)
-        for mirror in run.mirrors:
-            mirror.ask()  # it works while the reports are written
+        mirrors_until_s = ask_mirrors(run.mirrors, self._preemption.left_s)  # they work while the reports are written
         if self._keeps_files:
             write_last_reports(run.reporter, directory, self.say)
-        end_mirrors(run.mirrors, directory, self._preemption.left_s, self.say)
+        end_mirrors(run.mirrors, directory, mirrors_until_s, self.say)
         self._console.speak_up()
         code = EXIT_OK if self.script else self.conclude(directory, findings.figure, model_path)
         if test:

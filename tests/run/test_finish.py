@@ -11,6 +11,7 @@ from nnlo_opt.reporting.follow import Reporter
 from nnlo_opt.run import finish as closing
 from nnlo_opt.run.finish import (
     BEST_MODEL,
+    ask_mirrors,
     best_fold,
     end_if_stuck,
     end_mirrors,
@@ -121,8 +122,12 @@ def test_blocks_that_are_stuck_are_waited_for_as_long_as_a_trial_may_take_and_no
 # ---------------------------------------------------------------- mirrors
 
 
-@pytest.mark.parametrize(("left_s", "waits_s"), [(None, 30), (1000.0, 30), (8.0, 2)])
-def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(monkeypatch, left_s, waits_s):
+@pytest.mark.parametrize(
+    ("left_s", "reports_s", "waits_s"), [(None, 0, 30), (1000.0, 20, 10), (8.0, 0, 2), (8.0, 9, 0)]
+)
+def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
+    monkeypatch, left_s, reports_s, waits_s
+):
     clock, said, waited = ManualClock(), [], []
 
     def wait(timeout_s):
@@ -131,8 +136,14 @@ def test_mirrors_share_the_time_that_there_is_and_each_that_is_behind_is_a_line(
         return False
 
     monkeypatch.setattr(closing.time, "monotonic", clock.monotonic_s)
-    mirrors = [SimpleNamespace(tool=tool, finish=wait) for tool in ("optuna", "tensorboard")]
-    end_mirrors(mirrors, SimpleNamespace(shown="checkpoints/S"), left_s, lambda text, stream: said.append(text))
+    asked = []
+    mirrors = [
+        SimpleNamespace(tool=tool, ask=lambda: asked.append(1), finish=wait) for tool in ("optuna", "tensorboard")
+    ]
+    until_s = ask_mirrors(mirrors, left_s)
+    assert len(asked) == 2
+    clock.advance(reports_s)
+    end_mirrors(mirrors, SimpleNamespace(shown="checkpoints/S"), until_s, lambda text, stream: said.append(text))
     assert waited == [waits_s, 0]
     assert said[1] == (
         "The mirror for tensorboard is behind: `nnlo-opt export checkpoints/S --to tensorboard --overwrite` brings it "
