@@ -55,6 +55,10 @@ def main(argv: Sequence[str]) -> int:
             f"An export must not replace what `--mirror {arguments.to}` of a run under way writes. Received: "
             f"`{target}`; name another place by `--out`, or wait for the end of the run."
         )
+    if target.name == JOURNAL_NAME:
+        raise ConfigurationError(
+            f"An export must not take the place of a run's journal. Received: `{target}`; name another one by `--out`."
+        )
     try:
         _make_room(target, tool.is_file, arguments.overwrite)
         make_exporter(arguments.to, target, run.resolve().name).take(events, ledger)

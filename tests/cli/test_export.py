@@ -71,6 +71,14 @@ def test_what_a_mirror_of_a_run_under_way_writes_is_not_replaced(tmp_path, capsy
     assert export(run, "--to", "optuna") == 0
 
 
+@pytest.mark.needs("optuna")
+def test_the_journal_of_a_run_is_not_replaced(run, capsys):
+    before = (run / "journal.jsonl").read_bytes()
+    assert export(run, "--to", "optuna", "--out", str(run / "journal.jsonl"), "--overwrite") == 2
+    assert "must not take the place of a run's journal" in " ".join(capsys.readouterr().err.split())
+    assert (run / "journal.jsonl").read_bytes() == before
+
+
 def test_a_link_is_not_followed(run, tmp_path, capsys):
     (run / "csv").symlink_to(tmp_path / "nowhere")
     assert export(run, "--to", "csv") == 2
