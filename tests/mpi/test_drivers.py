@@ -198,6 +198,22 @@ def test_a_training_is_restored(folder, digits):
     assert len(history["history"]["0:-:-"]["val_acc"]) == 3
 
 
+@pytest.mark.proof
+@pytest.mark.needs("optuna", "tensorboard")
+@networks.trained("dense")
+def test_a_training_has_mirrors_which_go_on_with_it(folder, digits):
+    command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--mirror", "optuna", "tensorboard"]
+    for options in (["--epochs", "1"], ["--epochs", "3", "--restore"]):
+        assert "mirror" not in launcher.run(1, [*command, *options, *data_of(digits)], folder).err
+    run = load_run(folder / "checkpoints/T")
+    from nnlo_opt.export.optuna_study import read_study
+
+    study, _ = read_study(str(run.path / "optuna.log"), "--warm-start")
+    assert [trial.value for trial in study.trials] == [trial.figure_of_merit for trial in run.trials]
+    assert [trial.intermediate_values for trial in study.trials] == [trial.reports[0] for trial in run.trials]
+    assert len([*run.path.glob("tensorboard/trial-*/*tfevents*")]) == len(run.trials)
+
+
 @networks.trained("keras")
 def test_a_model_architecture_in_json_is_trained(folder, digits):
     launcher.run(1, ["BuildModel", "mnist"], folder)
