@@ -82,7 +82,6 @@ from nnlo_opt.trials.deaths import first_by_team, read_notes, remove_notes
 from nnlo_opt.trials.events import Event, RunStarted, TrialFailed
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
-from nnlo_opt.trials.trial import Trial
 
 if TYPE_CHECKING:
     from nnlo_opt.comm.mpi.world import World
@@ -177,10 +176,6 @@ class Session(ABC):
     def plan_for(self, directory: RunDirectory) -> SearchPlan:
         """Return the plan of this start, given what the run has reached."""
         return self.options.plan
-
-    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
-        """Return the trial whose model is saved at the end."""
-        return ledger.best(self.options.plan.direction)
 
     @abstractmethod
     def greet(self, directory: RunDirectory, findings: Findings) -> None:
@@ -539,7 +534,7 @@ class Session(ABC):
 
     def _save_best(self, directory: RunDirectory, coordinator: Coordinator) -> tuple[Path | None, dict[str, float]]:
         """Have a trainer rank save the best model; return its path, if there is a model, and metrics of test data."""
-        best = self.trial_to_keep(directory.ledger)
+        best = directory.ledger.result
         if best is None or not best.folds:
             return None, {}
         blocks = range(1, self.topology.n_blocks + 1)

@@ -87,10 +87,6 @@ class TrainingSession(Session):
         asked, known = self.options.training, directory.ledger.identity["training"]
         return "epochs are done" not in ended_because and asked.target_metric == known.get("target_metric")
 
-    def trial_to_keep(self, ledger: Ledger) -> Trial | None:
-        """Return the last piece of the training, which need not be the best one."""
-        return ledger.trials[-1] if ledger.trials else None
-
     def start_search(self, findings: Findings, identity: dict[str, Json], ledger: Ledger) -> Search:
         return _OnePoint(self.options.point)
 
