@@ -31,6 +31,11 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
     """Return the options of a training of a trial that `--from-run` names; `given` are texts of options by name."""
     run, number = _named(given["from_run"])
     ledger = ledger_of(run, "--from-run")
+    if ledger.identity.get("data", {}) is None:
+        raise ConfigurationError(
+            f"`--from-run` must name a run that has trained models. Received: `{run}`, whose objective trains by "
+            f"itself. `nnlo-opt best {run}` prints its best point."
+        )
     trial, of_run = _trial(run, ledger, number), _given(run, ledger)
     options = training_options({**{name: text for name, text in of_run.items() if name in _TAKEN}, **given}, argv)
     pooled = given.keys().isdisjoint({"train_data", "val_data"})

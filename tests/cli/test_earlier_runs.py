@@ -89,6 +89,11 @@ def test_a_run_without_such_a_trial_is_refused(run, written, number, words):
     check_refused(words, parse_training, ["--from-run", f"{run(**written)}{number}"])
 
 
+def test_a_search_of_an_objective_is_refused(tmp_path):
+    write_journal(tmp_path, [START.replaced(identity={"data": None}), ev.TrialSuggested(time_s=1.0, trial=0, point={})])
+    check_refused("must name a run that has trained models", parse_training, ["--from-run", f"{tmp_path}:0"])
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     check_refused("`--from-run` must name a run directory", parse_training, ["--from-run", str(tmp_path)])
     assert tool.main(["best-model", str(tmp_path)]) == 2
