@@ -386,6 +386,8 @@ class Session(ABC):
         self.is_running = True
         if self.options.monitor and findings.is_objective:
             self.say("`--monitor` has no effect: it measures workers, and an objective has none.")
+        if self.options.keep_weights and findings.is_objective:
+            self.say("`--keep-weights` has no effect: an objective keeps its weights by itself.")
         self._context.say_at_the_end(self._last_words)
         self._context.open(directory.path, self.topology)
         directory.journal.wait_for_room(WaitForSpace(directory.shown, self.say))

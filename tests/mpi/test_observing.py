@@ -139,8 +139,9 @@ def test_a_search_shows_what_every_rank_did_and_took(tmp_path, network, digits):
 def test_ranks_that_run_an_objective_have_a_timeline_too_and_no_load(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.GOOD)
     command = ["OptimizationDriver", "--model", "objective.py", "--block-size", "2", "--num-iterations", "3"]
-    outcome = ok(3, [*command, "--checkpoint", "O", "--timeline", "--monitor"], tmp_path)
+    outcome = ok(3, [*command, "--checkpoint", "O", "--timeline", "--monitor", "--keep-weights", "best:1"], tmp_path)
     assert "`--monitor` has no effect: it measures workers" in outcome.out
+    assert "`--keep-weights` has no effect: an objective" in outcome.out
     spans = spans_of(tmp_path / "checkpoints/O")
     assert names_of(spans[1]["main"]) >= {"RunFold", "wait"}
     assert names_of(spans[2]["main"]) >= {"CallObjective", "wait"}
