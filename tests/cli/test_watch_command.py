@@ -1,8 +1,10 @@
 import json
+import re
 import subprocess
 import sys
 from contextlib import closing
 
+import launcher
 import pytest
 from stories import UNDER_WAY, write_journal
 
@@ -32,6 +34,25 @@ def test_a_pipe_gets_the_state_of_a_run_that_is_over_and_the_code_says_whether_i
     write_journal(tmp_path, [ev.RunCompleted(time_s=30.0, reason="all trials are done")])
     assert tool.main(["watch", run]) == EXIT_OK
     assert "finished (all trials are done)" in capsys.readouterr().out
+
+
+def test_the_page_follows_the_size_of_its_terminal(run, tmp_path):
+    program = "from nnlo_opt.cli.main import tool; tool()"
+    command = [sys.executable, "-c", program, "watch", run, "--interval", "600"]
+
+    def widths(shown):
+        return {len(row) for row in re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", shown.decode()).split("\r\n")}
+
+    with closing(RunLock(tmp_path, 0.0)):
+        watcher = launcher.Terminal(command, tmp_path, columns=100)
+        assert launcher.seen_within(60, lambda: 100 in widths(watcher.shown))
+        n_before = len(watcher.shown)
+        watcher.resize(60)
+        assert launcher.seen_within(60, lambda: 60 in widths(watcher.shown[n_before:]))
+        watcher.process.terminate()
+        _, code = watcher.wait()
+    assert max(widths(watcher.shown[n_before:].partition(b"\x1b[?1049l")[0])) == 60
+    assert code == 128 + 15
 
 
 @pytest.mark.parametrize(
