@@ -319,18 +319,6 @@ def _show(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _watch(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli.watch import watch
-
-    return watch(argv)
-
-
-def _status(argv: Sequence[str]) -> int:
-    from nnlo_opt.cli.watch import status
-
-    return status(argv)
-
-
 def _chosen(ledger: Ledger, arguments: argparse.Namespace) -> list[Trial] | None:
     """Return the trials to show, in their order; None for the usual ones."""
     if arguments.top is None and arguments.sort is None and not arguments.all:
@@ -423,8 +411,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int] | None]] = {
         None,
     ),
     "export": ("write a run for Optuna, TensorBoard, MLflow or W&B, or as tables", _of("export")),
-    "watch": ("show a run while it runs: progress, best trial, running trials, failures", _watch),
-    "status": ("print the state of a run in a few lines, or as JSON", _status),
+    "watch": ("show a run while it runs: progress, best trial, running trials, failures", _of("watch", "watch")),
+    "status": ("print the state of a run in a few lines, or as JSON", _of("watch", "status")),
     "enqueue": ("give a search a point to try", _of("steer", "enqueue")),
     "stop": ("end a search, or one of its trials, from any machine", _of("steer", "stop")),
     "best": ("print the best trial as JSON, YAML, or as a command", _of("best")),
