@@ -157,7 +157,7 @@ class StudyFile:
             params={name: _encoded(self._parameters[name], value) for name, value in known.items()},
             distributions={name: self._distributions[name] for name in known},
             user_attrs=others | {"state": trial.state.value} | (results_of(trial) if state.is_finished() else {}),
-            intermediate_values=_intermediate(trial) if not ledger.objectives else {},
+            intermediate_values=trial.curve if not ledger.objectives else {},
         )
         if state is not TrialState.WAITING:
             began = began_at_s(trial)
@@ -175,15 +175,6 @@ def _figure(ledger: Ledger) -> Objective:
 
 def _time(ledger: Ledger, time_s: float | None) -> datetime:
     return datetime.fromtimestamp(ledger.first_start_unix_s + (time_s or 0.0), UTC)
-
-
-def _intermediate(trial: ours.Trial) -> dict[int, float]:
-    """Return the figure after each epoch: the mean over the folds that have reported it."""
-    by_epoch: dict[int, list[float]] = {}
-    for reports in trial.reports.values():
-        for epoch, figure in reports.items():
-            by_epoch.setdefault(epoch, []).append(figure)
-    return {epoch: math.fsum(figures) / len(figures) for epoch, figures in sorted(by_epoch.items())}
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

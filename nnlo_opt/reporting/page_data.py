@@ -6,7 +6,6 @@ Times are in seconds since the first start. A number that is not finite is None,
 import json
 import math
 import shlex
-import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -221,24 +220,13 @@ class _Labels:
 
 def curves_of(trials: Sequence[Trial]) -> list[list[Any]]:
     """Return trial, epochs and figure of merit after each, the mean over the folds that have reported it."""
-    found = [(trial.number, _means(trial)) for trial in trials if trial.reports]
+    found = [(trial.number, trial.curve) for trial in trials if trial.reports]
     step = math.ceil(sum(len(by_epoch) for _, by_epoch in found) / MOST_POINTS) or 1
     curves = []
     for number, by_epoch in found:
         kept = sorted({*[*by_epoch][::step], [*by_epoch][-1]})
         curves.append([number, kept, [_short(by_epoch[epoch]) for epoch in kept]])
     return curves
-
-
-def _means(trial: Trial) -> dict[int, float]:
-    """Return the figure of merit of a trial after each epoch, the mean over the folds that have reported it."""
-    if len(trial.reports) == 1:
-        return dict(next(iter(trial.reports.values())))
-    epochs = sorted({epoch for reports in trial.reports.values() for epoch in reports})
-    return {
-        epoch: statistics.fmean(reports[epoch] for reports in trial.reports.values() if epoch in reports)
-        for epoch in epochs
-    }
 
 
 def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
@@ -317,7 +305,7 @@ def _comparable(ledger: Ledger) -> tuple[dict[int, float], int | None]:
     if not any(trial.state in (TrialState.PRUNED, TrialState.PAUSED) for trial in ledger.trials):
         return complete, None
     after: dict[int, dict[int, float]] = {}
-    means = {trial.number: _means(trial) for trial in ledger.trials if trial.reports}
+    means = {trial.number: trial.curve for trial in ledger.trials if trial.reports}
     for number, by_epoch in means.items():
         for epoch, figure in by_epoch.items():
             after.setdefault(epoch, {})[number] = figure

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
 
@@ -137,6 +138,14 @@ class Trial:
     def running(self) -> list[Assignment]:
         """Assignments under way."""
         return [assignment for assignment in self.assignments if assignment.end is None]
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """Figure of merit after each number of epochs, the mean over the folds that have reported it."""
+        if len(self.reports) == 1:
+            return dict(next(iter(self.reports.values())))
+        epochs = sorted({epoch for reports in self.reports.values() for epoch in reports})
+        return {epoch: fmean(r[epoch] for r in self.reports.values() if epoch in r) for epoch in epochs}
 
     @property
     def standard_error(self) -> float | None:
