@@ -94,8 +94,9 @@ def _clean(run: Path, n_best: int | None, *, removes: bool) -> tuple[int, str]:
 
 def _removable(run: Path, ledger: Ledger, n_best: int | None) -> dict[str, list[Path]]:
     """Return the files and folders that can be made again, by a noun for them."""
-    best = {trial.number for trial in best_trials(ledger)}
-    over = [trial.number for trial in ledger.trials if trial.state.ended and trial.number not in best]
+    # A training that has failed goes on from the last checkpoint.
+    kept = [*best_trials(ledger), ledger.result]
+    over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
     checkpoints = [path for number in over for path in sorted(run.glob(f"trials/{number:04d}/fold*/checkpoint-*"))]
     parts = [*run.glob("timeline/*")] if (run / TIMELINE_NAME).exists() else []
     return {

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 import yaml
-from stories import START, trial, write_journal
+from stories import START, failed, trial, write_journal
 
 from nnlo_opt.cli import tool
 from nnlo_opt.cli.arguments import parse_training
@@ -215,6 +215,12 @@ def test_only_what_can_be_made_again_is_removed_and_only_when_asked(littered, ca
     left |= {"trials/0002/fold0/.checkpoint-2.0123456789ab/.master.0123456789ab.npz"}
     assert before - files_of(littered) == left
     assert "nothing to remove" in output(capsys, "clean", littered)
+
+
+def test_a_training_that_has_failed_keeps_the_checkpoint_from_which_it_goes_on(tmp_path, capsys):
+    run = write_run(tmp_path / "run", [started({"search_space": None}), *trial(0), *failed(1)])
+    output(capsys, "clean", run, "--yes")
+    assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-1")] == ["0001"]
 
 
 def test_weights_are_removed_when_that_is_asked_for(littered, capsys):
