@@ -289,6 +289,19 @@ def test_a_search_begins_with_an_earlier_run_and_goes_on_without_it(tmp_path):
     assert "`--warm-start` differs" in refused.err
 
 
+def test_a_mirror_without_its_package_is_refused_before_there_is_a_run(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.GOOD)
+    program = (
+        "import importlib.util as u, sys; found = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'optuna' else found(name, *rest)\n"
+        "sys.argv = 'OptimizationDriver --model objective.py --checkpoint S --mirror optuna'.split()\n"
+        "from nnlo_opt.cli.main import optimization_driver; optimization_driver()\n"
+    )
+    refused = launcher.run(1, ["python", "-c", program], tmp_path, code=2)
+    assert refused.err.startswith("`--mirror optuna` needs the package optuna. It is not installed: `pip install nnlo_")
+    assert not (tmp_path / "checkpoints").exists()
+
+
 @pytest.mark.proof
 @pytest.mark.needs("optuna", "tensorboard")
 def test_a_mirror_has_the_trials_of_both_starts_and_a_search_learns_from_it(tmp_path):
