@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     for run in runs:
         try:
             freed, text = _clean(run, arguments.keep_weights, removes=arguments.yes)
-        except NnloError as error:
+        except (OSError, NnloError) as error:
             code, freed, text = EXIT_WRONG_REQUEST, 0, f"left alone. {error}"
         n_bytes += freed
         print(wrapped(f"`{run}`: {text}", width))

@@ -242,4 +242,10 @@ def test_a_run_at_work_and_a_damaged_one_are_left_alone(littered, capsys):
     assert "run`: at work, left alone." in text
     assert "damaged`: left alone." in text
     assert before <= files_of(littered.parent) | {"run/run.lock"}
+    (damaged / "journal.jsonl").unlink()
+    (damaged / "journal.jsonl").mkdir()  # a run that cannot be read
+    assert tool.main(["clean", str(littered.parent), "--yes"]) == EXIT_WRONG_REQUEST
+    text = " ".join(capsys.readouterr().out.split())
+    assert "damaged`: left alone." in text
+    assert "run`: 1 surplus checkpoint" in text
     assert tool.main(["clean", str(littered), "--yes", "--dry-run"]) == EXIT_WRONG_REQUEST
