@@ -4,10 +4,12 @@ A fold of a trial is a run of TensorBoard, and a session of HParams; the folds o
 figures HParams averages. Only the package tensorboard is needed. Its modules of messages and of records import no
 TensorFlow, which its writer of event files would import.
 
-The records follow from the journal alone, to the byte. So a mirror that starts again writes what a file does not have.
+The records follow from the journal alone, to the byte. So a mirror that starts again writes what a file does not have,
+and removes trials that a crash or a repair has taken from the run.
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -99,6 +101,11 @@ class EventFiles:
             writer.write(record.SerializeToString(deterministic=True))
 
     def _write(self) -> None:
+        if self._new and not self._written:
+            of_run = {folder.partition("/")[0] for folder in self._begun}
+            for path in self._target.glob("trial-*"):
+                if path.name not in of_run:
+                    shutil.rmtree(path)
         for folder, buffer in self._new.items():
             path, data = self._target / folder / _NAME, buffer.getvalue()
             if folder not in self._written:

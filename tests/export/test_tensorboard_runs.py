@@ -21,6 +21,7 @@ sys.modules["tensorflow"] = None
 sys.path.insert(0, sys.argv[1])
 from exported import story
 from nnlo_opt.export.exporter import make_exporter
+from nnlo_opt.trials import events as ev
 from nnlo_opt.trials.ledger import Ledger
 folder, events = Path(sys.argv[2]), story(int(sys.argv[3]))
 make_exporter("tensorboard", folder, "run").take(events, Ledger(events))
@@ -114,3 +115,5 @@ def test_a_mirror_writes_the_bytes_of_an_export_also_if_it_begins_again(tmp_path
     torn = next((tmp_path / "mirror").rglob("trial-0000/fold-1/*"))
     torn.write_bytes(torn.read_bytes()[:-7])
     assert write("mirror", events, 8) == at_once
+    lost = next(n for n, event in enumerate(events) if isinstance(event, ev.TrialSuggested) and event.trial == 2)
+    assert write("mirror", events[:lost], lost) == write("less", events[:lost], lost)
