@@ -37,6 +37,7 @@ def test_every_world_size_searches(tmp_path, n_ranks, block_size):
     search(tmp_path, objectives.GOOD, n_ranks, "--block-size", str(block_size), "--num-iterations", "6")
     assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 6
     assert summary(tmp_path)["complete"]
+    assert "plotly.js v" in (tmp_path / "checkpoints/S/report.html").read_text(encoding="utf-8")
 
 
 def test_a_report_on_one_rank_is_in_the_journal_and_on_the_terminal_before_the_trial_ends(tmp_path, monkeypatch):

@@ -22,7 +22,8 @@ ENDLESS = objectives.module("""
 
 def test_a_search_is_steered_by_another_process_and_goes_on_where_it_was_stopped(tmp_path, capsys):
     (tmp_path / "objective.py").write_text(ENDLESS)
-    command = ["OptimizationDriver", "--model", "objective.py", "--checkpoint", "S", "--grace", "4"]
+    (tmp_path / "run.yaml").write_text("model: objective.py\ngrace: 4\n")
+    command = ["OptimizationDriver", "--options", "run.yaml", "--checkpoint", "S"]
     command += ["--on-end", "echo $NNLO_OPT_STATE $NNLO_OPT_REASON $NNLO_OPT_TRIALS >> ends"]
     run = tmp_path / "checkpoints/S"
 
