@@ -1,7 +1,6 @@
 """Live page about a run, in a terminal or as lines in a pipe, read from the run directory alone."""
 
 import os
-import signal
 import sys
 import textwrap
 import time
@@ -209,10 +208,12 @@ def _show_page(watched: RunWatch, interval_s: float) -> RunState:
     console = Console(highlight=False, markup=False, emoji=False)
     status = watched.look()
     if not watched.is_over:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})  # a change of size ends the wait below
         with Live(Page(status), console=console, screen=True, auto_refresh=False) as live:
             while not watched.is_over:
-                signal.sigtimedwait({signal.SIGWINCH}, interval_s)
+                until_s, size = time.monotonic() + interval_s, console.size
+                # SIGWINCH would be lost to the threads of a library.
+                while time.monotonic() < until_s and console.size == size:
+                    time.sleep(min(interval_s, 0.2))
                 status = watched.look()
                 live.update(Page(status), refresh=True)
     console.print(Page(status))
