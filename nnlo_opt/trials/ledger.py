@@ -142,8 +142,11 @@ class Ledger:
         """Return the complete trial with the lowest (`min`) or highest (`max`) figure of merit; None without one.
 
         By default the direction is the one of the run. Among equal ones, the trial with the best further objectives
-        counts, so that it is in the Pareto set; then the first one.
+        counts, so that it is in the Pareto set; then the first one. Of a training it is the last complete trial, which
+        has trained on where the trials before it had ended.
         """
+        if self.is_training:
+            return next((trial for trial in reversed(self.trials) if trial.state is TrialState.COMPLETE), None)
         return self._best.get(direction or self.direction)
 
     def apply(self, event: ev.Event) -> None:

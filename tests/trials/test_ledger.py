@@ -248,6 +248,14 @@ def test_the_best_trial_is_the_lowest_or_the_highest_and_the_first_among_equals(
     assert ledger.best("max").number == 2
 
 
+def test_of_a_training_the_last_complete_trial_counts():
+    first = [suggested(0), assigned(0, 0), finished(0, 0.3), completed(0, 0.3)]
+    more = [suggested(1), assigned(1, 1), finished(1, 0.4), completed(1, 0.4), suggested(2), assigned(2, 2)]
+    ledger = ledger_of(STARTED.replaced(identity={"search_space": None}), *first, *more)
+    assert (ledger.best().number, ledger.result.number) == (1, 2)
+    assert ledger_of(STARTED, *first, *more).best().number == 0
+
+
 def test_of_equals_the_best_is_the_one_suggested_first_even_where_it_ended_last():
     events = [STARTED]
     for number in range(2):
