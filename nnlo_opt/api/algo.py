@@ -11,21 +11,13 @@ from nnlo_opt.update_rules.easgd import ELASTIC_FORCE
 
 #: names of modes in mpi_learn, and ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
+# fmt: off
 #: options of ours that the ancestors do not have, under their own names
 _OPTIONS = (
-    "early_stopping",
-    "gem_kappa",
-    "gem_lr",
-    "gem_momentum",
-    "lr_schedule",
-    "momentum_correction",
-    "overlap",
-    "shuffle",
-    "staleness",
-    "synchronous",
-    "target_metric",
-    "warmup_epochs",
+    "early_stopping", "gem_kappa", "gem_lr", "gem_momentum", "lr_schedule", "momentum_correction", "overlap", "shuffle",
+    "staleness", "synchronous", "target_metric", "warmup_epochs",
 )
+# fmt: on
 #: parameters of the optimizer `gem` in NNLO
 _OF_GEM = {"learning_rate": "gem_lr", "momentum": "gem_momentum", "kappa": "gem_kappa"}
 

@@ -26,13 +26,9 @@ from nnlo_opt.errors import EXIT_WRONG_REQUEST, NnloError
 #: packages whose modules have these paths
 _ROOTS = ("nnlo", "mpi_learn")
 _CLASSES = "nnlo_opt.legacy.classes"
-_UTILS = {
-    "import_keras": _CLASSES,
-    "load_model": _CLASSES,
-    "weights_from_shapes": _CLASSES,
-    "shapes_from_weights": _CLASSES,
-    "get_device_name": _CLASSES,
-}
+_UTILS = dict.fromkeys(
+    ("import_keras", "load_model", "weights_from_shapes", "shapes_from_weights", "get_device_name"), _CLASSES
+)
 _LOGGER = dict.fromkeys(("initialize_logger", "set_logging_prefix", "get_log_level"), _CLASSES)
 _GAN = dict.fromkeys(("GANModel", "GANModelBuilder", "GANBuilder"), _CLASSES)
 _TIMELINE = {"Timeline": _CLASSES}
@@ -40,11 +36,7 @@ _TIMELINE = {"Timeline": _CLASSES}
 _PATHS: Mapping[str, Mapping[str, str]] = {
     "": {},
     "mpi": {},
-    "mpi.manager": {
-        "MPIManager": _CLASSES,
-        "MPIKFoldManager": "nnlo_opt",
-        "get_device": _CLASSES,
-    },
+    "mpi.manager": {"MPIManager": _CLASSES, "MPIKFoldManager": "nnlo_opt", "get_device": _CLASSES},
     "train": {},
     "train.algo": {"Algo": _CLASSES},
     "train.data": {"Data": _CLASSES, "H5Data": _CLASSES},
@@ -65,19 +57,8 @@ _PATHS: Mapping[str, Mapping[str, str]] = {
     "utils": _UTILS,
     "logger": _LOGGER,
 }
-_MAKERS = dict.fromkeys(
-    (
-        "model_function",
-        "make_model",
-        "make_example_model",
-        "make_mnist_model",
-        "make_cifar10_model",
-        "make_topclass_model",
-        "make_mnist_torch_model",
-        "make_topclass_torch_model",
-    ),
-    _CLASSES,
-)
+_MODELS = ("example", "mnist", "cifar10", "topclass", "mnist_torch", "topclass_torch")
+_MAKERS = dict.fromkeys(("model_function", "make_model", *(f"make_{name}_model" for name in _MODELS)), _CLASSES)
 _TORCH = {"MNistNet": _CLASSES, "CNN": _CLASSES}
 #: module of NNLO or mpi_learn -> its names -> module of ours that has them
 MODULES: dict[str, Mapping[str, str]] = {
@@ -104,49 +85,29 @@ ALIASES: Mapping[str, str] = {
     },
     **dict.fromkeys(("keras.engine", "keras.engine.topology", "keras.engine.training"), "keras.layers"),
     "keras.objectives": "keras.losses",
-    "keras.utils.np_utils": "keras.utils",
-    "keras.utils.generic_utils": "keras.utils",
-    "keras.utils.vis_utils": "keras.utils",
+    **{f"keras.utils.{name}_utils": "keras.utils" for name in ("np", "generic", "vis")},
 }
+# fmt: off
 #: former argument -> today's, which is taken if a function has it and has no argument of the former name
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "output_dim": ("units",),
-    "nb_filter": ("filters",),
-    "filter_length": ("kernel_size",),
-    "border_mode": ("padding",),
-    "subsample": ("strides",),
-    "subsample_length": ("strides",),
-    "pool_length": ("pool_size",),
-    "init": ("kernel_initializer", "embeddings_initializer"),
-    "inner_init": ("recurrent_initializer",),
-    "inner_activation": ("recurrent_activation",),
-    "W_regularizer": ("kernel_regularizer", "embeddings_regularizer"),
-    "U_regularizer": ("recurrent_regularizer",),
-    "b_regularizer": ("bias_regularizer",),
-    "W_constraint": ("kernel_constraint",),
-    "b_constraint": ("bias_constraint",),
-    "bias": ("use_bias",),
-    "dim_ordering": ("data_format",),
-    "p": ("rate",),
-    "dropout_W": ("dropout",),
-    "dropout_U": ("recurrent_dropout",),
-    "lr": ("learning_rate",),
-    "input": ("inputs",),
-    "output": ("outputs",),
-    "nb_epoch": ("epochs",),
+    "output_dim": ("units",), "nb_filter": ("filters",), "filter_length": ("kernel_size",), "border_mode": ("padding",),
+    "subsample": ("strides",), "subsample_length": ("strides",), "pool_length": ("pool_size",),
+    "init": ("kernel_initializer", "embeddings_initializer"), "inner_init": ("recurrent_initializer",),
+    "inner_activation": ("recurrent_activation",), "W_regularizer": ("kernel_regularizer", "embeddings_regularizer"),
+    "U_regularizer": ("recurrent_regularizer",), "b_regularizer": ("bias_regularizer",),
+    "W_constraint": ("kernel_constraint",), "b_constraint": ("bias_constraint",), "bias": ("use_bias",),
+    "dim_ordering": ("data_format",), "p": ("rate",), "dropout_W": ("dropout",), "dropout_U": ("recurrent_dropout",),
+    "lr": ("learning_rate",), "input": ("inputs",), "output": ("outputs",), "nb_epoch": ("epochs",),
 }
 #: former arguments without a meaning today
 _DROPPED = ("consume_less", "implementation", "decay", "mode")
 _VALUES = {"th": "channels_first", "tf": "channels_last"}
 #: functions of `keras.backend` whose names are others in `keras.ops`
 _OPERATIONS = {
-    "dot": "matmul",
-    "pow": "power",
-    "permute_dimensions": "transpose",
-    "batch_dot": "matmul",
-    "gather": "take",
+    "dot": "matmul", "pow": "power", "permute_dimensions": "transpose", "batch_dot": "matmul", "gather": "take",
     "concatenate": "concatenate",
 }
+# fmt: on
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 

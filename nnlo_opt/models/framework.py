@@ -23,13 +23,8 @@ from nnlo_opt.trees import Arrays, Shapes
 FRAMEWORKS: Mapping[str, str] = {"keras": "nnlo_opt.models.keras_model", "torch": "nnlo_opt.models.torch_module"}
 #: frameworks by the endings of model files that are no Python modules
 _OF_SUFFIX = {
-    ".json": "keras",
-    ".keras": "keras",
-    ".h5": "keras",
-    ".hdf5": "keras",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".torch": "torch",
+    **dict.fromkeys((".json", ".keras", ".h5", ".hdf5"), "keras"),
+    **dict.fromkeys((".pt", ".pth", ".torch"), "torch"),
 }
 #: frameworks by the packages that a model module imports; the first package that it imports decides
 _OF_PACKAGE = {"keras": "keras", "tensorflow": "keras", "torch": "torch"}

@@ -57,33 +57,22 @@ INITIALIZERS_BY_NAME: Mapping[str, tuple[str, Config]] = {
 }
 #: initializers of Keras 2 by class, with the names of their arguments
 _SEEDED = ("GlorotUniform", "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal")
+# fmt: off
 INITIALIZERS: Mapping[str, str] = {
-    "Zeros": "",
-    "Ones": "",
-    "Constant": "value",
-    "Identity": "gain",
-    "Orthogonal": "gain seed",
-    "RandomUniform": "minval maxval seed",
-    "RandomNormal": "mean stddev seed",
-    "TruncatedNormal": "mean stddev seed",
-    "VarianceScaling": "scale mode distribution seed",
-    **dict.fromkeys(_SEEDED, "seed"),
+    "Zeros": "", "Ones": "", "Constant": "value", "Identity": "gain", "Orthogonal": "gain seed",
+    "RandomUniform": "minval maxval seed", "RandomNormal": "mean stddev seed", "TruncatedNormal": "mean stddev seed",
+    "VarianceScaling": "scale mode distribution seed", **dict.fromkeys(_SEEDED, "seed"),
 }
 #: penalties by name, with the factors that a name alone implies; Keras 1 has the name in the description
 REGULARIZERS: Mapping[str, Config] = {
-    "l1": {"l1": 0.01},
-    "l2": {"l2": 0.01},
-    "l1_l2": {"l1": 0.01, "l2": 0.01},
-    "l1l2": {"l1": 0.01, "l2": 0.01},
+    "l1": {"l1": 0.01}, "l2": {"l2": 0.01}, "l1_l2": {"l1": 0.01, "l2": 0.01}, "l1l2": {"l1": 0.01, "l2": 0.01},
     **{name: {} for name in ("L1", "L2", "L1L2", "L1L2Regularizer", "WeightRegularizer", "ActivityRegularizer")},
 }
 #: constraints by class, with the names of their arguments
 CONSTRAINTS: Mapping[str, str] = {
-    "MaxNorm": "max_value axis",
-    "NonNeg": "",
-    "UnitNorm": "axis",
-    "MinMaxNorm": "min_value max_value rate axis",
+    "MaxNorm": "max_value axis", "NonNeg": "", "UnitNorm": "axis", "MinMaxNorm": "min_value max_value rate axis",
 }
+# fmt: on
 #: former names of arguments of constraints
 RENAMED_IN_CONSTRAINTS: Mapping[str, str] = {"m": "max_value", "low": "min_value", "high": "max_value"}
 _ACTIVATIONS = "linear relu relu6 leaky_relu tanh sigmoid softmax softplus softsign elu selu exponential gelu silu mish"
@@ -288,47 +277,25 @@ IMPLIED: Mapping[str, Config] = {
     "CuDNNLSTM": {"activation": "tanh", "recurrent_activation": "sigmoid"},
 }
 
+# fmt: off
 #: modes of Keras 1's `Merge`: the layer, and its arguments
 MERGES: Mapping[str, tuple[str, str]] = {
-    "sum": ("Add", ""),
-    "mul": ("Multiply", ""),
-    "ave": ("Average", ""),
-    "max": ("Maximum", ""),
-    "concat": ("Concatenate", "axis"),
-    "dot": ("Dot", "axes"),
-    "cos": ("Dot", "axes normalize"),
+    "sum": ("Add", ""), "mul": ("Multiply", ""), "ave": ("Average", ""), "max": ("Maximum", ""),
+    "concat": ("Concatenate", "axis"), "dot": ("Dot", "axes"), "cos": ("Dot", "axes normalize"),
 }
 
 #: former names of arguments, in any layer without its own entry in `RENAMED_IN`
 RENAMED: Mapping[str, str] = {
-    "output_dim": "units",
-    "nb_filter": "filters",
-    "filter_length": "kernel_size",
-    "subsample": "strides",
-    "subsample_length": "strides",
-    "stride": "strides",
-    "pool_length": "pool_size",
-    "length": "size",
-    "border_mode": "padding",
-    "dim_ordering": "data_format",
-    "atrous_rate": "dilation_rate",
-    "bias": "use_bias",
-    "init": "kernel_initializer",
-    "inner_init": "recurrent_initializer",
-    "inner_activation": "recurrent_activation",
-    "forget_bias_init": "unit_forget_bias",
-    "W_regularizer": "kernel_regularizer",
-    "U_regularizer": "recurrent_regularizer",
-    "b_regularizer": "bias_regularizer",
-    "W_constraint": "kernel_constraint",
-    "b_constraint": "bias_constraint",
-    "dropout_W": "dropout",
-    "dropout_U": "recurrent_dropout",
-    "gamma_init": "gamma_initializer",
-    "beta_init": "beta_initializer",
-    "p": "rate",
-    "sigma": "stddev",
+    "output_dim": "units", "nb_filter": "filters", "filter_length": "kernel_size", "subsample": "strides",
+    "subsample_length": "strides", "stride": "strides", "pool_length": "pool_size", "length": "size",
+    "border_mode": "padding", "dim_ordering": "data_format", "atrous_rate": "dilation_rate", "bias": "use_bias",
+    "init": "kernel_initializer", "inner_init": "recurrent_initializer", "inner_activation": "recurrent_activation",
+    "forget_bias_init": "unit_forget_bias", "W_regularizer": "kernel_regularizer",
+    "U_regularizer": "recurrent_regularizer", "b_regularizer": "bias_regularizer", "W_constraint": "kernel_constraint",
+    "b_constraint": "bias_constraint", "dropout_W": "dropout", "dropout_U": "recurrent_dropout",
+    "gamma_init": "gamma_initializer", "beta_init": "beta_initializer", "p": "rate", "sigma": "stddev",
 }
+# fmt: on
 RENAMED_IN: Mapping[str, Mapping[str, str]] = {
     "Embedding": {
         "output_dim": "output_dim",

@@ -34,19 +34,15 @@ _LOSSES = (
 )
 LOSSES = tuple(_LOSSES.split())
 
+# fmt: off
 # Short names of Keras and PyTorch in the form of `fold`; only names of the same computation.
 _ALIASES = {
-    "mse": "mean_squared_error",
-    "mae": "mean_absolute_error",
-    "mape": "mean_absolute_percentage_error",
-    "msle": "mean_squared_logarithmic_error",
-    "bce": "binary_crossentropy",
-    "kld": "kl_divergence",
-    "kldiv": "kl_divergence",
-    "kullbackleiblerdivergence": "kl_divergence",
-    "l1": "mean_absolute_error",
+    "mse": "mean_squared_error", "mae": "mean_absolute_error", "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error", "bce": "binary_crossentropy", "kld": "kl_divergence",
+    "kldiv": "kl_divergence", "kullbackleiblerdivergence": "kl_divergence", "l1": "mean_absolute_error",
     "smoothl1": "huber",
 }
+# fmt: on
 
 SPARSE = "sparse_categorical_crossentropy"
 _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge")

@@ -14,30 +14,21 @@ from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.models import losses
 from nnlo_opt.models.losses import SPARSE, AccuracyKind, InferredLoss, Labels, Loss, Output, Shape
 
+# fmt: off
 #: PyTorch's losses without a counterpart in Keras, with the way "acc" is counted
 TORCH_LOSSES: dict[str, AccuracyKind | None] = {
-    "BCELoss": "binary",
-    "BCEWithLogitsLoss": "binary",
-    "CrossEntropyLoss": "categorical",
-    "HingeEmbeddingLoss": None,
-    "KLDivLoss": None,
-    "MultiLabelMarginLoss": None,
-    "MultiLabelSoftMarginLoss": "binary",
-    "MultiMarginLoss": "categorical",
-    "NLLLoss": "categorical",
-    "PoissonNLLLoss": None,
-    "SoftMarginLoss": None,
+    "BCELoss": "binary", "BCEWithLogitsLoss": "binary", "CrossEntropyLoss": "categorical", "HingeEmbeddingLoss": None,
+    "KLDivLoss": None, "MultiLabelMarginLoss": None, "MultiLabelSoftMarginLoss": "binary",
+    "MultiMarginLoss": "categorical", "NLLLoss": "categorical", "PoissonNLLLoss": None, "SoftMarginLoss": None,
 }
+# fmt: on
 #: inputs of other losses, in addition to or in place of one output and its labels
 _REFUSED = {
-    "AdaptiveLogSoftmaxWithLoss": "weights of its own",
+    **dict.fromkeys(("AdaptiveLogSoftmaxWithLoss", "LinearCrossEntropyLoss"), "weights of its own"),
     "CTCLoss": "the lengths of inputs and targets",
-    "CosineEmbeddingLoss": "two inputs and a label",
+    **dict.fromkeys(("CosineEmbeddingLoss", "MarginRankingLoss"), "two inputs and a label"),
     "GaussianNLLLoss": "a variance",
-    "LinearCrossEntropyLoss": "weights of its own",
-    "MarginRankingLoss": "two inputs and a label",
-    "TripletMarginLoss": "an anchor, a positive and a negative",
-    "TripletMarginWithDistanceLoss": "an anchor, a positive and a negative",
+    **dict.fromkeys(("TripletMarginLoss", "TripletMarginWithDistanceLoss"), "an anchor, a positive and a negative"),
 }
 #: losses with classes on dimension 1 of their input; labels may be class numbers or one-hot
 OF_CLASSES = ("CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")

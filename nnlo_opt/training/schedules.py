@@ -22,13 +22,7 @@ from nnlo_opt.records import Value
 from nnlo_opt.space.values import is_number
 
 #: kind -> names of its numbers
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "constant": (),
-    "cosine": (),
-    "linear": (),
-    "exponential": ("RATE",),
-    "step": ("EVERY", "FACTOR"),
-}
+_NUMBERS = {"constant": (), "cosine": (), "linear": (), "exponential": ("RATE",), "step": ("EVERY", "FACTOR")}
 _FORMS = ", ".join(":".join((kind, *names)) for kind, names in _NUMBERS.items())
 _RULE = f"`--lr-schedule` must be one of {_FORMS}, such as step:30:0.1"
 #: steps are counted with this slack, so that 0.1 + 0.2 epochs are 3 steps of 0.1
