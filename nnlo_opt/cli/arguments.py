@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NoReturn
 
 from nnlo_opt.cli.gan import GAN_DRIVER, GAN_OPTIONS, for_gan, for_search
 from nnlo_opt.cli.options_file import in_full
 from nnlo_opt.errors import ConfigurationError, did_you_mean
-from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, TRAINING_OPTIONS, Option, read
+from nnlo_opt.run.option_table import OPTIMIZATION_OPTIONS, RUNS, TRAINING_OPTIONS, Option, read
 from nnlo_opt.run.options import Options, optimization_options, training_options
 
+#: help of the argument of a command about a run
+RUN_HELP = f"folder of the run, such as {RUNS}/my-run"
 #: options that TrainingDriver and MPIDriver also take by their values alone, all three in this order
 POSITIONAL = ("model", "train_data", "val_data")
 #: model of a search without `--model` and `--example`
@@ -135,6 +138,13 @@ class _Help(argparse.Action):
         raise HelpRequested(parser.format_help() if self.dest == "help_all" else parser.common_help())
 
 
+def run_parser(command: str, options: Iterable[Option], description: str, which: str = "") -> Parser:
+    """Return the parser of a command of `nnlo-opt` that takes a run directory; `which`: the help of that argument."""
+    parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
+    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=which or RUN_HELP)
+    return parser
+
+
 def optimization_parser() -> Parser:
     """Return the parser of OptimizationDriver."""
     return driver_parser(
@@ -164,13 +174,10 @@ def driver_parser(program: str, description: str, options: Iterable[Option], nee
         epilog="Options may be written with - or _ and shortened while they stay unambiguous. TIME is in seconds, or "
         "as 90m, 2h or 1:30:00.",
     )
-    parser.add_argument(
-        "-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show the common options and exit"
-    )
+    asks: dict[str, Any] = {"action": _Help, "nargs": 0, "default": argparse.SUPPRESS}
+    parser.add_argument("-h", "--help", help="show the common options and exit", **asks)
     _add_former_options(parser)
-    parser.add_argument(
-        "--help-all", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show all options, with examples, and exit"
-    )
+    parser.add_argument("--help-all", help="show all options, with examples, and exit", **asks)
     return parser
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.main import DRIVERS
 from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
@@ -29,14 +29,11 @@ OPTIONS = (
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    parser = Parser(
-        OPTIONS,
-        prog="nnlo-opt best",
-        description="Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, "
-        "metrics, epochs, files of its weights.",
+    what = (
+        "Print the best trial of a run, or the Pareto set of several objectives: point, figure of merit, metrics, "
+        "epochs, files of its weights."
     )
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of the run")
-    arguments = parser.values(argv)
+    arguments = run_parser("best", OPTIONS, what, "folder of the run").values(argv)
     run, form = checked_run(arguments.run), vars(arguments)["as"]
     ledger = read_ledger(run)
     trials = best_trials(ledger)

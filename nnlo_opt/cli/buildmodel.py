@@ -24,26 +24,17 @@ from nnlo_opt.models.framework import framework_name
 from nnlo_opt.run.option_kinds import FLAG, PATH
 from nnlo_opt.run.option_table import SEED, Option
 
+# fmt: off
 #: options of `BuildModel`
 OPTIONS = (
-    Option(
-        "out",
-        "FILE",
-        PATH,
-        "file to write",
-        shown="<name>_arch.json, for torch <name>_arch.torch",
-        example="model.json",
-    ),
-    Option(
-        "weights",
-        "",
-        FLAG,
-        default=False,
+    Option("out", "FILE", PATH, shown="<name>_arch.json, for torch <name>_arch.torch", example="model.json",
+        help="file to write"),
+    Option("weights", "", FLAG, default=False,
         help="write the initial weights as <name>.weights.h5, in the format of Keras 3; without it those of a "
-        "built-in model are written as <name>_weights.h5, in the format of Keras 2",
-    ),
+             "built-in model are written as <name>_weights.h5, in the format of Keras 2"),
     replace(SEED, help="seed of the initial weights"),
 )
+# fmt: on
 
 
 def main(argv: Sequence[str]) -> int:

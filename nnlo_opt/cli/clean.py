@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.listing import runs_in
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.reporting.lines import counted
@@ -28,17 +28,16 @@ from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.trials.run_lock import RunLock, may_be_at_work
 
+# fmt: off
 #: options of `nnlo-opt clean`
 OPTIONS = (
     Option("yes", "", FLAG, default=False, help="remove the files; without it they are only counted"),
     Option("dry_run", "", FLAG, default=False, help="only count the files, as without --yes"),
-    replace(
-        BY_NAME["keep_weights"],
-        group="",
+    replace(BY_NAME["keep_weights"], group="",
         help="best:N: also remove the trained weights of all but the N best trials and the Pareto set; training them "
-        "again takes as long as the search",
-    ),
+             "again takes as long as the search"),
 )
+# fmt: on
 #: reports that `nnlo-opt report` makes again
 _REPORTS = ("report.html", "figures")
 #: name of the temporary file of a write that a kill has cut short, as of `files.atomic_path`
@@ -47,15 +46,12 @@ _TEMPORARY = re.compile(r"\..{1,24}\.[0-9a-f]{12}(\..+)?", re.DOTALL)
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    parser = Parser(
-        OPTIONS,
-        prog="nnlo-opt clean",
-        description="Remove what can be made again: checkpoints of trials that have ended and are not the best, parts "
-        "of timelines, old pages and figures, files of writes that were cut short. The journal stays, and so does a "
-        "run that is at work.",
+    what = (
+        "Remove what can be made again: checkpoints of trials that have ended and are not the best, parts of "
+        "timelines, old pages and figures, files of writes that were cut short. The journal stays, and so does a run "
+        "that is at work."
     )
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of a run, or of several")
-    arguments = parser.values(argv)
+    arguments = run_parser("clean", OPTIONS, what, "folder of a run, or of several").values(argv)
     if arguments.yes and arguments.dry_run:
         raise ConfigurationError("`--yes` removes files and `--dry-run` does not. Received: both; give one.")
     runs, width = runs_in(arguments.run), line_width(sys.stdout)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, figure_text
@@ -26,14 +26,11 @@ OPTIONS = (
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    parser = Parser(
-        OPTIONS,
-        prog="nnlo-opt ensemble",
-        description="Select trained trials of a run whose mean output is better than the best of them, by one half of "
-        "the validation samples; measure the gain on the other half; save the mean as one model.",
+    what = (
+        "Select trained trials of a run whose mean output is better than the best of them, by one half of the "
+        "validation samples; measure the gain on the other half; save the mean as one model."
     )
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help="folder of the run")
-    arguments = parser.values(argv)
+    arguments = run_parser("ensemble", OPTIONS, what, "folder of the run").values(argv)
     from nnlo_opt.cli.earlier_runs import model_of_run
     from nnlo_opt.run.ensemble import EnsembleSetup, make_ensemble
 
@@ -53,18 +50,15 @@ def main(argv: Sequence[str]) -> int:
         )
     )
     figure, direction = str(ledger.identity["figure_of_merit"]), options.plan.direction
-    shown = [
-        f"{count} x trial {number}" if count > 1 else f"trial {number}" for number, count in ensemble.counts.items()
-    ]
+    shown = [f"{count} x trial {n}" if count > 1 else f"trial {n}" for n, count in ensemble.counts.items()]
     print(f"Ensemble of {counted(ensemble.n_trials, 'trial')}: the mean of {', '.join(shown)}.")
     print(figure_text(figure, direction))
     rows = [
         [f"best single, trial {ensemble.single}", *(f"{value:.6g}" for value in ensemble.single_figures)],
         ["ensemble", *(f"{value:.6g}" for value in ensemble.figures)],
     ]
-    print(
-        "Of {:,} validation samples, {:,} select and {:,} judge.".format(sum(ensemble.n_samples), *ensemble.n_samples)
-    )
+    n_select, n_judge = ensemble.n_samples
+    print(f"Of {n_select + n_judge:,} validation samples, {n_select:,} select and {n_judge:,} judge.")
     print(f"\n{text_table('', ['model', 'by those that select', 'by those that judge'], rows, left=True)}\n")
     gain = ensemble.single_figures[1] - ensemble.figures[1]
     print(f"Gain by the samples that have not selected: {-gain if direction == 'max' else gain:.4g}.")

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.errors import EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.export.exporter import MARK, TOOLS, make_exporter, require
 from nnlo_opt.reporting.lines import counted
 from nnlo_opt.run.option_kinds import FLAG, PATH, one_of
-from nnlo_opt.run.option_table import RUNS, Option
+from nnlo_opt.run.option_table import Option
 from nnlo_opt.trials.journal import load_events, without_collection
 from nnlo_opt.trials.ledger import Ledger
 from nnlo_opt.trials.run_directory import JOURNAL_NAME
@@ -34,12 +34,8 @@ def main(argv: Sequence[str]) -> int:
     """Write a run for another tool."""
     from nnlo_opt.cli.tool import checked_run
 
-    parser = Parser(
-        OPTIONS,
-        prog="nnlo-opt export",
-        description="Write a run for other tools, from its journal. The run may still be going on.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
+    what = "Write a run for other tools, from its journal. The run may still be going on."
+    parser = run_parser("export", OPTIONS, what)
     arguments = parser.values(argv)
     if arguments.to is None:
         parser.error("the following arguments are required: --to")

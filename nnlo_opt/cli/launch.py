@@ -13,15 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnlo_opt.cli.arguments import (
-    GAN_DRIVER,
-    GAN_OPTIONS,
-    HelpRequested,
-    normalise,
-    parse_gan,
-    parse_optimization,
-    parse_training,
-)
+from nnlo_opt.cli.arguments import HelpRequested, normalise, parse_gan, parse_optimization, parse_training
+from nnlo_opt.cli.gan import GAN_DRIVER, GAN_OPTIONS
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED, ConfigurationError
 from nnlo_opt.launcher.job import LOOK_S, Job, find_command, lets_ranks_outlive_others
 from nnlo_opt.launcher.supervisor import Ended, Standing, Supervisor

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError
 from nnlo_opt.reporting.lines import counted, point_text
 from nnlo_opt.reporting.results import read_ledger
 from nnlo_opt.run.inbox import Enqueue, Stop, points_waiting, submit
 from nnlo_opt.run.option_kinds import FLAG, duration
-from nnlo_opt.run.option_table import RUNS, Option
+from nnlo_opt.run.option_table import Option
 from nnlo_opt.search.start_points import check_start_points, holder_of, parse_start_point
 from nnlo_opt.space.constraint import Constraint
 from nnlo_opt.space.loading import load_constraint
@@ -46,10 +46,8 @@ def enqueue(argv: Sequence[str]) -> int:
         "Give a search a point to try next, or some values of one. The search that runs tries it, or the next start of "
         "a search that was interrupted. The trial counts as one of --num-iterations."
     )
-    parser = _parser("enqueue", what, ENQUEUE_OPTIONS)
-    parser.add_argument(
-        "values", nargs="+", metavar="NAME=VALUE", help="values of parameters; the search chooses the rest"
-    )
+    parser = run_parser("enqueue", ENQUEUE_OPTIONS, what)
+    parser.add_argument("values", nargs="+", metavar="NAME=VALUE", help="values; the search chooses all others")
     arguments = parser.values(argv)
     point = _named_values(arguments.values)
     if arguments.new:
@@ -131,7 +129,7 @@ def _checked_point(point: Point, space: Space) -> Point:
 def stop(argv: Sequence[str]) -> int:
     """Run `nnlo-opt stop`; return the exit code."""
     what = "End a search, or one of its trials, from any machine that has the run directory; --opt-restore resumes it."
-    parser = _parser("stop", what, STOP_OPTIONS)
+    parser = run_parser("stop", STOP_OPTIONS, what)
     parser.add_argument("trial", nargs="?", type=int, metavar="TRIAL", help="number of a trial; without it all end")
     arguments = parser.values(argv)
     run, ledger = arguments.run, _ledger_of(arguments.run)
@@ -176,12 +174,6 @@ def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:
             f"TRIAL must be a trial of a search that is under way. Received: {wrong}. `nnlo-opt show {arguments.run}` "
             "shows them."
         )
-
-
-def _parser(command: str, description: str, options: Sequence[Option]) -> Parser:
-    parser = Parser(options, prog=f"nnlo-opt {command}", description=description)
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
-    return parser
 
 
 def _ledger_of(run: Path) -> Ledger:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nnlo_opt
 from nnlo_opt.analysis.frames import sorted_by
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import RUN_HELP, Parser, run_parser
 from nnlo_opt.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError, ProtocolError
 from nnlo_opt.models.builders import builtin_names, model_file
 from nnlo_opt.reporting.lines import counted, figure_text, outcome
@@ -49,7 +49,6 @@ REPORT_OPTIONS = (
 )
 # fmt: on
 #: help of the argument that names a run
-_RUN_HELP = f"folder of the run, such as {RUNS}/my-run"
 #: options of `nnlo-opt space`
 SPACE_OPTIONS = (
     Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),
@@ -126,7 +125,7 @@ def _parser() -> Parser:
             options=REPORT_OPTIONS if name == "report" else (),
         )
         if run is None:
-            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=_RUN_HELP)
+            command.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=RUN_HELP)
     return parser
 
 
@@ -223,14 +222,8 @@ def _doctor(argv: Sequence[str]) -> int:
         description="Check MPI, ranks, cores, threads, frameworks, GPUs and the folder of runs by trying them. The "
         "exit code is 1 if something is broken, else 0.",
     )
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path(RUNS),
-        metavar="FOLDER",
-        help=f"run directory, or folder of runs (default: {RUNS})",
-    )
+    text = f"run directory, or folder of runs (default: {RUNS})"
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(RUNS), metavar="FOLDER", help=text)
     return doctor.run(parser.values(argv))
 
 
@@ -291,9 +284,7 @@ def _run_legacy(argv: Sequence[str]) -> int:
 
 
 def _show(argv: Sequence[str]) -> int:
-    parser = Parser(SHOW_OPTIONS, prog="nnlo-opt show", description="Print the trials of a run, from its journal.")
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=_RUN_HELP)
-    arguments = parser.values(argv)
+    arguments = run_parser("show", SHOW_OPTIONS, "Print the trials of a run, from its journal.").values(argv)
     run = checked_run(arguments.run)
     with without_collection():
         events = load_events(run / JOURNAL_NAME)

@@ -1,18 +1,16 @@
 """`nnlo-opt watch` with `nnlo-opt status`: a look at a run from any machine that sees its files."""
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from nnlo_opt.cli.arguments import Parser
+from nnlo_opt.cli.arguments import run_parser
 from nnlo_opt.cli.tool import checked_run
 from nnlo_opt.errors import EXIT_OK, EXIT_PREEMPTED
 from nnlo_opt.reporting.status import RunState
 from nnlo_opt.reporting.status_lines import print_status
 from nnlo_opt.run.option_kinds import FLAG, TIME
-from nnlo_opt.run.option_table import RUNS, Option
+from nnlo_opt.run.option_table import Option
 from nnlo_opt.trials.run_lock import LAUNCH_LOCK_NAME, LOCK_NAME
 
 # fmt: off
@@ -31,14 +29,11 @@ def watch(argv: Sequence[str]) -> int:
     """Show a run until it is over; return 0 if it is finished, 75 if it can be resumed, 130 after Ctrl-C."""
     from nnlo_opt.reporting.watch import watch as show
 
-    parser = Parser(
-        WATCH_OPTIONS,
-        prog="nnlo-opt watch",
-        description="Show a run while it runs, from its journal: a page in a terminal, one line for each change in a "
-        "pipe. Nothing is written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 "
-        "after Ctrl-C.",
+    what = (
+        "Show a run while it runs, from its journal: a page in a terminal, one line for each change in a pipe. Nothing "
+        "is written. Exit codes: 0 finished, 75 not finished and no process at work on it, 130 after Ctrl-C."
     )
-    arguments = _parsed(parser, argv)
+    arguments = run_parser("watch", WATCH_OPTIONS, what).values(argv)
     if not any((arguments.run / name).exists() for name in (LOCK_NAME, LAUNCH_LOCK_NAME)):  # no start has begun
         checked_run(arguments.run)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which restores the terminal
@@ -50,15 +45,8 @@ def watch(argv: Sequence[str]) -> int:
 
 def status(argv: Sequence[str]) -> int:
     """Print the state of a run."""
-    parser = Parser(
-        STATUS_OPTIONS, prog="nnlo-opt status", description="Print the state of a run in a few lines, from its journal."
-    )
-    arguments = _parsed(parser, argv)
+    what = "Print the state of a run in a few lines, from its journal."
+    arguments = run_parser("status", STATUS_OPTIONS, what).values(argv)
     checked_run(arguments.run)
     print_status(arguments.run, as_json=arguments.json)
     return EXIT_OK
-
-
-def _parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
-    parser.add_argument("run", type=Path, metavar="RUN_DIRECTORY", help=f"folder of the run, such as {RUNS}/my-run")
-    return parser.values(argv)
