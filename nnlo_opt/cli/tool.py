@@ -48,7 +48,6 @@ REPORT_OPTIONS = (
         help="also write figures for a paper, as PNG and PDF; without DIR into the folder `figures` of the run"),
 )
 # fmt: on
-#: help of the argument that names a run
 #: options of `nnlo-opt space`
 SPACE_OPTIONS = (
     Option("samples", "N", whole(0), "points to draw and print", 0, example="5"),

@@ -19,16 +19,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from nnlo_opt.comm import objective_messages as msg
 from nnlo_opt.comm.messages import Json, Message
-from nnlo_opt.comm.objective_messages import (
-    ControlAnswer,
-    ControlRequest,
-    Dismissed,
-    Leave,
-    ParamsRefused,
-    ParamsShared,
-    ShareParams,
-)
 from nnlo_opt.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.errors import EXIT_FAILURE, EXIT_OK, ConfigurationError, NnloError
 from nnlo_opt.run.agreement import FailedElsewhereError, abort_on_error
@@ -231,9 +223,9 @@ class Controller(_Rank):
         #: ranks of the workers that have neither left nor died
         self.workers = set(range(1, self._world.size))
         #: requests of the workers that wait for shared parameters
-        self._asking: dict[int, ShareParams] = {}
+        self._asking: dict[int, msg.ShareParams] = {}
         #: worker whose parameters the shared ones begin as, its request and its bytes; None before the first request
-        self._first: tuple[int, ShareParams, np.ndarray] | None = None
+        self._first: tuple[int, msg.ShareParams, np.ndarray] | None = None
 
     def init_control(self, port: int | None = None) -> None:
         """Do nothing, as mpirun has connected the ranks; kept for Platoon's scripts."""
@@ -270,20 +262,20 @@ class Controller(_Rank):
             if self.workers and self._asking.keys() == self.workers:
                 self._share()
         for worker in range(1, self._world.size):
-            transport.send(worker, Dismissed())
+            transport.send(worker, msg.Dismissed())
 
     def _take(self, received: Received, n_arguments: int) -> None:
         worker, message = received.source, received.message
-        if isinstance(message, ControlRequest):
+        if isinstance(message, msg.ControlRequest):
             arguments: tuple[Any, ...] = (json.loads(message.request), worker, json.loads(message.info))
             answer = self.handle_control(*arguments[:n_arguments])
-            self._transport.send(worker, ControlAnswer(answer=_json("An answer of `handle_control`", answer)))
-        elif isinstance(message, ShareParams):
+            self._transport.send(worker, msg.ControlAnswer(answer=_json("An answer of `handle_control`", answer)))
+        elif isinstance(message, msg.ShareParams):
             self._asking[worker] = message
             rank, first, _ = self._first or (worker + 1, message, None)
             if (message.is_first, -worker) > (first.is_first, -rank):
                 self._first = worker, message, received.vector.copy()
-        elif isinstance(message, Leave):
+        elif isinstance(message, msg.Leave):
             self.workers.discard(worker)
 
     def _share(self) -> None:
@@ -312,10 +304,10 @@ class Controller(_Rank):
             self._memory = memory
             self.shared_params, _ = arrays_in(memory.bytes, message.layout)
             for rank in asking:
-                self._transport.send(rank, ParamsShared(place=[*memory.place]), values)
+                self._transport.send(rank, msg.ParamsShared(place=[*memory.place]), values)
             return
         for rank in asking:
-            self._transport.send(rank, ParamsRefused(reason=reason, is_reported=rank != teller))
+            self._transport.send(rank, msg.ParamsRefused(reason=reason, is_reported=rank != teller))
 
     def _can_leave(self) -> bool:
         if self.workers - self._transport.lost:
@@ -362,8 +354,8 @@ class Worker(_Rank):
             ConfigurationError: `request` is no JSON data.
             ControllerLostError: the controller has ended.
         """
-        message = ControlRequest(request=_json("A request", request), info=_json("A request", info))
-        reply, _ = self._ask(message, ControlAnswer)
+        message = msg.ControlRequest(request=_json("A request", request), info=_json("A request", info))
+        reply, _ = self._ask(message, msg.ControlAnswer)
         return json.loads(reply.answer)
 
     #: Platoon's name
@@ -391,7 +383,8 @@ class Worker(_Rank):
         values = aligned_bytes(arrays_in(None, layout)[1])
         for array, value in zip(arrays_in(values, layout)[0], own, strict=True):
             array[...] = value
-        reply, first = self._ask(ShareParams(layout=layout, is_first=cleanup), ParamsShared, values.view(np.float32))
+        request = msg.ShareParams(layout=layout, is_first=cleanup)
+        reply, first = self._ask(request, msg.ParamsShared, values.view(np.float32))
         assert first is not None
         # The shared parameters may have moved already, if another worker is faster.
         for array, value in zip(own, arrays_in(first.view(np.uint8), layout)[0], strict=True):
@@ -435,7 +428,7 @@ class Worker(_Rank):
         """Tell the controller that this worker makes no more requests; the end of the process does so, too."""
         if not self._has_left:
             self._has_left = True
-            self._transport.send(0, Leave())
+            self._transport.send(0, msg.Leave())
 
     def _shared(self, name: str) -> SharedMemory:
         if self._memory is None:
@@ -476,7 +469,7 @@ class Worker(_Rank):
             ) from None
         assert found is not None
         message = found[1].message
-        if isinstance(message, ParamsRefused):
+        if isinstance(message, msg.ParamsRefused):
             raise (FailedElsewhereError if message.is_reported else ConfigurationError)(message.reason)
         assert isinstance(message, kind)
         return message, found[1].payload
@@ -484,7 +477,7 @@ class Worker(_Rank):
     def _can_leave(self) -> bool:
         self.close()
         try:
-            self._next(Dismissed)
+            self._next(msg.Dismissed)
         except ControllerLostError:
             return False
         return True

@@ -11,16 +11,8 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.files import parse_json
-from nnlo_opt.models.legacy_layers import (
-    CLASSES,
-    MERGING,
-    OF_IMAGES,
-    RECURRENT,
-    Config,
-    Untranslatable,
-    keras_object,
-    translate_layer,
-)
+from nnlo_opt.models import legacy_layers as tables
+from nnlo_opt.models.legacy_layers import Config, Untranslatable, keras_object, translate_layer
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +150,7 @@ class _Translator:
             result = {**keras_object(item["class_name"], own), "module": None, "registered_name": item["class_name"]}
         else:
             class_name, config = item["class_name"], item["config"]
-            if CLASSES.get(class_name, class_name) in OF_IMAGES and "data_format" not in config:
+            if tables.CLASSES.get(class_name, class_name) in tables.OF_IMAGES and "data_format" not in config:
                 config = {"dim_ordering": self._dim_ordering, **config}
             try:
                 result = translate_layer(class_name, config, self._layer, self.notes)
@@ -199,11 +191,11 @@ class _Graph:
         for ref in refs:
             kwargs.update(ref[3] if len(ref) > 3 and isinstance(ref[3], dict) else {})
         tensors = [self._tensor(ref) for ref in refs]
-        class_name = CLASSES.get(layer["class_name"], layer["class_name"])
+        class_name = tables.CLASSES.get(layer["class_name"], layer["class_name"])
         arguments = {key: self._argument(value) for key, value in kwargs.items() if not _is_void(value)}
-        if class_name in RECURRENT and len(tensors) > 1:
+        if class_name in tables.RECURRENT and len(tensors) > 1:
             return {"args": tensors[:1], "kwargs": {"initial_state": tensors[1:], **arguments}}
-        is_list = len(tensors) > 1 or class_name in MERGING or class_name == "Merge"
+        is_list = len(tensors) > 1 or class_name in tables.MERGING or class_name == "Merge"
         return {"args": [tensors] if is_list else tensors, "kwargs": arguments}
 
     def ends(self, data: Any) -> Any:

@@ -11,17 +11,10 @@ from typing import Any
 
 from nnlo_opt.errors import ConfigurationError
 from nnlo_opt.export.exporter import MIRRORS
+from nnlo_opt.run import option_kinds as kinds
 from nnlo_opt.run.option_kinds import (
-    CLASS_WEIGHTS,
-    DICTIONARY,
-    FIXED,
     FLAG,
-    KEPT,
-    OBJECTIVE,
     PATH,
-    POSITIVE,
-    START_POINT,
-    SWITCH,
     TEXT,
     TIME,
     Kind,
@@ -172,7 +165,7 @@ MODEL_AND_DATA = _group(
 )
 READING = _group(
     "reading and weighting samples",
-    Option("class_weights", "DICT", CLASS_WEIGHTS, shown="every sample 1", example="balanced",
+    Option("class_weights", "DICT", kinds.CLASS_WEIGHTS, shown="every sample 1", example="balanced",
         help='weight of the samples of each class in training, such as "{0: 1.0, 1: 5.0}", 1 for other classes; or '
              "balanced: all classes have the same total weight"),
     Option("sample_weights_name", "NAME", TEXT, shown="every sample 1", example="weights",
@@ -209,9 +202,9 @@ TRAINING = _group(
         help="batches between two exchanges of a worker with its master"),
     _training("optimizer", "NAME", TEXT, example="sgd", common=True,
         help="sgd, adam, rmsprop or adadelta; with Keras's defaults, at the master"),
-    _training("learning_rate", "RATE", POSITIVE, shown="the optimizer's own", example="1e-3", also="--lr", common=True,
-        help="learning rate of the optimizer"),
-    _training("optimizer_params", "DICT", DICTIONARY, example="{'momentum': 0.9}",
+    _training("learning_rate", "RATE", kinds.POSITIVE, shown="the optimizer's own", example="1e-3", also="--lr",
+        common=True, help="learning rate of the optimizer"),
+    _training("optimizer_params", "DICT", kinds.DICTIONARY, example="{'momentum': 0.9}",
         help="arguments of the optimizer, such as \"{'momentum': 0.9}\""),
     _training("warmup_epochs", "EPOCHS", finite(0, "epochs"), example="0.5",
         help="epochs over which the learning rate rises linearly from 0 to its value; fractions allowed"),
@@ -233,7 +226,8 @@ TRAINING = _group(
         help="auto: workers that are all on their master's node update its weights themselves, in shared memory, "
              "unless they wait for each other; in allreduce each rank updates a part of them; messages: everything "
              "is sent"),
-    _training("overlap", "", SWITCH, shown="on if updates are sent as messages and workers do not wait for each other",
+    _training("overlap", "", kinds.SWITCH,
+        shown="on if updates are sent as messages and workers do not wait for each other",
         help="a worker computes its next batch while the master answers, so that its gradients are a batch older; "
              "implies --exchange messages"),
     _training("staleness", "POLICY", TEXT, example="drop:8",
@@ -244,7 +238,7 @@ TRAINING = _group(
              "from the optimizer's momentum, so that both together have the value that is given"),
     _training("worker_optimizer", "NAME", TEXT, shown="easgd: --optimizer; else sgd", example="adam",
         help="optimizer of a worker's own steps between exchanges"),
-    _training("worker_optimizer_params", "DICT", DICTIONARY, example="{'beta_1': 0.5}",
+    _training("worker_optimizer_params", "DICT", kinds.DICTIONARY, example="{'beta_1': 0.5}",
         help="arguments of the worker's optimizer, in the form of --optimizer-params"),
     _training("elastic_force", "BETA", _NUMBER, example="0.5",
         help="easgd: elastic force; each of n workers is tied by BETA / n"),
@@ -315,7 +309,7 @@ SEARCH = _group(
         example="search_spaces/mnist.py", python=False,
         help="Python file or module with the parameters; a list of Real, Integer and others, which `nnlo-opt space` "
              "prints"),
-    Option("fix", "NAME=VALUE", FIXED, default={}, example="dropout=0.5",
+    Option("fix", "NAME=VALUE", kinds.FIXED, default={}, example="dropout=0.5",
         help="fix a parameter of the search space to one value; repeatable"),
     Option("hyper_opt", "NAME", one_of(*search_names()), default="bayesian", example="sobol", common=True,
         help="search algorithm: bayesian, bayesian-skopt, genetic, random, sobol, grid; with the extra [optuna] tpe, "
@@ -331,7 +325,7 @@ SEARCH = _group(
     Option("grid_points", "N", whole(), shown="5", example="3",
         help="number of values that grid takes of a continuous parameter, evenly spaced by its prior, with both "
              "bounds"),
-    Option("start_point", "NAME=VALUE,...", many(START_POINT), default=(), example="n_units=64,dropout=0.3",
+    Option("start_point", "NAME=VALUE,...", many(kinds.START_POINT), default=(), example="n_units=64,dropout=0.3",
         help="point of the search space to try first, or a part of one, which the search completes; repeatable"),
     Option("warm_start", "RUN", many(PATH, "extend"), default=(), example="checkpoints/my-run",
         help="earlier runs, whose complete trials the search learns from; they do not count as trials of this run, and "
@@ -344,7 +338,7 @@ SEARCH = _group(
     Option("fold_by", "UNIT", TEXT, default="samples", example="files",
         help="unit of which folds are made: samples (stratified by class), files, or the name of a data set whose "
              "equal values stay together"),
-    Option("keep_weights", "WHICH", KEPT, shown="all", example="best:10", python=False,
+    Option("keep_weights", "WHICH", kinds.KEPT, shown="all", example="best:10", python=False,
         help="best:N: keep only the trained weights of the N best trials and of the Pareto set, and remove all others "
              "while the search runs; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
@@ -371,7 +365,7 @@ PRUNING = _group(
 )
 COMPARISON = _group(
     "comparing trials",
-    Option("objective", "METRIC:DIRECTION", many(OBJECTIVE), default=(), shown="figure_of_merit:min", common=True,
+    Option("objective", "METRIC:DIRECTION", many(kinds.OBJECTIVE), default=(), shown="figure_of_merit:min", common=True,
         example="val_accuracy:max",
         help="metric to compare trials by, such as val_loss:min or val_acc:max; given several times, the search "
              "looks for the trials that no other trial beats in all objectives (the Pareto set), and the first "
