@@ -219,12 +219,7 @@ def _effect(surrogate: _Surrogate, units: _Units, i: int, base: np.ndarray, vari
     having = active[:, i].reshape(len(grid), -1)[0]
     values = [parameter.from_unit(unit) for unit in grid.tolist()] if having.any() else []
     means = surrogate.losses(at[:, having].mean(axis=1)) if values else np.empty((0, 1))
-    return Effect(
-        name=parameter.name,
-        importance=_bands(shares[None])[0],
-        values=values,
-        dependence=_bands(means),
-    )
+    return Effect(name=parameter.name, importance=_bands(shares[None])[0], values=values, dependence=_bands(means))
 
 
 def _grid(parameter: Parameter) -> tuple[np.ndarray, np.ndarray]:

@@ -79,17 +79,16 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
         ledger: of the same events.
         events: of the run; those that are no ends of epochs are passed over.
     """
+    same = ("assignment", "time_s", "figure_of_merit", "checkpointed")
     rows: dict[tuple[int, int, int], dict[str, Any]] = {}
     for event in events:
         if isinstance(event, ev.EpochEnded):
             of = ledger.assignments[event.assignment]
             key = of.trial, of.fold, event.epoch
             rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | _prefixed("m:", event.metrics)
-            rows[key] |= {
-                name: getattr(event, name) for name in ("assignment", "time_s", "figure_of_merit", "checkpointed")
-            }
+            rows[key] |= {name: getattr(event, name) for name in same}
     ordered = [rows[key] for key in sorted(rows)]
-    return _frame(ordered, "trial", "fold", "epoch", "assignment", "time_s", "figure_of_merit", "checkpointed")
+    return _frame(ordered, "trial", "fold", "epoch", *same)
 
 
 def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

@@ -225,9 +225,8 @@ class Study:
             reason = shortened(error) if isinstance(error, str) else reason_of(error)
             return msg.FoldFailed(assignment=assignment, reason=reason)
         try:
-            finished = finished_fold(
-                self._options.comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s
-            )
+            comparison = self._options.comparison
+            finished = finished_fold(comparison, assignment, value, n_epochs=call.last_epoch, train_s=train_s)
         except TrialError as failure:
             return msg.FoldFailed(assignment=assignment, reason=reason_of(failure))
         return msg.FoldStopped(assignment=assignment) if call.stop_asked else finished

@@ -146,9 +146,8 @@ class Coordinator:
                 raise
         suggestion = self._search.poll() if self._state.suggestions.asked else None
         if suggestion is not None:
-            todo += self._decide(
-                ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
-            )
+            suggested = ins.Suggested(point=suggestion.point, wall_s=suggestion.wall_s, cpu_s=suggestion.cpu_s)
+            todo += self._decide(suggested)
         if self._clock.monotonic_s() >= self._tick_at_s:
             self._tick_at_s = self._clock.monotonic_s() + TICK_S
             if self._state.plan.budget.has_time or self._state.ending.preempting:

@@ -77,9 +77,8 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
         return broken(f"`{launcher} --version` gives no answer.", f"Repair it, or take another. {install}")
     if not library_text:
         return broken(f"mpi4py has loaded no MPI library: {error}", install)
-    text = (
-        f"`{launcher}` is {kind or 'unknown'} {version}".rstrip() + f"; the library of mpi4py is {own} {own_version}."
-    )
+    text = f"`{launcher}` is {kind or 'unknown'} {version}".rstrip()
+    text += f"; the library of mpi4py is {own} {own_version}."
     if {"Open MPI"} & {kind, own} and kind not in ("", "Slurm", own):
         other = f"Call `{beside}`, or put its folder first in PATH." if beside else install
         return broken(f"{text} With these, N ranks start as N separate runs of one rank.", other)
@@ -107,11 +106,9 @@ def ranks(
     """
     hosts = Counter(rank["host"] for rank in found)
     if len(found) < (n_asked or 1):
-        remedy = next((remedy for words, remedy in _REFUSALS.items() if words in failure), "")
-        text = f"{len(found)} of {n_asked or 'all'} ranks have started. {failure}"
-        yield broken(
-            text, remedy or "Try `mpirun hostname` by hand: does every host let you in, and has it this Python?"
-        )
+        by_hand = "Try `mpirun hostname` by hand: does every host let you in, and has it this Python?"
+        remedy = next((remedy for words, remedy in _REFUSALS.items() if words in failure), by_hand)
+        yield broken(f"{len(found)} of {n_asked or 'all'} ranks have started. {failure}", remedy)
         return
     if len(found) > 1 and all(rank["size"] == 1 for rank in found):
         yield broken(f"{len(found)} ranks have started, each alone in a world of one.", "See the line about MPI.")

@@ -234,9 +234,8 @@ def read_study(place: str, option: str) -> tuple[Study, list[Observation]]:
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
-        which = (
-            f"it has {', '.join(f'`{known}`' for known in names)}; write `{address}:STUDY`" if names else "it has none"
-        )
+        listed = ", ".join(f"`{known}`" for known in names)
+        which = f"it has {listed}; write `{address}:STUDY`" if names else "it has none"
         raise ConfigurationError(f"`{option}` must name one study of a storage. Received: `{place}`; {which}.")
     study = optuna.load_study(study_name=name, storage=storage)
     if len(study.directions) > 1:

@@ -84,9 +84,8 @@ class JobPlan:
             ranks = f"world ranks {first.world_ranks[0]} to {last.world_ranks[-1]}"
             parts = f"{each}{sum(shape)} ranks"
             if len(shape) > 1:
-                parts += (
-                    f" in {len(shape)} sub-blocks of {' + '.join(map(str, shape))}, which train folds at the same time"
-                )
+                sizes = " + ".join(map(str, shape))
+                parts += f" in {len(shape)} sub-blocks of {sizes}, which train folds at the same time"
             lines.append(f"{which}: {parts} ({ranks}).")
         if topology.remark:
             lines.append(topology.remark)

@@ -239,9 +239,8 @@ def load_model(
 ) -> Any:
     """Return the Keras model of a file, or a new one like `model`, with the weights of a file if there is one."""
     if filename is not None and filename.endswith(".json"):
-        return nnlo_opt.ModelFromJson(
-            filename=filename, custom_objects=custom_objects, weights=weights_file
-        ).build_model()
+        builder = nnlo_opt.ModelFromJson(filename=filename, custom_objects=custom_objects, weights=weights_file)
+        return builder.build_model()
     keras: Any = importlib.import_module("keras")
     new = keras.models.clone_model(model) if filename is None else open_model(filename).build({})
     if weights_file is not None:

@@ -162,9 +162,8 @@ class KerasAdapter:
         if len(self._state):
             _copy(result.state, self._state)
         if self._counters:
-            self._counters = [
-                np.array(new, old.dtype) for new, old in zip(result.counters, self._counters, strict=True)
-            ]
+            counters = zip(result.counters, self._counters, strict=True)
+            self._counters = [np.array(new, old.dtype) for new, old in counters]
         return self._metrics(batch, result.sums)
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: NDArray | None = None) -> Metrics:

@@ -212,9 +212,8 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
     "SpatialDropout2D SpatialDropout3D": _with("rate data_format seed"),
     "GaussianDropout": _with("rate seed"),
     "GaussianNoise": _with("stddev seed"),
-    "MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D": _with(
-        "pool_size strides padding data_format"
-    ),
+    "MaxPooling1D MaxPooling2D MaxPooling3D": _with("pool_size strides padding data_format"),
+    "AveragePooling1D AveragePooling2D AveragePooling3D": _with("pool_size strides padding data_format"),
     "GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D": _with("data_format keepdims"),
     "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D": _with("data_format keepdims"),
     "UpSampling1D": _with("size"),
@@ -240,18 +239,14 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
     "RandomZoom RandomTranslation": _with(f"height_factor width_factor {_IMAGE}"),
 }
 #: arguments of each layer of Keras 3, by its name
-ARGUMENTS: Mapping[str, frozenset[str]] = {
-    name: arguments for names, arguments in _FAMILIES.items() for name in names.split()
-}
+ARGUMENTS: Mapping[str, frozenset[str]] = {name: _FAMILIES[names] for names in _FAMILIES for name in names.split()}
 #: layers that can be frozen
 WITH_WEIGHTS = frozenset(
     {"TimeDistributed", "Bidirectional", "RNN"}
     | {name for name, arguments in ARGUMENTS.items() if any(word.endswith("_initializer") for word in arguments)}
 )
 #: layers of images; Keras 1 left their data format out of some files that state it for other layers
-OF_IMAGES = frozenset(
-    name for name, arguments in ARGUMENTS.items() if "data_format" in arguments and name.endswith(("2D", "3D"))
-)
+OF_IMAGES = frozenset(name for name in ARGUMENTS if "data_format" in ARGUMENTS[name] and name.endswith(("2D", "3D")))
 #: layers that process a sequence step by step, and take their initial state as further inputs
 RECURRENT = frozenset({"SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"})
 #: layers that take a list even for one input

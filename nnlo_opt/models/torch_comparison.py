@@ -97,9 +97,8 @@ class Comparison:
         Each sample's loss is multiplied by its weight in `weights` (n,), if given.
         """
         if weights is None:
-            return (
-                self._fused(output, labels) if self._fused and output.dim() == 2 else self.values(output, labels).mean()
-            )
+            fused = self._fused if output.dim() == 2 else None
+            return fused(output, labels) if fused else self.values(output, labels).mean()
         n, values = len(output), self.values(output, labels)
         if values.shape[:1] != (n,):
             raise TrialError(

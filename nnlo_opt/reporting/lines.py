@@ -37,10 +37,7 @@ def point_text(point: Mapping[str, Any]) -> str:
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Return metrics on one line, with four decimals; the value that an objective reports is a figure of merit."""
-    texts = (
-        f"figure of merit {value:.6g}" if name == "value" else f"{name} {value:.4f}" for name, value in metrics.items()
-    )
-    return " ".join(texts)
+    return " ".join(f"figure of merit {v:.6g}" if name == "value" else f"{name} {v:.4f}" for name, v in metrics.items())
 
 
 def values_text(values: Mapping[str, float]) -> str:
@@ -191,10 +188,8 @@ class ProgressLines(_Lines):
 
 def _was_paused(number: int, ledger: Ledger) -> bool:
     """Return True if assignment `number` resumes a fold that was paused at a rung."""
-    assignment = ledger.assignments[number]
-    earlier = [
-        a for a in ledger.trials[assignment.trial].assignments if a.fold == assignment.fold and a.number < number
-    ]
+    last = ledger.assignments[number]
+    earlier = [a for a in ledger.trials[last.trial].assignments if a.fold == last.fold and a.number < number]
     return bool(earlier) and earlier[-1].end is AssignmentEnd.PAUSED
 
 

@@ -122,7 +122,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     """Return what it takes to run the search again."""
     identity, settings = ledger.identity, ledger.settings
     words = [str(word) for word in settings.get("command_line") or []]
-    model, data = identity.get("model") or {}, identity.get("data") or {}
+    model, data, training = (identity.get(part) or {} for part in ("model", "data", "training"))
     facts = {
         "seed": identity.get("seed"),
         "search algorithm": settings.get("hyper_opt"),
@@ -140,9 +140,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "command": shlex.join(words),
         "facts": {name: str(fact) for name, fact in facts.items() if fact is not None},
         "versions": {str(name): str(version) for name, version in (settings.get("versions") or {}).items()},
-        "training": {
-            name: json.dumps(value) for name, value in (identity.get("training") or {}).items() if value is not None
-        },
+        "training": {name: json.dumps(value) for name, value in training.items() if value is not None},
         "space": {} if space is None else {parameter.name: described(parameter) for parameter in space.parameters},
         "pruner": identity.get("pruner"),
     }

@@ -36,9 +36,7 @@ def with_bar(share: float, text: str, width: int, ascii_only: bool = False) -> s
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with all columns aligned to the right but the last one."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    return [
-        "  ".join([*(cell.rjust(n) for cell, n in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows
-    ]
+    return ["  ".join([*map(str.rjust, row, widths), row[-1]]).rstrip() for row in rows]
 
 
 def curve_text(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:

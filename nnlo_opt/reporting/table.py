@@ -118,9 +118,7 @@ def text_table(
     cells = [[row[i] for row in rows] for i in range(len(columns))]
     # A text may be cut between its words, but not a figure from its spread, nor a list.
     texts = [any(" " in cell and "±" not in cell and cell[0] != "[" for cell in column) for column in cells]
-    words = [
-        [word for cell in cells[i] for word in (cell.split() if texts[i] else [cell])] for i in range(len(columns))
-    ]
+    words = [[w for cell in cells[i] for w in (cell.split() if texts[i] else [cell])] for i in range(len(columns))]
     least = [max(map(len, column), default=0) for column in words]
     full = [max(map(len, [head, *column])) for head, column in zip(columns, cells, strict=True)]
     heads, kept, gap = [*columns], [*range(len(columns))], 2

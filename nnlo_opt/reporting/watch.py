@@ -142,10 +142,8 @@ class Page:
         yield Text(texts.state_text(status), _STYLES.get(status.state, ""))
         if status.state is RunState.WAITING:
             return
-        progress = texts.with_bar(
-            status.progress.share, texts.progress_text(status.progress, status.left_s), width, ascii_only
-        )
-        yield Text(progress)
+        progress = texts.progress_text(status.progress, status.left_s)
+        yield Text(texts.with_bar(status.progress.share, progress, width, ascii_only))
         yield Text(texts.counts_text(status))
         for line in _wrapped(f"best {texts.best_text(status)}", width, _MOST_BEST):
             yield Text(line, "bold")

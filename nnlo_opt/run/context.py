@@ -119,9 +119,8 @@ def _share(world: "NodeRanks", topology: Topology, options: Options) -> NodeShar
     masters = {rank for team in topology.teams for rank in (team.master_rank, *team.sub_master_ranks)}
     if world.size == 1:
         trainers = masters = {0}
-    return share_node(
-        world.rank, {rank: unpack_cores(own) for rank, own in packed.items()}, trainers, masters, options.gpus
-    )
+    cores_of = {rank: unpack_cores(own) for rank, own in packed.items()}
+    return share_node(world.rank, cores_of, trainers, masters, options.gpus)
 
 
 def _meet_node(watchdog: Watchdog, world: "NodeRanks") -> None:
