@@ -22,7 +22,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
 from nnlo_opt.models.keras_adapter import KerasAdapter, forget_models
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_vector
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
 from nnlo_opt.models.losses import Loss, LossTerm
 from nnlo_opt.training.options import TrainingOptions
 from nnlo_opt.trees import Arrays, Shapes, leaves, n_samples
@@ -300,9 +300,7 @@ class CompositeAdapter:
         return [[self._n_batches], *(values for t in self._trainers.values() for values in t.counters())]
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
-        expected = [len(value) for value in self.discrete_state()]
-        if [len(value) for value in values] != expected:
-            raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
+        check_counters(values, self.discrete_state())
         (self._n_batches,), *rest = values
         for trainer in self._trainers.values():
             n = len(trainer.counters())

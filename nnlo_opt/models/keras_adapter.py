@@ -18,7 +18,7 @@ from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
 from nnlo_opt.models.keras_graph import Batch, Engine, KerasGraph, Vectors
-from nnlo_opt.models.layout import FloatVector, Layout, check_vector
+from nnlo_opt.models.layout import FloatVector, Layout, check_counters, check_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.trees import Arrays, leaves
 from nnlo_opt.vectors import aligned_empty
@@ -136,9 +136,7 @@ class KerasAdapter:
         return [counter.ravel().tolist() for counter in self._counters] + scale
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
-        expected = [len(value) for value in self.discrete_state()]
-        if [len(value) for value in values] != expected:
-            raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
+        check_counters(values, self.discrete_state())
         if self._loss_scale:
             *values, scale = values
             self._loss_scale = LossScale(*scale)

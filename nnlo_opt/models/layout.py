@@ -51,6 +51,12 @@ class Layout:
             view[...] = array
 
 
+def check_counters(given: list[list[int]], known: list[list[int]]) -> None:
+    """Raise ValueError unless a discrete state has as many integers in each list as the `known` one."""
+    if [len(value) for value in given] != (expected := [len(value) for value in known]):
+        raise ValueError(f"Counters of {expected} numbers are expected. Received: {given}.")
+
+
 def check_vector(vector: FloatVector, n: int) -> None:
     """Raise ValueError unless the shape of `vector` is (n,)."""
     if vector.shape != (n,):

@@ -20,7 +20,7 @@ from nnlo_opt.data.ragged import take
 from nnlo_opt.errors import TrialError
 from nnlo_opt.files import atomic_path
 from nnlo_opt.models.adapter import Metrics, blame_on_trial
-from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_vector
+from nnlo_opt.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
 from nnlo_opt.models.losses import LossTerm, figures_of
 from nnlo_opt.models.torch_comparison import Comparison
 from nnlo_opt.trees import Arrays, leaves, map_tree, n_samples
@@ -198,9 +198,7 @@ class TorchAdapter:
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         held = held_tensors(self._model)
-        expected = [2, *(held[name].numel() for name in self._counter_names)]
-        if [len(value) for value in values] != expected:
-            raise ValueError(f"Counters of {expected} numbers are expected. Received: {values}.")
+        check_counters(values, self.discrete_state())
         self._random = [*values[0]]
         for name, value in zip(self._counter_names, values[1:], strict=True):
             held[name].copy_(torch.tensor(value).view(held[name].shape))
