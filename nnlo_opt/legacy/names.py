@@ -26,9 +26,9 @@ from nnlo_opt.errors import EXIT_WRONG_REQUEST, NnloError
 #: packages whose modules have these paths
 _ROOTS = ("nnlo", "mpi_learn")
 _CLASSES = "nnlo_opt.legacy.classes"
-_UTILS = dict.fromkeys(
-    ("import_keras", "load_model", "weights_from_shapes", "shapes_from_weights", "get_device_name"), _CLASSES
-)
+_OF_MODELS = ("MPIModel", "MPITModel", "ModelFromJson", "ModelFromJsonTF", "ModelTensorFlow", "ModelPytorch")
+_OF_UTILS = ("import_keras", "load_model", "weights_from_shapes", "shapes_from_weights", "get_device_name")
+_UTILS = dict.fromkeys(_OF_UTILS, _CLASSES)
 _LOGGER = dict.fromkeys(("initialize_logger", "set_logging_prefix", "get_log_level"), _CLASSES)
 _GAN = dict.fromkeys(("GANModel", "GANModelBuilder", "GANBuilder"), _CLASSES)
 _TIMELINE = {"Timeline": _CLASSES}
@@ -40,12 +40,7 @@ _PATHS: Mapping[str, Mapping[str, str]] = {
     "train": {},
     "train.algo": {"Algo": _CLASSES},
     "train.data": {"Data": _CLASSES, "H5Data": _CLASSES},
-    "train.model": {
-        "ModelBuilder": "nnlo_opt",
-        **dict.fromkeys(
-            ("MPIModel", "MPITModel", "ModelFromJson", "ModelFromJsonTF", "ModelTensorFlow", "ModelPytorch"), _CLASSES
-        ),
-    },
+    "train.model": {"ModelBuilder": "nnlo_opt", **dict.fromkeys(_OF_MODELS, _CLASSES)},
     "train.GanModel": _GAN,
     "train.optimizer": {"OptimizerBuilder": _CLASSES},
     "train.monitor": {"Monitor": _CLASSES},
@@ -74,15 +69,10 @@ MODULES: dict[str, Mapping[str, str]] = {
 
 # ---------------------------------------------------------------- former names of Keras and torch
 
+_LAYERS = "core convolutional pooling recurrent normalization advanced_activations embeddings wrappers noise local"
 #: former module -> its module of today
 ALIASES: Mapping[str, str] = {
-    **{
-        f"keras.layers.{name}": "keras.layers"
-        for name in (
-            *("core", "convolutional", "pooling", "recurrent", "normalization", "advanced_activations", "embeddings"),
-            *("wrappers", "noise", "local", "merge"),
-        )
-    },
+    **{f"keras.layers.{name}": "keras.layers" for name in (*_LAYERS.split(), "merge")},
     **dict.fromkeys(("keras.engine", "keras.engine.topology", "keras.engine.training"), "keras.layers"),
     "keras.objectives": "keras.losses",
     **{f"keras.utils.{name}_utils": "keras.utils" for name in ("np", "generic", "vis")},

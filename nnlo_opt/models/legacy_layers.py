@@ -83,14 +83,8 @@ ACTIVATIONS: Mapping[str, str] = {
     "softmax_v2": "softmax",
 }
 #: clip(0.2 x + 0.5, 0, 1); Keras 3's `hard_sigmoid` is another function, with slope 1/6
-HARD_SIGMOID = keras_object(
-    "Sequential",
-    {
-        "name": "hard_sigmoid",
-        "layers": [keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}), keras_object("ReLU", {"max_value": 1.0})],
-    },
-    "keras",
-)
+_HARD = [keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}), keras_object("ReLU", {"max_value": 1.0})]
+HARD_SIGMOID = keras_object("Sequential", {"name": "hard_sigmoid", "layers": _HARD}, "keras")
 
 
 def _initializer(name: str, given: Config) -> Config:
@@ -290,19 +284,15 @@ RENAMED: Mapping[str, str] = {
     "b_constraint": "bias_constraint", "dropout_W": "dropout", "dropout_U": "recurrent_dropout",
     "gamma_init": "gamma_initializer", "beta_init": "beta_initializer", "p": "rate", "sigma": "stddev",
 }
-# fmt: on
 RENAMED_IN: Mapping[str, Mapping[str, str]] = {
-    "Embedding": {
-        "output_dim": "output_dim",
-        "init": "embeddings_initializer",
-        "W_regularizer": "embeddings_regularizer",
-        "W_constraint": "embeddings_constraint",
-    },
+    "Embedding": {"output_dim": "output_dim", "init": "embeddings_initializer",
+                  "W_regularizer": "embeddings_regularizer", "W_constraint": "embeddings_constraint"},
     "PReLU": {"init": "alpha_initializer"},
     "LeakyReLU": {"alpha": "negative_slope"},
     "ReLU": {"theta": "threshold"},
     **{f"SeparableConv{n}D": {"init": "depthwise_initializer"} for n in (1, 2)},
 }
+# fmt: on
 #: sizes that used to be several arguments
 GATHERED: Mapping[tuple[str, ...], str] = {
     ("nb_row", "nb_col"): "kernel_size",
@@ -329,15 +319,13 @@ LOST: Mapping[tuple[str, str, Any], str] = {
 }
 
 _NO_COUNTERPART = "which Keras 3 does not have"
+_GONE = ("LocallyConnected1D", "LocallyConnected2D", "Highway", "MaxoutDense", "ParametricSoftplus", "SReLU")
 _FUNCTION = "a function of TensorFlow's, which Keras 3 does not take from a file"
 #: layers that cannot be translated from a file, with the reason
 REFUSED: Mapping[str, str] = {
     "Lambda": "whose code is compiled into the file and is not run from there",
     **dict.fromkeys(("TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"), _FUNCTION),
-    **dict.fromkeys(
-        ("LocallyConnected1D", "LocallyConnected2D", "Highway", "MaxoutDense", "ParametricSoftplus", "SReLU"),
-        _NO_COUNTERPART,
-    ),
+    **dict.fromkeys(_GONE, _NO_COUNTERPART),
 }
 
 
