@@ -160,14 +160,9 @@ class Manager:
         outcomes = []
         for fold, found in sorted(trial.folds.items()):
             root = teams[fold].master_rank
-            history = history_of(directory, trial.number, fold) if group.rank == root else None
-            outcomes.append(
-                FoldOutcome(
-                    figure_of_merit=found.figure_of_merit,
-                    history=group.share_json(history, root),
-                    n_ranks=len(teams[fold].world_ranks),
-                )
-            )
+            own = history_of(directory, trial.number, fold) if group.rank == root else None
+            history, n_ranks = group.share_json(own, root), len(teams[fold].world_ranks)
+            outcomes.append(FoldOutcome(figure_of_merit=found.figure_of_merit, history=history, n_ranks=n_ranks))
         self._outcomes = outcomes
         best = best_fold(trial, "min")
         root = teams[best].master_rank

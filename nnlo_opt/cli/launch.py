@@ -197,16 +197,15 @@ def _supervise(
         if after.start != before.start:
             forget_owner(driver.directory)  # the owner was this job; the next may begin on another machine
         died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
-        verdict = supervisor.judge(
-            Ended(
-                before=before,
-                after=after,
-                exit_code=code,
-                ordered=preemption.is_asked,
-                has_begun=job.has_begun,
-                died=died[0] if died and after.start != before.start else "",
-            )
+        ended = Ended(
+            before=before,
+            after=after,
+            exit_code=code,
+            ordered=preemption.is_asked,
+            has_begun=job.has_begun,
+            died=died[0] if died and after.start != before.start else "",
         )
+        verdict = supervisor.judge(ended)
         if verdict.sentence:
             print(f"nnlo-opt launch: {verdict.sentence}.", file=sys.stderr, flush=True)
         if verdict.exit_code is not None:

@@ -409,15 +409,14 @@ class CoordinatorState:
         if self.ending.only_fails(self.ledger.trials):
             return None  # the trials under way will show if one succeeds
         suggestion = ready.popleft()
-        self._record(
-            ev.TrialSuggested(
-                time_s=self._now_s,
-                trial=number,
-                point=suggestion.point or {},
-                suggest_s=suggestion.wall_s,
-                suggest_cpu_s=suggestion.cpu_s,
-            )
+        suggested = ev.TrialSuggested(
+            time_s=self._now_s,
+            trial=number,
+            point=suggestion.point or {},
+            suggest_s=suggestion.wall_s,
+            suggest_cpu_s=suggestion.cpu_s,
         )
+        self._record(suggested)
         return number
 
     def _promoted(self) -> int | None:
@@ -455,31 +454,28 @@ class CoordinatorState:
 
     def _assign(self, team: Team, trial: Trial, fold: int) -> None:
         number, attempt = len(self.ledger.assignments), trial.n_attempts(fold) + 1
-        self._record(
-            ev.FoldAssigned(
-                time_s=self._now_s,
-                assignment=number,
-                trial=trial.number,
-                fold=fold,
-                attempt=attempt,
-                block=team.block,
-                team=team.index,
-                n_ranks=len(team.world_ranks),
-            )
+        assigned = ev.FoldAssigned(
+            time_s=self._now_s,
+            assignment=number,
+            trial=trial.number,
+            fold=fold,
+            attempt=attempt,
+            block=team.block,
+            team=team.index,
+            n_ranks=len(team.world_ranks),
         )
+        self._record(assigned)
         self.membership.assignment_of_team[team.index] = self.ledger.assignments[number]
-        self._send(
-            team.index,
-            msg.RunFold(
-                assignment=number,
-                trial=trial.number,
-                fold=fold,
-                attempt=attempt,
-                point=trial.point,
-                waits_for_decision=self.plan.pruning is not None,
-                pause_epochs=self.policy.pause_epochs(trial.number),
-            ),
+        order = msg.RunFold(
+            assignment=number,
+            trial=trial.number,
+            fold=fold,
+            attempt=attempt,
+            point=trial.point,
+            waits_for_decision=self.plan.pruning is not None,
+            pause_epochs=self.policy.pause_epochs(trial.number),
         )
+        self._send(team.index, order)
 
     # ------------------------------------------------------------ time
 

@@ -83,13 +83,8 @@ def _shower(e: float, total: float, n_cells: int, rng: np.random.Generator) -> N
     radius = rng.exponential(np.where(in_core, 0.25, 0.9) * (1 + 0.02 * depth))
     angle = rng.uniform(0, 2 * np.pi, n_spots)
     centre = 0.1 * rng.standard_normal(2)
-    places = np.stack(
-        [
-            (radius * np.cos(angle) + centre[0]) / _WIDTH + 0.5,
-            (radius * np.sin(angle) + centre[1]) / _WIDTH + 0.5,
-            depth / _DEPTH,
-        ]
-    )
+    x, y = radius * np.cos(angle) + centre[0], radius * np.sin(angle) + centre[1]
+    places = np.stack([x / _WIDTH + 0.5, y / _WIDTH + 0.5, depth / _DEPTH])
     inside = np.all((places >= 0) & (places < 1), axis=0)
     cells = np.ravel_multi_index(tuple((places[:, inside] * n_cells).astype(int)), [n_cells] * 3)
     return np.bincount(cells, minlength=n_cells**3).reshape([n_cells] * 3) * (total / n_spots)

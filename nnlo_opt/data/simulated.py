@@ -127,11 +127,8 @@ def _collisions(n: int, rng: np.random.Generator) -> Images:
         for _ in range((2, 1, 4)[event] + rng.poisson(0.7)):
             place, n_hits = rng.uniform([20, 0], [130, 94]), rng.poisson(40)
             cells = np.rint(rng.normal(place, 3.0, (n_hits, 2))).astype(int)
-            np.add.at(
-                image,
-                (np.clip(cells[:, 0], 0, 149), cells[:, 1] % 94, rng.integers(3, size=n_hits)),
-                rng.exponential(1.0, n_hits),
-            )
+            hits = np.clip(cells[:, 0], 0, 149), cells[:, 1] % 94, rng.integers(3, size=n_hits)
+            np.add.at(image, hits, rng.exponential(1.0, n_hits))
         if event:
             eta, phi = rng.integers(20, 130), rng.integers(94)
             image[eta - 1 : eta + 2, phi, 3] = 5.0
@@ -149,16 +146,11 @@ def _drawings(n: int, rng: np.random.Generator) -> Images:
     y, x = (axis - 15.5 for axis in np.mgrid[:32, :32].astype(np.float32))
     place, size = rng.uniform(-6, 6, (2, n, 1, 1)), rng.uniform(6, 10, (n, 1, 1))
     x, y = x - place[0], y - place[1]
-    distance = np.select(
-        [kind[:, None, None] % 5 == shape for shape in range(5)],
-        [
-            np.hypot(x, y),
-            np.maximum(np.abs(x), np.abs(y)),
-            np.abs(x) + np.abs(y),
-            np.where(np.minimum(np.abs(x), np.abs(y)) < 2.0, np.maximum(np.abs(x), np.abs(y)), 99),
-            np.maximum(2 * np.abs(x) + y, -2 * y) / 1.5,
-        ],
-    )
+    # Of a circle, a square, a diamond, a cross and a triangle.
+    square, diamond = np.maximum(np.abs(x), np.abs(y)), np.abs(x) + np.abs(y)
+    cross = np.where(np.minimum(np.abs(x), np.abs(y)) < 2.0, square, 99)
+    distances = [np.hypot(x, y), square, diamond, cross, np.maximum(2 * np.abs(x) + y, -2 * y) / 1.5]
+    distance = np.select([kind[:, None, None] % 5 == shape for shape in range(5)], distances)
     is_filled = (kind >= 5)[:, None, None]
     shape = (distance < size) & (is_filled | (distance > size - 2.5))
     ground, ink = rng.uniform(0, 110, (n, 1, 1, 3)), rng.uniform(130, 255, (n, 1, 1, 3))

@@ -23,7 +23,7 @@ from nnlo_opt.space.space import Space, described
 from nnlo_opt.space.values import Value, is_number, text
 from nnlo_opt.trials.checkpoint import fold_directory
 from nnlo_opt.trials.failures import failures
-from nnlo_opt.trials.ledger import Ledger
+from nnlo_opt.trials.ledger import Ledger, Session
 from nnlo_opt.trials.trial import Trial, TrialState
 from nnlo_opt.update_rules.staleness import StalenessStatistics
 
@@ -42,7 +42,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         ledger: all trials of the run.
         run_directory: directory of the run, which holds the histories of its folds.
     """
-    space = space_of(ledger)
+    space, several = space_of(ledger), [trial for trial in ledger.trials if len(trial.folds) > 1]
     data = {
         "name": run_directory.resolve().name,
         "state": _state(ledger),
@@ -52,22 +52,9 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         "failures": [[failure.reason[:MOST_CHARACTERS], failure.trials] for failure in failures(ledger.trials)],
         "trials": _columns([_trial(trial, ledger) for trial in ledger.trials]),
         "curves": curves_of(ledger.trials),
-        "folds": [
-            [trial.number, fold, result.figure_of_merit]
-            for trial in ledger.trials
-            if len(trial.folds) > 1
-            for fold, result in sorted(trial.folds.items())
-        ],
+        "folds": [[t.number, fold, r.figure_of_merit] for t in several for fold, r in sorted(t.folds.items())],
         "assignments": spans_of(ledger),
-        "starts": [
-            {
-                "at_s": session.started_at_s,
-                "last_s": session.last_at_s,
-                "n_blocks": session.n_blocks,
-                "lost": {str(block): ranks for block, ranks in session.lost_ranks.items()},
-            }
-            for session in ledger.sessions
-        ],
+        "starts": [_start(session) for session in ledger.sessions],
         "staleness": _staleness(ledger, run_directory),
         "effects": effects_data(ledger, space),
         "again": _again(ledger, space),
@@ -116,6 +103,12 @@ def _state(ledger: Ledger) -> dict[str, Any]:
         "hyper_opt": ledger.settings.get("hyper_opt", ""),
         "is_search": not ledger.is_training,
     }
+
+
+def _start(session: Session) -> dict[str, Any]:
+    lost = {str(block): ranks for block, ranks in session.lost_ranks.items()}
+    times = {"at_s": session.started_at_s, "last_s": session.last_at_s}
+    return times | {"n_blocks": session.n_blocks, "lost": lost}
 
 
 def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
@@ -235,18 +228,9 @@ def spans_of(ledger: Ledger) -> dict[str, list[Any]]:
     for a in ledger.assignments:
         session = max(sum(start <= a.assigned_at_s for start in starts) - 1, 0)
         until_s = ends[session] if a.ended_at_s is None else min(a.ended_at_s, ends[session])
-        rows.append(
-            {
-                "trial": a.trial,
-                "fold": a.fold,
-                "block": a.block,
-                "team": a.team,
-                "from_s": round(a.assigned_at_s, 3),
-                "to_s": round(until_s, 3),
-                "epoch": a.epoch,
-                "how": "under way" if a.end is None else a.end.value,
-            }
-        )
+        who = {"trial": a.trial, "fold": a.fold, "block": a.block, "team": a.team}
+        times = {"from_s": round(a.assigned_at_s, 3), "to_s": round(until_s, 3)}
+        rows.append(who | times | {"epoch": a.epoch, "how": "under way" if a.end is None else a.end.value})
     return _columns(rows)
 
 

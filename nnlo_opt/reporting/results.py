@@ -76,14 +76,10 @@ def lost_of(ledger: Ledger) -> dict[str, Any]:
 
 def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
     """Return the trials of the Pareto set, ordered from best to worst in the first objective."""
+    trials = [ledger.trials[number] for number in ledger.pareto.trials]
     return [
-        {
-            "trial": trial.number,
-            "objectives": trial.objectives,
-            "objectives_std": trial.objectives_std,
-            "parameters": trial.point,
-        }
-        for trial in (ledger.trials[number] for number in ledger.pareto.trials)
+        {"trial": t.number, "objectives": t.objectives, "objectives_std": t.objectives_std, "parameters": t.point}
+        for t in trials
     ]
 
 

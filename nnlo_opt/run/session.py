@@ -373,12 +373,8 @@ class Session(ABC):
             clear_parts(directory.path)
         # So many workers must a master still have for its update rule when ranks have died.
         least = math.ceil(max(elastic_forces(self.options, findings), default=1.0))
-        settings = {
-            "kind": findings.kind,
-            "trains_itself": findings.trains_itself,
-            "least_children": least,
-            "is_temporary": not self._keeps_files,
-        }
+        settings: dict[str, Json] = {"kind": findings.kind, "trains_itself": findings.trains_itself}
+        settings |= {"least_children": least, "is_temporary": not self._keeps_files}
         opened = OpenRun(directory=str(directory.path.resolve()), settings=settings)
         for rank in range(self._ranks.transport.size):
             if rank != self._ranks.transport.rank or self.topology.team_of_rank(rank):
@@ -407,18 +403,17 @@ class Session(ABC):
             space = None if self.is_one_training else findings.search_space
             inbox = Inbox(directory.path, space, directory.ledger, self.options.grace_s, self.say)
             observers.append(inbox)
-        coordinator = Coordinator(
-            CoordinatorSetup(
-                state=state,
-                journal=directory.journal,
-                ranks=self._ranks.transport,
-                search=search,
-                clock=self._clock,
-                observers=observers,
-                on_preemption=self._preemption.ask,
-                requests=inbox or tuple,
-            )
+        setup = CoordinatorSetup(
+            state=state,
+            journal=directory.journal,
+            ranks=self._ranks.transport,
+            search=search,
+            clock=self._clock,
+            observers=observers,
+            on_preemption=self._preemption.ask,
+            requests=inbox or tuple,
         )
+        coordinator = Coordinator(setup)
         if (left_s := self._preemption.left_s) is not None:
             coordinator.preempt(self._asked_because, left_s)
         deaths = read_notes(directory.path)

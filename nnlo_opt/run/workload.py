@@ -194,10 +194,8 @@ class ModuleWorkload:
         """Return sentences about the data that the model module names and the command line does not."""
         given, definition, here = self._options.data, self.definition, Path.cwd()
         said = []
-        for what, asked, name in (
-            ("Training", given.train_data, "get_train"),
-            ("Validation", given.val_data, "get_val"),
-        ):
+        parts = ("Training", given.train_data, "get_train"), ("Validation", given.val_data, "get_val")
+        for what, asked, name in parts:
             if asked is None and (files := definition.files(name)):
                 place = files if isinstance(files, Path) else files[0].parent
                 shown = place.relative_to(here) if place.is_relative_to(here) else place

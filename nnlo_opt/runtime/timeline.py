@@ -228,14 +228,8 @@ class RankTimeline(Timeline):
         """Return the part as a trace: a first line of facts, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
-        facts = {
-            "rank": self._world_rank,
-            "host": socket.gethostname(),
-            "process": os.getpid(),
-            "zero_unix_s": self._zero_unix_s,
-            "n_events": len(events),
-            "n_dropped": n_dropped,
-        }
+        facts: dict[str, Any] = {"rank": self._world_rank, "host": socket.gethostname(), "process": os.getpid()}
+        facts |= {"zero_unix_s": self._zero_unix_s, "n_events": len(events), "n_dropped": n_dropped}
         pid = self._world_rank
         lines = [
             _metadata("process_name", pid, 0, {"name": self._label}),
@@ -320,15 +314,8 @@ def _complete(event: _Event, pid: int) -> dict[str, Any]:
     name, category, track, start_s, end_s, arguments = event
     # Both ends are rounded to whole nanoseconds. If begin and duration were rounded, nested spans might overlap.
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
-    complete = {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": pid,
-        "tid": track,
-        "ts": start_ns / 1000,
-        "dur": (end_ns - start_ns) / 1000,
-    }
+    place: dict[str, Any] = {"name": name, "cat": category, "ph": "X", "pid": pid, "tid": track}
+    complete = place | {"ts": start_ns / 1000, "dur": (end_ns - start_ns) / 1000}
     return {**complete, "args": arguments} if arguments else complete
 
 

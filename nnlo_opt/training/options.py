@@ -135,19 +135,14 @@ class TrainingOptions:
         """Raise ConfigurationError for options that contradict the update rule."""
         rule, mode = self.rule, f"`--mode {self.mode}`"
         together = "`--synchronous`" if self.synchronous else mode
+        weighs = self.staleness != "none" and (self.waits or not rule.weighs_staleness)
+        drop_it = "is for asynchronous `--mode downpour`: drop it, or the option it contradicts"
+        counts = self.sync_every > 1 and not rule.makes_local_steps
         for name, given, demand in (
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
             ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
-            (
-                "staleness",
-                self.staleness != "none" and (self.waits or not rule.weighs_staleness),
-                "is for asynchronous `--mode downpour`: drop it, or the option it contradicts",
-            ),
-            (
-                "sync_every",
-                self.sync_every > 1 and not rule.makes_local_steps,
-                f"must be 1 with {mode}, which averages every batch",
-            ),
+            ("staleness", weighs, drop_it),
+            ("sync_every", counts, f"must be 1 with {mode}, which averages every batch"),
         ):
             if given:
                 value = getattr(self, name)
@@ -160,17 +155,14 @@ class TrainingOptions:
         if not self.momentum_correction:
             return
         momentum, nesterov = (self.optimizer_params.get(name, 0.0) for name in ("momentum", "nesterov"))
+        is_unfit, given = nesterov or not (is_number(momentum) and momentum > 0), dict(self.optimizer_params)
         for is_wrong, received, remedy in (
             (not self.rule.corrects_momentum, f"`--mode {self.mode}`", "take `--mode downpour`"),
             (self.synchronous, "`--synchronous`", "let each worker train at its own pace"),
             (self.staleness != "none", f"`--staleness {self.staleness}`", "take one of the two"),
             (self.trains_itself, "a model that makes its own steps", "train it without"),
             (self.optimizer != "sgd", f"`--optimizer {self.optimizer}`", "take `--optimizer sgd`"),
-            (
-                nesterov or not (is_number(momentum) and momentum > 0),
-                f"`--optimizer-params {dict(self.optimizer_params)}`",
-                "give them a momentum above 0, without nesterov",
-            ),
+            (is_unfit, f"`--optimizer-params {given}`", "give them a momentum above 0, without nesterov"),
         ):
             if is_wrong:
                 raise ConfigurationError(
