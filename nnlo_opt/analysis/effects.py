@@ -152,10 +152,8 @@ class _Surrogate:
         return unwarp(np.minimum(values * self._std + self._mean, 300.0), self._losses)
 
 
-def _rows(observations: Observations, rows: np.ndarray) -> Observations:
-    return Observations(
-        observations.columns[rows], observations.groups, observations.values[rows], observations.relative_noise[rows]
-    )
+def _rows(of: Observations, rows: np.ndarray) -> Observations:
+    return Observations(of.columns[rows], of.groups, of.values[rows], of.relative_noise[rows])
 
 
 class _Units:

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 #: columns that are whole numbers, truths, texts, or one word of a list; all columns but parameters are else floats
 _INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team")
 _TRUTHS = ("pareto", "checkpointed")
-_WORDS: dict[str, list[str]] = {
-    "state": [state.value for state in TrialState],
-    "end": [end.value for end in AssignmentEnd],
-}
+_WORDS = {"state": [state.value for state in TrialState], "end": [end.value for end in AssignmentEnd]}
 #: types of values -> the dtype of a column that holds nothing else
 _DTYPES: list[tuple[set[type], Any]] = [
     ({bool}, "boolean"),
@@ -87,8 +84,7 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
             key = of.trial, of.fold, event.epoch
             rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | _prefixed("m:", event.metrics)
             rows[key] |= {name: getattr(event, name) for name in same}
-    ordered = [rows[key] for key in sorted(rows)]
-    return _frame(ordered, "trial", "fold", "epoch", *same)
+    return _frame([rows[key] for key in sorted(rows)], "trial", "fold", "epoch", *same)
 
 
 def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

@@ -153,10 +153,8 @@ class H5Data(Data):
 
     def source(self, file_names: Sequence[str | Path], finite: Sequence[str] = ()) -> Hdf5Source:
         """Return the files as one row of samples; `finite` as of `Hdf5Source`."""
-        (features, features_adaptor), (labels, labels_adaptor) = (
-            (name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)
-        )
-        adaptors = features_adaptor, labels_adaptor
+        named = [(name, None) if isinstance(name, str) else name for name in (self.features_name, self.labels_name)]
+        (features, labels), adaptors = zip(*named, strict=True)
         locate = self.file_cache().locate if self.caching_directory and not self.external_data else None
         external = self.external_data
         return Hdf5Source([*file_names], features, labels, adaptors, locate, external=external, finite=finite)

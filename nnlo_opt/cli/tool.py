@@ -158,11 +158,8 @@ def _space(argv: Sequence[str]) -> int:
     from nnlo_opt.reporting.space_table import points_table, size_text, space_table
     from nnlo_opt.space.loading import load_space
 
-    parser = Parser(
-        SPACE_OPTIONS,
-        prog="nnlo-opt space",
-        description="Print the parameters of a search space, and some of its points.",
-    )
+    what = "Print the parameters of a search space, and some of its points."
+    parser = Parser(SPACE_OPTIONS, prog="nnlo-opt space", description=what)
     parser.add_argument("module", metavar="MODULE", help="Python file or dotted module, as --search-space takes it")
     arguments = parser.values(argv)
     space = load_space(arguments.module, arguments.fix)
@@ -241,10 +238,7 @@ def write_examples(folder: Path) -> list[Path]:
     Raises:
         ConfigurationError: one of the files exists.
     """
-    texts = {
-        name: _PROGRAM.format(name=name, function=function, words=words)
-        for name, (function, words) in _PROGRAMS.items()
-    }
+    texts = {name: _PROGRAM.format(name=name, function=of, words=words) for name, (of, words) in _PROGRAMS.items()}
     texts |= {os.path.join("examples", f"example_{name}.py"): model_file(name).read_text() for name in builtin_names()}
     paths = {folder / name: text for name, text in texts.items()}
     if existing := next((path for path in paths if path.exists()), None):

@@ -56,9 +56,8 @@ def make_folds(
         fold_of = _deal_groups(n_fold, _numbered(groups, n_samples, "groups"), rng)
     else:
         classes = None if labels is None else classes_of(labels)
-        fold_of = _deal_samples(
-            n_fold, np.zeros(n_samples) if classes is None else _numbered(classes, n_samples, "labels"), rng
-        )
+        numbers = np.zeros(n_samples) if classes is None else _numbered(classes, n_samples, "labels")
+        fold_of = _deal_samples(n_fold, numbers, rng)
     return [Fold(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_fold)]
 
 

@@ -8,8 +8,6 @@ jets        constituents (n, 150, 16) of jets of gluons, light quarks, W bosons,
 drawn       drawings (n, 32, 32, 3) of five shapes, filled or not: ten classes, as many as CIFAR-10 has
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -158,8 +156,4 @@ def _drawings(n: int, rng: np.random.Generator) -> Images:
     return Images(np.clip(pixels, 0, 255).astype(np.uint8), kind.astype(np.uint8))
 
 
-_MAKERS: dict[str, Callable[[int, np.random.Generator], Images]] = {
-    "topclass": _collisions,
-    "jets": _jets,
-    "drawn": _drawings,
-}
+_MAKERS = {"topclass": _collisions, "jets": _jets, "drawn": _drawings}

@@ -130,8 +130,7 @@ def ranks(
         slow = pair["latency_us"] > SLOW_US or pair["mb_per_s"] < SLOW_MB_S
         yield works(text, "Is the host busy? Is it the right network (`--mca btl_tcp_if_include`)?" * slow)
     if not pairs and len(found) > 1:
-        text = f"No message has come back. {failure}"
-        yield broken(text, _REFUSALS["reach each other"])
+        yield broken(f"No message has come back. {failure}", _REFUSALS["reach each other"])
 
 
 def deaths(is_possible: bool, noticed_ms: float | None, failure: str) -> Finding:

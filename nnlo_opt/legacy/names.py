@@ -138,8 +138,7 @@ def _patch_keras(keras: Any) -> None:
     for module in (keras.layers, keras.optimizers):
         for kind in {value for value in vars(module).values() if isinstance(value, type) and "__init__" in vars(value)}:
             _take_former_arguments(kind, "__init__")
-    functional = sys.modules["keras.src.models.functional"].Functional
-    _take_former_arguments(functional, "__init__")
+    _take_former_arguments(sys.modules["keras.src.models.functional"].Functional, "__init__")
     _rename_in_new(keras.Model)
     _take_former_arguments(keras.Model, "fit")
     _patch_backend(keras.backend)
@@ -160,8 +159,7 @@ def _patch_backend(backend: Any) -> None:
     def former(name: str) -> Any:
         if name == "tf":
             return importlib.import_module("tensorflow").compat.v1
-        operations = importlib.import_module("keras.ops")
-        return getattr(operations, _OPERATIONS.get(name, name))
+        return getattr(importlib.import_module("keras.ops"), _OPERATIONS.get(name, name))
 
     backend.image_dim_ordering, backend.set_image_dim_ordering = image_dim_ordering, set_image_dim_ordering
     backend.set_session = backend.get_session = backend.set_learning_phase = nothing

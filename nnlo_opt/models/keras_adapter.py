@@ -63,11 +63,7 @@ class LossScale:
 
 
 #: module of the engine for each backend of Keras
-ENGINES = {
-    "tensorflow": "nnlo_opt.models.keras_tensorflow",
-    "jax": "nnlo_opt.models.keras_jax",
-    "torch": "nnlo_opt.models.keras_torch",
-}
+ENGINES = {backend: f"nnlo_opt.models.keras_{backend}" for backend in ("tensorflow", "jax", "torch")}
 
 
 class KerasAdapter:

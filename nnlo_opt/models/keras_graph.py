@@ -123,11 +123,9 @@ class KerasGraph:
             _measure(term, y, prediction, batch.sample_weight)
             for term, y, prediction in zip(self._terms, batch.y, outputs, strict=True)
         ]
-        losses = [loss for loss, _ in outcomes]
+        losses, weights = [loss for loss, _ in outcomes], [term.weight for term in self._terms]
         correct = [n_correct for _, n_correct in outcomes if n_correct is not None]
-        weighted = [
-            loss if term.weight == 1 else loss * term.weight for loss, term in zip(losses, self._terms, strict=True)
-        ]
+        weighted = [loss if weight == 1 else loss * weight for loss, weight in zip(losses, weights, strict=True)]
         loss = reduce(add, [*weighted, *penalties])
         n_samples = ops.cast(ops.shape(batch.x[0])[0], "float32")
         # The sums have the order of `figures_of`.

@@ -38,9 +38,8 @@ class Engine:
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
-        return Gradient(
-            np.asarray(sums), np.asarray(gradient), np.asarray(state), [np.asarray(counter) for counter in counters]
-        )
+        own_counters = [np.asarray(counter) for counter in counters]
+        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
 
     def figures(self, vectors: Vectors, batch: Batch) -> NDArray:
         return np.asarray(self._compiled_figures(*vectors, batch))

@@ -77,11 +77,7 @@ CONSTRAINTS: Mapping[str, str] = {
 RENAMED_IN_CONSTRAINTS: Mapping[str, str] = {"m": "max_value", "low": "min_value", "high": "max_value"}
 _ACTIVATIONS = "linear relu relu6 leaky_relu tanh sigmoid softmax softplus softsign elu selu exponential gelu silu mish"
 #: activations that have not changed, and the former names of other activations
-ACTIVATIONS: Mapping[str, str] = {
-    **{name: name for name in _ACTIVATIONS.split()},
-    "swish": "silu",
-    "softmax_v2": "softmax",
-}
+ACTIVATIONS = {**{name: name for name in _ACTIVATIONS.split()}, "swish": "silu", "softmax_v2": "softmax"}
 #: clip(0.2 x + 0.5, 0, 1); Keras 3's `hard_sigmoid` is another function, with slope 1/6
 _HARD = [keras_object("Rescaling", {"scale": 0.2, "offset": 0.5}), keras_object("ReLU", {"max_value": 1.0})]
 HARD_SIGMOID = keras_object("Sequential", {"name": "hard_sigmoid", "layers": _HARD}, "keras")

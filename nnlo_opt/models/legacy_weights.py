@@ -7,7 +7,7 @@ its own.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -164,10 +164,7 @@ def _from_cudnn(name: str, arrays: Arrays) -> Arrays:
 
 
 #: layers that hold layers, with the attributes that do
-_INSIDE: Mapping[str, Sequence[str]] = {
-    "Bidirectional": ("forward_layer", "backward_layer"),
-    "TimeDistributed": ("layer",),
-}
+_INSIDE = {"Bidirectional": ("forward_layer", "backward_layer"), "TimeDistributed": ("layer",)}
 
 
 def _leaves(layer: Any) -> Iterator[Any]:

@@ -166,9 +166,7 @@ def progress_of(ledger: Ledger) -> Progress:
     n_all = (ledger.settings.get("plan") or {}).get("num_iterations")
     if ledger.is_training and ledger.trials and (n_epochs := epochs_of(ledger, ledger.trials[-1])):
         return _progress_of_training(ledger, n_epochs)
-    end_s = None
-    if n_all is not None and ledger.sessions:
-        end_s = expected_end_s(ledger, n_all)
+    end_s = expected_end_s(ledger, n_all) if n_all is not None and ledger.sessions else None
     return Progress(unit="trial", n_done=ledger.n_ended, n_all=n_all, end_s=end_s)
 
 

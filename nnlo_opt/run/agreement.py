@@ -31,9 +31,8 @@ class RankGroup:
     """
 
     def __init__(self, comm: "Communicator | None") -> None:
-        alone = comm is None or comm.Get_size() == 1
         #: None if there is one rank
-        self.comm = None if alone or comm is None else comm.Dup()
+        self.comm = None if comm is None or comm.Get_size() == 1 else comm.Dup()
         self.rank = 0 if self.comm is None else self.comm.Get_rank()
         self.size = 1 if self.comm is None else self.comm.Get_size()
 

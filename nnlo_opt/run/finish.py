@@ -101,9 +101,8 @@ def without_validation(directory: Path, trial: Trial, training: TrainingOptions)
     """
     epochs = [kept_epoch(directory, trial, fold) for fold in trial.folds]
     rules = [name for name in ("early_stopping", "target_metric") if "val_" in (getattr(training, name) or "")]
-    return {f"{TRAIN_PREFIX}epochs": round(fmean(epochs or [training.epochs]))} | {
-        f"{TRAIN_PREFIX}{name}": None for name in rules
-    }
+    n_epochs = round(fmean(epochs or [training.epochs]))
+    return {f"{TRAIN_PREFIX}epochs": n_epochs} | {f"{TRAIN_PREFIX}{name}": None for name in rules}
 
 
 def write_last_reports(reporter: Reporter | None, directory: RunDirectory, say: Callable[[str, TextIO], None]) -> None:

@@ -27,13 +27,13 @@ _THREAD_VALIDATION = (
 )
 #: options of `PruningPlan` that only some pruners have, with these pruners
 _PRUNER_TAKES = {"eta": ("asha", "hyperband"), "max_epochs": ("asha", "hyperband"), "min_trials": ("median",)}
+# fmt: off
 #: options of some search algorithms only: name in `make_search` -> name on the command line
 SEARCH_OPTIONS = {
-    "surrogate": "--surrogate",
-    "acquisition": "--acquisition",
-    "population": "--ga-populations",
-    "grid_points": "--grid-points",
+    "surrogate": "--surrogate", "acquisition": "--acquisition",
+    "population": "--ga-populations", "grid_points": "--grid-points",
 }
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,10 +88,8 @@ class GroupState:
         begins, positions = not self._rounds.training, message.position
         self._begin(Phase.TRAINING)
         if not begins:
-            return [
-                ins.Adopt(message=message),
-                ins.Answer(workers=tuple(sorted(self._rounds.training)), message=message),
-            ]
+            answer = ins.Answer(workers=tuple(sorted(self._rounds.training)), message=message)
+            return [ins.Adopt(message=message), answer]
         self._rounds = SynchronousRounds(self.workers)
         if positions is None:
             return [ins.Adopt(message=message), ins.PassDown(workers=self.workers, message=message)]
